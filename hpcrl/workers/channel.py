@@ -1,0 +1,137 @@
+"""Authenticated message channels over ZeroMQ: a `Hub` that many connect to, a `Link` that connects to one hub.
+
+Every connection is encrypted and authenticated by CURVE with the one key pair of the run: a peer that does not hold it
+is refused in the handshake. Inside, each sender numbers its envelopes; a frame whose number is not larger than the
+last of its sender, or which is not an envelope, is dropped and counted. Knows nothing of what the messages mean.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from hpcrl.workers.messages import Envelope, Message, decode, encode
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """The key pair of a run, Z85. Whoever holds it is a member."""
+
+    public: bytes
+    secret: bytes
+
+    @classmethod
+    def generate(cls) -> "RunKey":
+        public, secret = zmq.curve_keypair()
+        return cls(public, secret)
+
+
+class Gatekeeper:
+    """Answers ZeroMQ's authentication requests of one context: lets in holders of the run's key and nobody else."""
+
+    def __init__(self, context: zmq.Context, key: RunKey) -> None:
+        self.refused = 0
+        self._allowed = z85.decode(key.public)
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(ZAP_ADDRESS)
+        self._thread = threading.Thread(target=self._answer, name="gatekeeper", daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        while True:
+            try:
+                version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
+            except zmq.ZMQError:
+                return
+            welcome = mechanism == b"CURVE" and credentials == [self._allowed]
+            if not welcome:
+                self.refused += 1
+            status, text = (b"200", b"OK") if welcome else (b"400", b"not a member of this run")
+            self._socket.send_multipart([version, request, status, text, b"member", b""])
+
+
+class Incoming:
+    """Drops what is not an envelope and what was seen before."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._last: dict[str, int] = {}
+
+    def accept(self, frame: bytes) -> Envelope | None:
+        try:
+            envelope = decode(frame)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            self.refused += 1
+            return None
+        if envelope.seq <= self._last.get(envelope.sender, 0):
+            self.refused += 1
+            return None
+        self._last[envelope.sender] = envelope.seq
+        return envelope
+
+
+class Hub:
+    """A bound ROUTER: many members connect. `name` goes into the envelopes that it sends."""
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, host: str = "127.0.0.1") -> None:
+        self.name = name
+        self.incoming = Incoming()
+        self._seq = 0
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.router_handover = True
+        self.socket.curve_server = True
+        self.socket.curve_secretkey = key.secret
+        self.socket.curve_publickey = key.public
+        port = self.socket.bind_to_random_port("tcp://*" if host != "127.0.0.1" else f"tcp://{host}")
+        self.address = f"tcp://{host}:{port}"
+
+    def receive(self) -> tuple[bytes, Envelope, list[bytes]] | None:
+        """The next frame: (where it came from, envelope, raw frames); None when it was refused. Raises zmq.Again."""
+        identity, frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
+        envelope = self.incoming.accept(frame)
+        return None if envelope is None else (identity, envelope, raw)
+
+    def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+        self._seq += 1
+        self.socket.send_multipart([identity, encode(Envelope(self.name, self._seq, body)), *raw], copy=not raw)
+
+
+class Link:
+    """A DEALER connected to one hub."""
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, address: str) -> None:
+        self.name = name
+        self.incoming = Incoming()
+        self._seq = 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.identity = name.encode()
+        self.socket.curve_serverkey = key.public
+        self.socket.curve_publickey = key.public
+        self.socket.curve_secretkey = key.secret
+        self.socket.reconnect_ivl = 50
+        self.socket.reconnect_ivl_max = 1000
+        self.socket.connect(address)
+
+    def receive(self) -> tuple[Envelope, list[bytes]] | None:
+        """The next frame, or None when it was refused. Raises zmq.Again when there is none."""
+        frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
+        envelope = self.incoming.accept(frame)
+        return None if envelope is None else (envelope, raw)
+
+    def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+        self._seq += 1
+        self.socket.send_multipart([encode(Envelope(self.name, self._seq, body)), *raw])
+
+    def close(self, linger_ms: int = 1000) -> None:
+        """Close, giving what was sent last some time to leave."""
+        self.socket.close(linger_ms)

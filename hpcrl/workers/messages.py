@@ -1,0 +1,271 @@
+"""Everything that crosses a process of a run: typed structs, msgpack on the wire. Producer → consumer stands above each.
+
+Knows neither sockets nor what a message leads to. Arrays travel as raw frames beside a `Rows`, never inside a struct.
+"""
+
+from typing import Any
+
+import msgspec
+
+from hpcrl.durable.files import FileRef
+
+
+class WireKey(msgspec.Struct, frozen=True):
+    """One key of a sample's metadata: dtype name, per-sample sub-sequence lengths, trailing shape."""
+
+    dtype: str
+    lengths: tuple[tuple[int, ...], ...]
+    trailing: tuple[int, ...] = ()
+
+
+class WireMeta(msgspec.Struct, frozen=True):
+    """Metadata of rows: their ids and keys."""
+
+    ids: tuple[str, ...]
+    keys: dict[str, WireKey]
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where some rows of some keys are: one worker's memory, a spill, or the data set."""
+
+    keys: tuple[str, ...]
+    ids: tuple[str, ...]
+    rank: int | None = None
+    spill: str | None = None
+    group: str | None = None
+    dataset: str | None = None
+
+
+# ── agent → master ────────────────────────────────────────────────────────────────────────────────────────────────────
+class AgentHello(msgspec.Struct, frozen=True, tag=True):
+    """The agent of a node is there; it owns `slots` worker slots."""
+
+    node: int
+    host: str
+    slots: int
+    pid: int
+
+
+class WorkerExited(msgspec.Struct, frozen=True, tag=True):
+    """A worker process ended without being asked to."""
+
+    attempt: int
+    rank: int
+    how: str
+    log: str
+
+
+class NodeDraining(msgspec.Struct, frozen=True, tag=True):
+    """The node was told to go (SIGTERM, SIGUSR1, SIGUSR2)."""
+
+    node: int
+    why: str
+
+
+class WorkersGone(msgspec.Struct, frozen=True, tag=True):
+    """No worker process of this node is alive any more."""
+
+    node: int
+
+
+# ── worker → master ───────────────────────────────────────────────────────────────────────────────────────────────────
+class WorkerHello(msgspec.Struct, frozen=True, tag=True):
+    """A worker is connected: `address` serves rows to its peers, `prepared` is what its host tells the others."""
+
+    attempt: int
+    rank: int
+    pid: int
+    address: str
+    prepared: str
+
+
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+    """All roles placed on this worker are loaded."""
+
+    rank: int
+    seconds: float
+
+
+class Syn(msgspec.Struct, frozen=True, tag=True):
+    """The inputs of a request are here; the worker waits for the go."""
+
+    request: int
+    rank: int
+
+
+class Reply(msgspec.Struct, frozen=True, tag=True):
+    """A call is executed; its outputs are in this worker's memory."""
+
+    request: int
+    rank: int
+    meta: WireMeta | None
+    stats: dict[str, tuple[float, float]]
+    record: dict[str, Any] | None
+    seconds: float
+
+
+class Spilled(msgspec.Struct, frozen=True, tag=True):
+    """The outputs of a request are durable in this file."""
+
+    request: int
+    rank: int
+    spill: FileRef
+    seconds: float
+
+
+class ShardWritten(msgspec.Struct, frozen=True, tag=True):
+    """This rank's shard of a role's state after `step` is on disk."""
+
+    step: int
+    role: str
+    rank: int
+    shard: FileRef
+    seconds: float
+
+
+class Exported(msgspec.Struct, frozen=True, tag=True):
+    """This rank has written (or has no part in) the export of a role after `step`."""
+
+    step: int
+    role: str
+    rank: int
+    path: str | None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Code on this worker raised; the run ends."""
+
+    rank: int
+    what: str
+    error: str
+    traceback: str
+    exit_code: int
+    time: float
+
+
+# ── any → master, master → any ────────────────────────────────────────────────────────────────────────────────────────
+class Beat(msgspec.Struct, frozen=True, tag=True):
+    """Alive. Judged by its envelope's sequence number on the observer's own monotonic clock."""
+
+    doing: str = ""
+
+
+# ── master → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
+class StartWorkers(msgspec.Struct, frozen=True, tag=True):
+    """Kill every worker that you have, then fork these ranks for this attempt."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+
+
+class StopWorkers(msgspec.Struct, frozen=True, tag=True):
+    """Kill every worker that you have and say when they are gone."""
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """The run (this submission of it) is over; end with this code. To a worker: leave."""
+
+    exit_code: int
+
+
+# ── master → worker ───────────────────────────────────────────────────────────────────────────────────────────────────
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Everybody is connected: join the peers and load the roles, from the checkpoint's shards where a role has them."""
+
+    addresses: tuple[str, ...]
+    prepared: tuple[str, ...]
+    checkpoint: dict[str, tuple[str, ...]]
+
+
+class Request(msgspec.Struct, frozen=True, tag=True):
+    """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes."""
+
+    id: int
+    step: int
+    call: str
+    part: int
+    ids: tuple[str, ...]
+    sources: tuple[Source, ...]
+    minibatches: tuple[tuple[str, ...], ...]
+    record: dict[str, Any] | None
+
+
+class Ack(msgspec.Struct, frozen=True, tag=True):
+    """All workers of the request have their inputs: execute it, in the order of the acks."""
+
+    request: int
+
+
+class Save(msgspec.Struct, frozen=True, tag=True):
+    """Copy the role's state as it is now (after `step`), then write it behind the work."""
+
+    step: int
+    role: str
+    checkpoint: bool
+    export: bool
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Nobody reads rows of steps before this one from memory any more."""
+
+    before_step: int
+
+
+# ── worker ↔ worker ───────────────────────────────────────────────────────────────────────────────────────────────────
+class Fetch(msgspec.Struct, frozen=True, tag=True):
+    """Send me these rows of your memory."""
+
+    token: int
+    step: int
+    keys: tuple[str, ...]
+    ids: tuple[str, ...]
+
+
+class Rows(msgspec.Struct, frozen=True, tag=True):
+    """The rows asked for; one raw frame per key follows, in the order of `meta.keys`. `missing` names what is not here."""
+
+    token: int
+    meta: WireMeta | None
+    missing: str = ""
+
+
+ToMaster = (
+    AgentHello
+    | WorkerExited
+    | NodeDraining
+    | WorkersGone
+    | WorkerHello
+    | WorkerReady
+    | Syn
+    | Reply
+    | Spilled
+    | ShardWritten
+    | Exported
+    | Failed
+    | Beat
+)
+ToAgent = StartWorkers | StopWorkers | Finish | Beat
+ToWorker = Begin | Request | Ack | Save | Release | Finish | Beat
+ToPeer = Fetch | Rows
+Message = ToMaster | ToAgent | ToWorker | ToPeer
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """A message with who sent it and the how-manieth of that sender it is; a number that is not larger is a replay."""
+
+    sender: str
+    seq: int
+    body: Message
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Envelope)
+
+
+def encode(envelope: Envelope) -> bytes:
+    return _ENCODER.encode(envelope)
+
+
+def decode(frame: bytes) -> Envelope:
+    """Raises `msgspec.DecodeError` or `msgspec.ValidationError` on anything that is not an envelope."""
+    return _DECODER.decode(frame)
