@@ -1,0 +1,56 @@
+"""Advantages over packed sequences. Pure arithmetic: knows neither roles nor ranks.
+
+A token that does not count (a tool's output, say) is not in the packed arrays at all, which carries value and advantage
+over it. Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+WHITEN_EPSILON = 1e-8
+
+
+def generalised_advantages(
+    rewards_N: torch.Tensor,
+    values_N: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
+    bootstrap_B: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and returns, [N] each: δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t.
+
+    `bootstrap_B` is the value after each sequence's last token; without it that value is 0 (the sequence has ended).
+    Schulman et al. 2016, equation 16, by doubling: after k passes A_t holds its first 2^k terms. What a sequence gets
+    does not depend on its neighbours, to the last bit.
+    """
+    if len(rewards_N) == 0:
+        return rewards_N.clone(), rewards_N.clone()
+    lengths = cu_seqlens.diff()
+    filled = lengths > 0
+    ends = cu_seqlens[1:][filled] - 1
+    next_values = torch.cat([values_N[1:], values_N.new_zeros(1)])
+    next_values[ends] = 0.0 if bootstrap_B is None else bootstrap_B[filled].to(values_N)
+    advantages = rewards_N + discount * next_values - values_N
+    left = cu_seqlens[1:].repeat_interleave(lengths) - torch.arange(len(rewards_N), device=cu_seqlens.device)
+    reach = 1
+    while reach < int(lengths.max()):
+        later = torch.where(left[:-reach] > reach, advantages[reach:], 0.0)
+        advantages = torch.cat([advantages[:-reach] + (discount * gae_lambda) ** reach * later, advantages[-reach:]])
+        reach *= 2
+    return advantages, advantages + values_N
+
+
+def whiten(values_N: torch.Tensor, total: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> torch.Tensor:
+    """Shift and scale to mean 0 and (Bessel) variance 1, in float64.
+
+    `total` adds a vector of sums up over the ranks that hold the rest of the values; by default nobody does.
+    """
+    values = values_N.double()
+    count, first = total(torch.stack([values.new_tensor(len(values)), values.sum()])).tolist()
+    if count < 2:
+        return values * 0.0
+    centred = values - first / count
+    variance = total(centred.square().sum().reshape(1))[0] / (count - 1)
+    return centred * torch.rsqrt(variance + WHITEN_EPSILON)

@@ -1,0 +1,72 @@
+"""Losses per token, and the weights that make their sum a mean over a whole mini-batch.
+
+Every loss here is one number per token. Multiplied by `token_weights`, which has the mini-batch's global denominators in
+it, and added up, it is the mini-batch's loss whatever micro-batches and ranks the tokens are spread over.
+Shape legend: N tokens of B sequences.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+LOG_RATIO_LIMIT = 20.0
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    """Per token: the loss, π/π_old, and whether the clipped branch is the larger one (no gradient)."""
+
+    loss: torch.Tensor
+    ratio: torch.Tensor
+    clipped: torch.Tensor
+
+
+def policy_loss(
+    log_probs: torch.Tensor,
+    old_log_probs: torch.Tensor,
+    advantages: torch.Tensor,
+    clip: float,
+    dual_clip: float | None = None,
+) -> PolicyTerms:
+    """max(−ρA, −clip(ρ, 1 ± ε)A) (Schulman et al. 2017); where A < 0 at most −cA (dual clip, Ye et al. 2020)."""
+    ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    free, held = -ratio * advantages, -ratio.clamp(1 - clip, 1 + clip) * advantages
+    loss = torch.maximum(free, held)
+    if dual_clip is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -dual_clip * advantages), loss)
+    return PolicyTerms(loss, ratio.detach(), (held > free).detach())
+
+
+def value_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """½ max((V − R)², (clip(V, V_old ± ε) − R)²) per token, and whether the clipped branch is the larger one."""
+    free = (values - returns).square()
+    if clip is None:
+        return free / 2, torch.zeros_like(free, dtype=torch.bool)
+    held = (old_values + (values - old_values).clamp(-clip, clip) - returns).square()
+    return torch.maximum(free, held) / 2, (held > free).detach()
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """How many tokens and sequences the whole mini-batch has, over all micro-batches and ranks."""
+
+    tokens: int
+    sequences: int
+
+
+Aggregation = Callable[[torch.Tensor, Denominators], torch.Tensor]
+"""(lengths of the sequences [B], denominators) → the weight of each of their tokens [B]"""
+
+AGGREGATIONS: Mapping[str, Aggregation] = {
+    "token-mean": lambda lengths, whole: torch.full_like(lengths, 1.0 / whole.tokens),
+    "seq-mean-token-mean": lambda lengths, whole: 1.0 / (whole.sequences * lengths),
+    "seq-mean-token-sum": lambda lengths, whole: torch.full_like(lengths, 1.0 / whole.sequences),
+}
+
+
+def token_weights(aggregation: str, lengths: torch.Tensor, whole: Denominators) -> torch.Tensor:
+    """The weight of each token, float64 [N]: Σ weight · loss over the mini-batch is its aggregated loss."""
+    return AGGREGATIONS[aggregation](lengths.double(), whole).repeat_interleave(lengths)

@@ -1,0 +1,178 @@
+"""Who computes with whom: the process group of all workers of an attempt, and groups of some of them.
+
+Every reduction adds up in rank order, by hand, so that no library's choice of ring or tree decides a bit.
+Shape legend: N elements of a flat buffer; R ranks of a group.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+LOOPBACK = "127.0.0.1"
+
+
+def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:
+    """(offset, length) of each rank's contiguous slice of a flat buffer; the last ones may be shorter or empty."""
+    length = -(-total // ranks)
+    offsets = [min(i * length, total) for i in range(ranks)]
+    return [(offset, min(length, total - offset)) for offset in offsets]
+
+
+class Group:
+    """Some ranks in a fixed order. All of them call the same methods in the same order.
+
+    Owns no buffer; a group of one talks to nobody. At most `piece_bytes` are staged at a time, so that a collective
+    needs little memory beside the buffers.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        rank: int,
+        device: torch.device,
+        process_group: Any = None,
+        piece_bytes: int = 64 * 2**20,
+    ) -> None:
+        self.ranks = tuple(ranks)
+        self.index = self.ranks.index(rank)
+        self.size = len(self.ranks)
+        self._device = device
+        self._process_group = process_group
+        self._piece_bytes = piece_bytes
+
+    def bounds(self, total: int) -> tuple[int, int]:
+        """(offset, length) of this rank's slice."""
+        return shard_bounds(total, self.size)[self.index]
+
+    def reduce_scatter(self, flat_N: torch.Tensor) -> torch.Tensor:
+        """This rank's slice of the sum over ranks, added up in rank order; alone, the buffer itself."""
+        offset, length = self.bounds(len(flat_N))
+        if self.size == 1:
+            return flat_N
+        total = torch.empty_like(flat_N[offset : offset + length])
+        for start, stop in self._pieces(flat_N):
+            sent = self._staged(flat_N, start, stop)
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent, group=self._process_group)
+            total[start:stop] = _sum_in_order(received.view(self.size, -1))[: max(0, length - start)]
+        return total
+
+    def all_gather(self, slice_: torch.Tensor, flat_N: torch.Tensor) -> None:
+        """Fill `flat_N` with the slices of all ranks."""
+        if self.size == 1:
+            flat_N.copy_(slice_)
+            return
+        bounds = shard_bounds(len(flat_N), self.size)
+        for start, stop in self._pieces(flat_N):
+            sent = flat_N.new_zeros(stop - start)
+            own = slice_[start:stop]
+            sent[: len(own)] = own
+            for (offset, length), row in zip(bounds, self._gathered(sent), strict=True):
+                count = max(0, min(stop, length) - start)
+                flat_N[offset + start : offset + start + count] = row[:count]
+
+    def total(self, vector: torch.Tensor) -> torch.Tensor:
+        """The vector's sum over the ranks in rank order; for float64 statistics and int64 checksums."""
+        if self.size == 1:
+            return vector
+        return _sum_in_order(self._gathered(vector.to(self._device))).to(vector.device)
+
+    def _pieces(self, flat_N: torch.Tensor) -> list[tuple[int, int]]:
+        """The bounds, within a slice, of what is staged at a time."""
+        length = shard_bounds(len(flat_N), self.size)[0][1]
+        step = max(1, self._piece_bytes // (flat_N.element_size() * self.size))
+        return [(start, min(start + step, length)) for start in range(0, length, step)]
+
+    def _staged(self, flat_N: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        """Elements start…stop of every rank's slice, one rank after another; zeros where a slice is shorter."""
+        rows = flat_N.new_zeros(self.size, stop - start)
+        for row, (offset, length) in zip(rows, shard_bounds(len(flat_N), self.size), strict=True):
+            count = max(0, min(stop, length) - start)
+            row[:count] = flat_N[offset + start : offset + start + count]
+        return rows.view(-1)
+
+    def _gathered(self, vector: torch.Tensor) -> torch.Tensor:
+        """The vectors of all ranks, [R, …]."""
+        gathered = vector.new_empty(self.size * len(vector))
+        # Renamed in torch 2.13, which warns about the old name.
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        gather(gathered, vector.contiguous(), group=self._process_group)
+        return gathered.view(self.size, -1)
+
+
+def _sum_in_order(rows: torch.Tensor) -> torch.Tensor:
+    total = rows[0].clone()
+    for row in rows[1:]:
+        total += row
+    return total
+
+
+class ParallelContext:
+    """This process among all workers of an attempt. Passed to whoever needs it; knows neither roles nor layouts."""
+
+    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.device = device
+        self._store: dist.TCPStore | None = None
+        self._groups: dict[tuple[int, ...], Group] = {}
+        self._everyone = tuple(range(world_size))
+
+    def invite(self) -> str:
+        """On rank 0, open the store at which all meet; "host:port" for the others. Elsewhere, and alone, ""."""
+        if self.rank != 0 or len(self._everyone) == 1:
+            return ""
+        host = _own_address()
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        return f"{host}:{self._store.port}"
+
+    def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
+        """Meet the others at what rank 0's `invite` returned."""
+        if len(self._everyone) == 1:
+            return
+        host, _, port = invitation.rpartition(":")
+        timeout = timedelta(seconds=timeout_s)
+        if self._store is None:
+            self._store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+        if host == LOOPBACK:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        backend = "nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, store=self._store, rank=self.rank, world_size=len(self._everyone), timeout=timeout
+        )
+
+    @property
+    def world(self) -> Group:
+        return self.group(self._everyone)
+
+    def group(self, ranks: Sequence[int]) -> Group:
+        """The group of these ranks, of which this one is a member. All members ask for their groups in one order."""
+        key = tuple(ranks)
+        if key not in self._groups:
+            self._groups[key] = Group(key, self.rank, self.device, self._process_group(key))
+        return self._groups[key]
+
+    def leave(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self._groups.clear()
+        self._store = None
+
+    def _process_group(self, ranks: tuple[int, ...]) -> Any:
+        if len(ranks) == 1 or ranks == self._everyone:
+            return None
+        return dist.new_group(list(ranks), use_local_synchronization=True)
+
+
+def _own_address() -> str:
+    """The address by which other nodes reach this one; loopback where it has no name."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return LOOPBACK

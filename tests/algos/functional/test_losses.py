@@ -1,0 +1,81 @@
+"""PPO's losses per token against closed numbers, and aggregation against a plain mean for any split."""
+
+import random
+
+import pytest
+import torch
+
+from hpcrl.algos.functional.losses import AGGREGATIONS, Denominators, policy_loss, token_weights, value_loss
+
+
+def test_without_a_change_of_policy_the_loss_is_minus_the_advantage():
+    log_probs, advantages = -torch.rand(9), torch.randn(9)
+    terms = policy_loss(log_probs, log_probs, advantages, clip=0.2)
+    torch.testing.assert_close(terms.loss, -advantages)
+    assert not terms.clipped.any()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "dual_clip", "loss", "clipped", "has_gradient"),
+    [
+        (1.1, 2.0, None, -2.2, False, True),
+        (1.5, 2.0, None, -2.4, True, False),
+        (0.5, 2.0, None, -1.0, False, True),
+        (0.5, -2.0, None, 1.6, True, False),
+        (1.5, -2.0, None, 3.0, False, True),
+        (5.0, -2.0, None, 10.0, False, True),
+        (5.0, -2.0, 3.0, 6.0, False, False),
+        (5.0, 2.0, 3.0, -2.4, True, False),
+    ],
+)
+def test_policy_loss_equals_closed_numbers(ratio, advantage, dual_clip, loss, clipped, has_gradient):
+    log_probs = torch.tensor([ratio], dtype=torch.float64).log().requires_grad_()
+    advantages = torch.tensor([advantage], dtype=torch.float64)
+    terms = policy_loss(log_probs, torch.zeros(1).double(), advantages, clip=0.2, dual_clip=dual_clip)
+    terms.loss.sum().backward()
+    assert terms.loss.item() == pytest.approx(loss, rel=1e-12)
+    assert terms.ratio.item() == pytest.approx(ratio, rel=1e-12)
+    assert terms.clipped.item() is clipped
+    assert log_probs.grad.item() == (pytest.approx(-advantage * ratio) if has_gradient else 0.0)
+
+
+def test_an_absurd_ratio_stays_finite():
+    terms = policy_loss(torch.tensor([0.0]), torch.tensor([-500.0]), torch.tensor([-1.0]), clip=0.2)
+    assert torch.isfinite(terms.loss).all()
+
+
+def test_within_the_clip_range_the_value_loss_is_half_the_squared_error():
+    values, old, returns = torch.tensor([0.1, -0.1]), torch.zeros(2), torch.tensor([1.0, 2.0])
+    loss, clipped = value_loss(values, old, returns, clip=0.2)
+    torch.testing.assert_close(loss, (values - returns).square() / 2)
+    assert not clipped.any()
+
+
+def test_a_value_beyond_the_clip_range_gets_the_larger_error():
+    loss, clipped = value_loss(torch.tensor([0.9, 0.9]), torch.zeros(2), torch.tensor([1.0, -1.0]), clip=0.2)
+    torch.testing.assert_close(loss, torch.tensor([0.8**2 / 2, 1.9**2 / 2]))
+    assert clipped.tolist() == [True, False]
+    unclipped, _ = value_loss(torch.tensor([0.9]), torch.zeros(1), torch.tensor([1.0]), clip=None)
+    torch.testing.assert_close(unclipped, torch.tensor([0.005]))
+
+
+def plain_mean(aggregation, rows):
+    """Each aggregation as a sentence, over a list of rows of token losses."""
+    if aggregation == "token-mean":
+        return sum(map(sum, rows)) / sum(map(len, rows))
+    of_row = {"seq-mean-token-mean": lambda row: sum(row) / len(row), "seq-mean-token-sum": sum}[aggregation]
+    return sum(map(of_row, rows)) / len(rows)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_any_split_adds_up_to_the_same_mean(aggregation):
+    draw = random.Random(3)
+    rows = [[draw.gauss(0, 1) for _ in range(draw.randint(1, 30))] for _ in range(20)]
+    whole = Denominators(tokens=sum(map(len, rows)), sequences=len(rows))
+    for parts in (1, 2, 7, 20):
+        draw.shuffle(rows)
+        total = 0.0
+        for part in (rows[i::parts] for i in range(parts)):
+            weights = token_weights(aggregation, torch.tensor([len(row) for row in part]), whole)
+            total += float((weights * torch.tensor([x for row in part for x in row], dtype=torch.float64)).sum())
+        assert total == pytest.approx(plain_mean(aggregation, rows), rel=1e-12)

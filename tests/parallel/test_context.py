@@ -1,0 +1,97 @@
+"""Collectives that add up in rank order, against a sum in one process."""
+
+import warnings
+
+import pytest
+import torch
+from support.pool import gloo_pool
+
+from hpcrl.parallel.context import Group, ParallelContext, shard_bounds
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with gloo_pool(3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(("total", "ranks"), [(10, 3), (9, 3), (2, 3), (1, 4), (0, 2), (7, 1)])
+def test_slices_cover_the_buffer_without_overlap(total, ranks):
+    covered = [i for offset, length in shard_bounds(total, ranks) for i in range(offset, offset + length)]
+    assert covered == list(range(total))
+    assert len(shard_bounds(total, ranks)) == ranks
+
+
+def gradient(rank, total, dtype):
+    return torch.randn(total, generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+
+def reduce_and_gather(context, total, dtype, piece_bytes):
+    group = Group(context.world.ranks, context.rank, context.device, piece_bytes=piece_bytes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = group.reduce_scatter(gradient(context.rank, total, dtype))
+        everything = torch.full((total,), float("nan"), dtype=dtype)
+        group.all_gather(own, everything)
+    return everything
+
+
+@pytest.mark.parametrize("piece_bytes", [12, 2**20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("total", [1000, 1, 2, 100])
+def test_reduced_slices_are_the_sum_in_rank_order_to_the_last_bit(pool, total, dtype, piece_bytes):
+    expected = gradient(0, total, dtype) + gradient(1, total, dtype) + gradient(2, total, dtype)
+    for got in pool.run(reduce_and_gather, total, dtype, piece_bytes):
+        assert torch.equal(got, expected)
+
+
+def totals(context):
+    ranks = torch.tensor([context.rank + 1, 0.1], dtype=torch.float64)
+    return context.world.total(ranks).tolist(), context.world.total(torch.tensor([2**62])).tolist()
+
+
+def test_statistics_are_totalled_in_float64_and_checksums_wrap_around(pool):
+    for statistics, checksum in pool.run(totals):
+        assert statistics == [6.0, 0.1 + 0.1 + 0.1]
+        assert checksum == [3 * 2**62 - 2**64]
+
+
+def total_of_pair(context):
+    if context.rank == 1:
+        return None
+    pair = context.group((0, 2))
+    assert context.group((0, 2)) is pair
+    return pair.index, pair.total(torch.tensor([float(context.rank + 1)], dtype=torch.float64)).item()
+
+
+def test_a_group_of_some_ranks_leaves_the_others_alone(pool):
+    assert pool.run(total_of_pair) == [(0, 4.0), None, (1, 4.0)]
+
+
+def test_a_rank_that_raises_is_named(pool):
+    with pytest.raises(AssertionError, match="rank 1:(.|\n)*no such luck"):
+        pool.run(raise_on_rank_1)
+    assert pool.run(total_of_pair)[1] is None
+
+
+def raise_on_rank_1(context):
+    if context.rank == 1:
+        raise ValueError("no such luck")
+
+
+def test_alone_nothing_is_opened_and_everything_is_the_identity():
+    context = ParallelContext(0, 1, torch.device("cpu"))
+    assert context.invite() == ""
+    context.join("")
+    assert not torch.distributed.is_initialized()
+    values, copy = torch.randn(5), torch.empty(5)
+    assert torch.equal(context.world.reduce_scatter(values), values)
+    context.world.all_gather(values, copy)
+    assert torch.equal(copy, values)
+    assert torch.equal(context.world.total(values), values)
+    context.leave()
+
+
+def test_a_rank_outside_a_group_cannot_hold_it():
+    with pytest.raises(ValueError, match="not in tuple"):
+        Group((0, 1), 2, torch.device("cpu"))
