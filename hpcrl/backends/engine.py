@@ -118,9 +118,12 @@ Shard = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
 class Engine(Protocol):
     """Hides layout, micro-batches and optimizer. All ranks of the role call the same methods in the same order.
 
-    `forward` and `generate` take the rows of this rank's part only. `train_batch` takes the whole mini-batch on every
-    rank and trains on this rank's share of it.
+    Every method takes the rows of this rank's data-parallel part only (of a mini-batch that may be none).
     """
+
+    def total(self, vector: torch.Tensor) -> torch.Tensor:
+        """The sum of a float64 vector over all data-parallel parts, added up in rank order."""
+        ...
 
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
         """Log-probabilities (of a critic: values) of all labels, float32 [P]. A value is that *before* its label."""

@@ -4,9 +4,9 @@ A token that does not count (a tool's output, say) is not in the packed arrays a
 over it. Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
 """
 
-from collections.abc import Callable
-
 import torch
+
+from hpcrl.algos.functional.totals import Total, alone
 
 WHITEN_EPSILON = 1e-8
 
@@ -19,7 +19,7 @@ def generalised_advantages(
     gae_lambda: float,
     bootstrap_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, [N] each: δ_t = r_t + γ V_{t+1} − V_t, A_t = δ_t + γλ A_{t+1}, R_t = A_t + V_t.
+    """Advantages and returns, [N] each: δ_t = r_t + g V_{t+1} - V_t, A_t = δ_t + gλ A_{t+1}, R_t = A_t + V_t (g: discount).
 
     `bootstrap_B` is the value after each sequence's last token; without it that value is 0 (the sequence has ended).
     Schulman et al. 2016, equation 16, by doubling: after k passes A_t holds its first 2^k terms. What a sequence gets
@@ -42,11 +42,8 @@ def generalised_advantages(
     return advantages, advantages + values_N
 
 
-def whiten(values_N: torch.Tensor, total: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums) -> torch.Tensor:
-    """Shift and scale to mean 0 and (Bessel) variance 1, in float64.
-
-    `total` adds a vector of sums up over the ranks that hold the rest of the values; by default nobody does.
-    """
+def whiten(values_N: torch.Tensor, total: Total = alone) -> torch.Tensor:
+    """Shift and scale the values of all ranks together to mean 0 and (Bessel) variance 1, in float64."""
     values = values_N.double()
     count, first = total(torch.stack([values.new_tensor(len(values)), values.sum()])).tolist()
     if count < 2:

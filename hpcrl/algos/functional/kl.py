@@ -1,6 +1,7 @@
 """Estimates of KL(policy ‖ reference) from the policy's own samples, and the coefficient that follows them.
 
 Schulman, "Approximating KL divergence" (2020); Ziegler et al. 2019 for the adaptive coefficient.
+Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def token_kl(estimator: str, log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """Per token, of d = log π − log π_ref (within ±20): k1 = d, k2 = d²/2, k3 = e^−d − 1 + d (within ±10), abs = |d|.
+    """Per token, of d = log π - log π_ref (within ±20): k1 = d, k2 = d²/2, k3 = e^-d - 1 + d (within ±10), abs = |d|.
 
     Positive k1 means that the policy likes its sample more than the reference does.
     """
@@ -33,15 +34,15 @@ def token_kl(estimator: str, log_probs: torch.Tensor, ref_log_probs: torch.Tenso
     return KL_ESTIMATORS[estimator](log_ratio)
 
 
-def mean_sequence_kl(kl_N: torch.Tensor, cu_seqlens: torch.Tensor) -> float:
-    """Mean over sequences of each one's mean per token: what the adaptive coefficient is compared with."""
+def sequence_means(tokens_N: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    """Each sequence's mean per token, float64 [B]. Their mean is the KL that the adaptive coefficient follows."""
     lengths = cu_seqlens.diff()
-    owner = torch.arange(len(lengths), device=kl_N.device).repeat_interleave(lengths)
-    sums = torch.zeros(len(lengths), dtype=torch.float64, device=kl_N.device).index_add_(0, owner, kl_N.double())
-    return float((sums / lengths.clamp(min=1)).mean()) if len(lengths) else 0.0
+    owner = torch.arange(len(lengths), device=tokens_N.device).repeat_interleave(lengths)
+    sums = torch.zeros(len(lengths), dtype=torch.float64, device=tokens_N.device)
+    return sums.index_add_(0, owner, tokens_N.double()) / lengths.clamp(min=1)
 
 
 def adapted_kl_coef(coef: float, kl: float, target: float, horizon: float, sequences: int) -> float:
-    """β ← β · (1 + clip(KL/target − 1, ±0.2) · n/horizon): a KL above the target makes it dearer."""
+    """β ← β · (1 + clip(KL/target - 1, ±0.2) · n/horizon): a KL above the target makes it dearer."""
     error = min(max(kl / target - 1.0, -ADAPTIVE_ERROR_LIMIT), ADAPTIVE_ERROR_LIMIT)
     return coef * (1.0 + error * sequences / horizon)

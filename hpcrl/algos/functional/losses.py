@@ -1,7 +1,7 @@
 """Losses per token, and the weights that make their sum a mean over a whole mini-batch.
 
-Every loss here is one number per token. Multiplied by `token_weights`, which has the mini-batch's global denominators in
-it, and added up, it is the mini-batch's loss whatever micro-batches and ranks the tokens are spread over.
+Every loss here is one number per token. Multiplied by `token_weights`, which has the mini-batch's global denominators
+in it, and added up, it is the mini-batch's loss whatever micro-batches and ranks the tokens are spread over.
 Shape legend: N tokens of B sequences.
 """
 
@@ -29,7 +29,7 @@ def policy_loss(
     clip: float,
     dual_clip: float | None = None,
 ) -> PolicyTerms:
-    """max(−ρA, −clip(ρ, 1 ± ε)A) (Schulman et al. 2017); where A < 0 at most −cA (dual clip, Ye et al. 2020)."""
+    """With r = π/π_old: max(-rA, -clip(r, 1 ± ε)A) (Schulman et al. 2017); where A < 0 at most -cA (Ye et al. 2020)."""
     ratio = (log_probs - old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     free, held = -ratio * advantages, -ratio.clamp(1 - clip, 1 + clip) * advantages
     loss = torch.maximum(free, held)
@@ -41,7 +41,7 @@ def policy_loss(
 def value_loss(
     values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """½ max((V − R)², (clip(V, V_old ± ε) − R)²) per token, and whether the clipped branch is the larger one."""
+    """½ max((V - R)², (clip(V, V_old ± ε) - R)²) per token, and whether the clipped branch is the larger one."""
     free = (values - returns).square()
     if clip is None:
         return free / 2, torch.zeros_like(free, dtype=torch.bool)

@@ -1,9 +1,11 @@
-"""Moments of a stream of batches, to train a critic on targets of a steady scale. State of a role: it is checkpointed."""
+"""Moments of a stream of batches, to train a critic on targets of a steady scale. State of a role: checkpointed."""
 
 import math
 from collections.abc import Mapping
 
 import torch
+
+from hpcrl.algos.functional.totals import Total, alone
 
 MINIMAL_VARIANCE = 1e-2
 NORMAL_LIMIT = 5.0
@@ -19,11 +21,14 @@ class Normaliser:
         self.decay = decay
         self.count, self.sum, self.square_sum = 0.0, 0.0, 0.0
 
-    def update(self, values: torch.Tensor) -> None:
+    def update(self, values: torch.Tensor, total: Total = alone) -> None:
+        """Take in the values of all ranks."""
         values = values.double()
-        self.count = self.decay * self.count + len(values)
-        self.sum = self.decay * self.sum + float(values.sum())
-        self.square_sum = self.decay * self.square_sum + float(values.square().sum())
+        sums = torch.stack([values.new_tensor(len(values)), values.sum(), values.square().sum()])
+        count, first, second = total(sums).tolist()
+        self.count = self.decay * self.count + count
+        self.sum = self.decay * self.sum + first
+        self.square_sum = self.decay * self.square_sum + second
 
     @property
     def mean(self) -> float:
