@@ -1,0 +1,37 @@
+"""How long a run goes on, and what it does besides training."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frequency:
+    """Every so many steps, epochs or seconds, whichever comes first; all null is never."""
+
+    steps: int | None = None
+    """Every so many steps."""
+    epochs: int | None = None
+    """Every so many passes over the training rows."""
+    seconds: float | None = None
+    """When so many seconds have passed since the last time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlConfig:
+    """The length of a run and the rhythm of its checkpoints, evaluations and exports."""
+
+    steps: int | None = None
+    """Stop after so many steps; set either this or epochs."""
+    epochs: int | None = None
+    """Stop after so many passes over the training rows; set either this or steps."""
+    stop_when: str | None = None
+    """Stop when a metric gets there, e.g. "eval_rew/accuracy >= 0.35"."""
+    checkpoint: Frequency = Frequency(seconds=600.0)
+    """When to write parameters and optimizer. Between two checkpoints, finished calls are on disk all the same."""
+    keep_checkpoints: int = 2
+    """How many checkpoints to keep."""
+    evaluate: Frequency = Frequency()
+    """When to evaluate."""
+    export: Frequency = Frequency()
+    """When to write trained roles in Hugging Face format; a run always exports at its end."""
+    compact: bool = True
+    """Merge the spill files of a closed step into one."""

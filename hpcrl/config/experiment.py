@@ -1,0 +1,119 @@
+"""The root of a run's configuration: one dataclass per algorithm."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
+from hpcrl.config.fields import PathText
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, PlacementConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.ppo import PPOConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.toy import ToyConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """What every run has."""
+
+    algorithm: str
+    """What to run."""
+    name: str = "run"
+    """The first part of the run directory's name."""
+    seed: int = 1
+    """Where all random draws come from."""
+    run_root: PathText = "runs"
+    """The folder for run directories; it must be seen by all nodes."""
+    deterministic: bool = True
+    """Refuse to go on after an interruption if a replayed train step gives other bits than it did."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Nodes, workers and deadlines."""
+    control: ControlConfig = ControlConfig()
+    """How long the run goes on, and when it checkpoints, evaluates and exports."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTExperiment(ExperimentConfig):
+    """Supervised fine-tuning: the actor learns the answers of the data set."""
+
+    algorithm: Literal["sft"] = "sft"
+    """What to run."""
+    data: DataConfig
+    """What is read and how it becomes batches."""
+    actor: StudentConfig
+    """The model that is trained."""
+    reward: RewardConfig = RewardConfig(function="exact")
+    """What scores the generated answers of an evaluation."""
+    generation: GenerationConfig = GenerationConfig()
+    """How long the answers in an evaluation may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOExperiment(ExperimentConfig):
+    """Proximal policy optimisation: actor, critic, reference, and a reward function."""
+
+    algorithm: Literal["ppo"] = "ppo"
+    """What to run."""
+    data: DataConfig
+    """What is read and how it becomes batches."""
+    actor: TrainedModelConfig
+    """The policy."""
+    critic: CriticConfig
+    """The value function: a model whose head is replaced by one that gives a number."""
+    reference: ModelConfig
+    """The policy that the actor is held close to."""
+    reward: RewardConfig
+    """What scores a response."""
+    generation: GenerationConfig = GenerationConfig()
+    """How responses are sampled."""
+    ppo: PPOConfig = PPOConfig()
+    """PPO's hyper-parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyExperiment(ExperimentConfig):
+    """PPO's graph over numpy vectors: tries a cluster's plumbing in seconds."""
+
+    algorithm: Literal["toy"] = "toy"
+    """What to run."""
+    toy: ToyConfig = ToyConfig()
+    """The size of the toy."""
+    actor: PlacementConfig = PlacementConfig()
+    """Stands for the policy."""
+    critic: PlacementConfig = PlacementConfig()
+    """Stands for the value function."""
+    reference: PlacementConfig = PlacementConfig()
+    """Stands for the reference."""
+    reward: PlacementConfig = PlacementConfig()
+    """Stands for the reward."""
+
+
+Experiment = SFTExperiment | PPOExperiment | ToyExperiment
+
+EXPERIMENTS: Mapping[str, type[Experiment]] = MappingProxyType(
+    {"sft": SFTExperiment, "ppo": PPOExperiment, "toy": ToyExperiment}
+)
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as JSON would hold it; `from_dict` undoes it."""
+    return msgspec.to_builtins(experiment)
+
+
+def from_dict(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from what `to_dict` gave. Raises msgspec.ValidationError for anything else."""
+    return msgspec.convert(values, EXPERIMENTS[values["algorithm"]])
+
+
+def config_hash(experiment: Experiment) -> str:
+    """16 hex digits that two experiments share only if all of their settings are equal."""
+    canonical = json.dumps(to_dict(experiment), sort_keys=True)
+    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

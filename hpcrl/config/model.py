@@ -1,0 +1,74 @@
+"""A role's model, where it runs and how it is trained."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcrl.config.fields import PathText
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementConfig:
+    """Which workers hold a role."""
+
+    layout: str | None = None
+    """How the workers split the role, e.g. d4, d2t2 or d2t1p2 (data, tensor, pipeline); null: data over all of its mesh."""
+    mesh: str | None = None
+    """The workers that hold the role, by rank: "0", "0-3" or "0,2-3"; null takes all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW and its learning-rate schedule."""
+
+    lr: float = 1e-6
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of the two moments."""
+    eps: float = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay; norms and biases have none."""
+    grad_clip: float = 1.0
+    """Bound of the global gradient norm; 0 does not clip."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """The learning rate after warm-up."""
+    warmup_steps: int = 0
+    """Optimizer steps of linear warm-up from 0."""
+    min_lr_ratio: float = 0.0
+    """Where linear and cosine schedules end, as a share of lr."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(PlacementConfig):
+    """A model that is not trained."""
+
+    path: PathText
+    """A folder in Hugging Face format: config.json, *.safetensors, tokenizer.json."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """What it computes in; a trained role keeps fp32 master weights beside bf16."""
+    micro_batch_tokens: int = 16384
+    """Most tokens in one forward pass on a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedModelConfig(ModelConfig):
+    """A model that is trained."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """How its parameters are updated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudentConfig(TrainedModelConfig):
+    """A model that learns given answers."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(lr=2e-5)
+    """How its parameters are updated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(TrainedModelConfig):
+    """A model whose head is replaced by one that gives a number."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
+    """How its parameters are updated."""

@@ -1,0 +1,62 @@
+"""The hyper-parameters of PPO (Schulman et al. 2017, Ziegler et al. 2019). The defaults are verl's where it has one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLConfig:
+    """The penalty, in each token's reward, for leaving the reference."""
+
+    coef: float = 1e-3
+    """Weight of the penalty, or its first value if adaptive."""
+    estimator: Literal["k1", "k2", "k3"] = "k1"
+    """d, d²/2 or exp(-d) - 1 + d, of d = log p_actor - log p_reference of a sampled token."""
+    adaptive: bool = False
+    """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
+    target: float = 0.1
+    """The KL per token that an adaptive weight aims at."""
+    horizon: float = 10_000.0
+    """Samples over which an adaptive weight moves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """PPO with a critic."""
+
+    minibatches: int = 4
+    """Optimizer steps per pass over the batch."""
+    epochs: int = 1
+    """Passes over the batch per step."""
+    discount: float = 1.0
+    """Discount (gamma)."""
+    gae_lambda: float = 1.0
+    """Generalised advantage estimation's lambda."""
+    clip: float = 0.2
+    """Bound of the policy's probability ratio: 1 - clip to 1 + clip."""
+    dual_clip: float | None = 3.0
+    """Bound of the loss where the advantage is negative, as a multiple of it (above 1); null is off."""
+    value_clip: float = 0.5
+    """How far a value may move from the rollout's before its loss stops falling."""
+    kl: KLConfig = KLConfig()
+    """The penalty for leaving the reference."""
+    reward_scale: float = 1.0
+    """Scores become (score - reward_bias) · reward_scale."""
+    reward_bias: float = 0.0
+    """Scores become (score - reward_bias) · reward_scale."""
+    reward_clip: float | None = 10.0
+    """Bound of a scaled score's size; null is off."""
+    missing_eos_penalty: float | None = None
+    """Taken off the score of a response that was cut at max_new_tokens; null is off."""
+    whiten_advantages: bool = True
+    """Give the advantages of a batch mean 0 and variance 1."""
+    value_norm: bool = False
+    """Train the critic on returns normalised by their running mean and variance."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"
+    """How the losses of tokens become one number."""
+    early_stop_kl: float | None = None
+    """Skip the rest of a step's minibatches when the KL to the rollout's policy exceeds this; null is off."""
+    early_stop_ratio: float | None = None
+    """Skip the rest of a step's minibatches when the mean probability ratio exceeds this; null is off."""

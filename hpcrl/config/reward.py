@@ -1,0 +1,19 @@
+"""What scores a response."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrl.config.model import PlacementConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig(PlacementConfig):
+    """A function of (prompt, response, row) in processes of its own. Knows nothing of models."""
+
+    function: str
+    """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
+    timeout_s: float = 60.0
+    """A response whose score takes longer ends the run with an error, never with a zero."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further named arguments of the function."""
