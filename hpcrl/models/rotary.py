@@ -1,0 +1,66 @@
+"""Rotary position embedding over interleaved pairs (arXiv 2104.09864): one complex multiplication turns a head.
+
+Hugging Face pairs dimension i of a head with i + d/2; here a pair is adjacent (2i, 2i+1), so that the head is a view
+as d/2 complex numbers. `interleave` and `deinterleave` convert the query and key rows of a projection; attention
+scores do not change when query and key are permuted alike.
+"""
+
+from math import pi
+
+import torch
+from torch import Tensor
+
+from hpcrl.models.config import RotaryConfig
+
+
+def frequencies(rotary: RotaryConfig, head_dim: int) -> Tensor:
+    """Angle per position of each pair, [head_dim / 2], fp32 on the CPU."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+    plain = 1.0 / (rotary.theta**exponents)
+    if rotary.kind == "linear":
+        return plain / rotary.factor
+    if rotary.kind == "llama3":
+        return _llama3(plain, rotary)
+    return plain
+
+
+def rotation(positions_T: Tensor, frequencies_P: Tensor, dtype: torch.dtype) -> Tensor:
+    """Unit complex numbers [T, 1, P] to multiply the pairs by. Angles are fp32, as in transformers."""
+    angles = positions_T.to(torch.float32)[:, None] * frequencies_P
+    cosine, sine = angles.cos(), angles.sin()
+    if dtype == torch.float64:
+        cosine, sine = cosine.double(), sine.double()
+    return torch.complex(cosine, sine)[:, None, :]
+
+
+def rotate(heads_THD: Tensor, rotation_T1P: Tensor) -> Tensor:
+    """Turn every head by its position. bf16 is turned in fp32."""
+    pairs = heads_THD.unflatten(-1, (-1, 2))
+    if pairs.dtype == torch.bfloat16:
+        pairs = pairs.float()
+    turned = torch.view_as_complex(pairs) * rotation_T1P
+    return torch.view_as_real(turned).flatten(-2).to(heads_THD.dtype)
+
+
+def interleave(rows: Tensor, head_dim: int) -> Tensor:
+    """Hugging Face's row order (first halves, then second halves, per head) → adjacent pairs. Dimension 0."""
+    return rows.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).reshape(rows.shape)
+
+
+def deinterleave(rows: Tensor, head_dim: int) -> Tensor:
+    """The inverse of `interleave`."""
+    return rows.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).reshape(rows.shape)
+
+
+def _llama3(plain: Tensor, rotary: RotaryConfig) -> Tensor:
+    """Llama 3.1's scaling: long wavelengths divided by the factor, short ones kept, a linear blend between."""
+    wavelength = 2 * pi / plain
+    longest = rotary.original_max_positions / rotary.low_frequency_factor
+    shortest = rotary.original_max_positions / rotary.high_frequency_factor
+    blend = (rotary.original_max_positions / wavelength - rotary.low_frequency_factor) / (
+        rotary.high_frequency_factor - rotary.low_frequency_factor
+    )
+    scaled = torch.where(wavelength > longest, plain / rotary.factor, plain)
+    blended = (1 - blend) * plain / rotary.factor + blend * plain
+    between = (wavelength >= shortest) & (wavelength <= longest)
+    return torch.where(between, blended, scaled)

@@ -1,0 +1,149 @@
+"""The packed decoder-only transformer of one shard: numbers in, numbers out. Knows no files, roles or losses.
+
+Shapes: T rows (tokens) of a packed batch, R selected rows, E hidden size, V vocabulary.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from hpcrl.errors import DataError
+from hpcrl.models.config import TransformerConfig
+from hpcrl.models.flat import FlatParameters
+from hpcrl.models.layers import Block, Embedding, Head
+from hpcrl.models.layout import Layout, lay_out
+from hpcrl.models.logprobs import label_logprobs
+from hpcrl.models.packing import Packing
+from hpcrl.models.rotary import frequencies, rotation
+
+
+class Transformer(nn.Module):
+    """A flat list of layers over one flat buffer of parameters.
+
+    `flat` is the 1-D buffer of all parameters and `flat_grad` that of their gradients (None unless trainable);
+    `layout` says where each lies and `views` gives each by name. `flat_grad` is fp32 for a bf16 model. Change parameters only in place
+    (`flat.copy_`, `flat.add_`), clear gradients with `zero_grad()`.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        trainable: bool = True,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self._parameters_of_shard = FlatParameters(lay_out(config), dtype, torch.device(device), trainable)
+        views = self.views
+        blocks = [Block(config, layer, views) for layer in range(1, config.blocks + 1)]
+        self.layers = nn.ModuleList([Embedding(views), *blocks, Head(config, views)])
+        self._frequencies = frequencies(config.rotary, config.head_dim).to(device)
+
+    @property
+    def flat(self) -> Tensor:
+        return self._parameters_of_shard.data
+
+    @property
+    def flat_grad(self) -> Tensor | None:
+        return self._parameters_of_shard.grad
+
+    @property
+    def layout(self) -> Layout:
+        return self._parameters_of_shard.layout
+
+    @property
+    def views(self) -> Mapping[str, nn.Parameter]:
+        return self._parameters_of_shard.views
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.flat.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.flat.device
+
+    @property
+    def embedding(self) -> Embedding:
+        return self.layers[0]
+
+    @property
+    def blocks(self) -> Iterable[Block]:
+        return self.layers[1:-1]
+
+    @property
+    def head(self) -> Head:
+        return self.layers[-1]
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear the flat gradient in place; views of it stay."""
+        self._parameters_of_shard.zero_grad()
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill the parameters by name from tensors of any type. Raises DataError unless all are there, once, in shape."""
+        missing = set(self.views)
+        for name, tensor in tensors:
+            if name not in missing:
+                raise DataError(f"{name} is given twice or is no parameter of this model.")
+            view = self.views[name].detach()
+            if view.shape != tensor.shape:
+                raise DataError(f"{name} has shape {tuple(tensor.shape)}; the configuration makes it {tuple(view.shape)}.")
+            view.copy_(tensor)
+            missing.discard(name)
+        if missing:
+            raise DataError(f"No weights were given for {', '.join(sorted(missing))}.")
+
+    def rotation(self, positions_T: Tensor) -> Tensor:
+        """What queries and keys at these positions are multiplied by."""
+        return rotation(positions_T, self._frequencies, self.dtype)
+
+    def hidden(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
+        """Hidden states after the final norm, [T, E], or [R, E] of the given rows only (caller's order)."""
+        tokens = tokens_T if packing.order is None else tokens_T[packing.order]
+        x = self.embedding(tokens)
+        turns = self.rotation(packing.positions)
+        for block in self.blocks:
+            x = block(x, turns, packing)
+        picked = _picked_rows(packing, rows)
+        return self.head(x if picked is None else x.index_select(0, picked))
+
+    def forward(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
+        return self.hidden(tokens_T, packing, rows)
+
+    def logits(self, hidden_RE: Tensor) -> Tensor:
+        """Vocabulary logits [R, V] of hidden states, in the model's type."""
+        return linear(hidden_RE, self._output_matrix())
+
+    def logprobs(
+        self, hidden_RE: Tensor, labels_R: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probability of each row's label at this temperature, and the entropies if asked for; at least fp32 [R].
+
+        Rollouts sampled at temperature t are trained on with the same t here.
+        """
+        return label_logprobs(
+            hidden_RE, self._output_matrix(), labels_R, temperature=temperature, with_entropy=with_entropy
+        )
+
+    def values(self, hidden_RE: Tensor) -> Tensor:
+        """The value or reward head's number for each row; at least fp32 [R]."""
+        if self.config.head == "vocabulary":
+            raise ValueError("This model has a vocabulary head; values need a model with a value or reward head.")
+        values = linear(hidden_RE, self.head.head, self.head.head_bias)[:, 0]
+        return values if self.dtype == torch.float64 else values.float()
+
+    def _output_matrix(self) -> Tensor:
+        if self.config.head != "vocabulary":
+            raise ValueError(f"This model has a {self.config.head} head; logits need a model with a vocabulary head.")
+        return self.embedding.embedding if self.config.shares_embedding else self.head.head
+
+
+def _picked_rows(packing: Packing, rows: Tensor | None) -> Tensor | None:
+    """Rows of the caller's order as rows of the sorted order; None where all are wanted and nothing was moved."""
+    if packing.inverse is None:
+        return rows
+    return packing.inverse if rows is None else packing.inverse[rows]
