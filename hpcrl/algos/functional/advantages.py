@@ -19,7 +19,8 @@ def generalised_advantages(
     gae_lambda: float,
     bootstrap_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, [N] each: δ_t = r_t + g V_{t+1} - V_t, A_t = δ_t + gλ A_{t+1}, R_t = A_t + V_t (g: discount).
+    """Advantages and returns, [N] each: A_t = δ_t + discount·λ·A_{t+1} and R_t = A_t + V_t, where
+    δ_t = r_t + discount·V_{t+1} - V_t.
 
     `bootstrap_B` is the value after each sequence's last token; without it that value is 0 (the sequence has ended).
     Schulman et al. 2016, equation 16, by doubling: after k passes A_t holds its first 2^k terms. What a sequence gets
