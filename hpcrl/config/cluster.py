@@ -24,10 +24,6 @@ class ClusterConfig:
     """How often each process shows that it is alive."""
     lost_after_s: float = 10.0
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
-    replace_timeout_s: float = 60.0
-    """How long the master waits for a lost node to come back before it gives up the allocation."""
-    grace_s: float = 20.0
-    """How long calls in flight may go on after the run was told to stop."""
     orphan_timeout_s: float = 30.0
     """An agent that has heard nothing of its master for this long kills its workers and leaves."""
     replace_timeout_s: float = 60.0

@@ -11,7 +11,7 @@ class PlacementConfig:
     """Which workers hold a role."""
 
     layout: str | None = None
-    """How the workers split the role, e.g. d4, d2t2 or d2t1p2 (data, tensor, pipeline); null: data over all of its mesh."""
+    """How the workers split the role, e.g. d4 or d2t1p2 (data, tensor, pipeline); null: data over all of its mesh."""
     mesh: str | None = None
     """The workers that hold the role, by rank: "0", "0-3" or "0,2-3"; null takes all."""
 

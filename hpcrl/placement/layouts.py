@@ -47,7 +47,9 @@ def parse_layout(text: str) -> Layout:
     """`d4t2p1` → Layout(4, 2, 1); a letter that is left out is 1. Raises ValueError."""
     match = re.fullmatch(r"(?:d([1-9]\d*))?(?:t([1-9]\d*))?(?:p([1-9]\d*))?", text)
     if not text or match is None:
-        raise ValueError(f'"{text}" is not a layout: write d, t and p, in this order, with their sizes, e.g. d4 or d2t2p1')
+        raise ValueError(
+            f'"{text}" is not a layout: write d, t and p in this order with their sizes, e.g. d4 or d2t2p1'
+        )
     return Layout(*(int(size or 1) for size in match.groups()))
 
 

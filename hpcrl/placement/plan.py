@@ -55,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True):
     algorithm: str
     calls: tuple[CallPlan, ...]
     dataset_keys: tuple[str, ...]
+    eval_keys: tuple[str, ...]
     roles: dict[str, RolePlan]
     workers: tuple[WorkerPlan, ...]
     host: str
@@ -83,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def graph(self) -> networkx.DiGraph:
         calls = [MFC(**msgspec.structs.asdict(call)) for call in self.calls]
-        return build_graph(calls, self.dataset_keys)
+        return build_graph(calls, self.dataset_keys, self.eval_keys)
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
@@ -95,21 +96,22 @@ def plan_from_json(text: bytes) -> Plan:
 
 def make_plan(experiment: Experiment) -> Plan:
     """Place the recipe's roles on the workers. The experiment is valid; nothing is read or made."""
-    mfcs, dataset_keys = recipe(experiment)
+    made = recipe(experiment)
     cluster = experiment.cluster
     workers = tuple(
         WorkerPlan(node * cluster.workers_per_node + slot, node, slot)
         for node in range(cluster.nodes)
         for slot in range(cluster.workers_per_node)
     )
-    calls = tuple(_call_plan(mfc) for mfc in mfcs)
+    calls = tuple(_call_plan(mfc) for mfc in made.calls)
     trained = {call.role for call in calls if call.kind == "train_step"}
     names = dict.fromkeys(call.role for call in calls)
     roles = {name: _role_plan(name, getattr(experiment, name), len(workers), name in trained) for name in names}
     return Plan(
         algorithm=experiment.algorithm,
         calls=calls,
-        dataset_keys=tuple(dataset_keys),
+        dataset_keys=made.dataset_keys,
+        eval_keys=made.eval_keys,
         roles=roles,
         workers=workers,
         host=HOSTS[experiment.algorithm],
@@ -122,8 +124,8 @@ def _call_plan(mfc: MFC) -> CallPlan:
         name=mfc.name,
         role=mfc.role,
         kind=mfc.kind,
-        inputs=tuple(mfc.inputs),
-        outputs=tuple(mfc.outputs),
+        inputs=mfc.inputs,
+        outputs=mfc.outputs,
         input_remap=dict(mfc.input_remap),
         output_remap=dict(mfc.output_remap),
         source=mfc.source,
