@@ -1,0 +1,236 @@
+"""Rewards of the user run in a process of their own, and whatever goes wrong there is an error that says where."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrl.config.reward import RewardConfig
+from hpcrl.errors import ExitCode, UserCodeError
+from hpcrl.rewards.run import RewardFunction
+
+USER_FILE = """
+import os, signal, sys, time
+import numpy as np
+import neighbour
+
+started = time.time()
+
+def length(prompt, response, record, **kwargs):
+    return len(response) / kwargs.get("most", 1)
+
+def right(prompt, response, record):
+    return response == record["answer"]
+
+def rich(prompt, response, record):
+    return {"score": np.float32(0.5), "why": "half"}
+
+def told(prompt, response, record):
+    print("to the log", flush=True)
+    return neighbour.ONE
+
+def echo(prompt, response, record):
+    assert prompt == "prompt\\n\\u2028🦆" and record == {"id": "r", "answer": "ключ", "nested": {"a": [1, None]}}
+    return float(response)
+
+def raises(prompt, response, record):
+    def deeper():
+        raise KeyError("no such thing")
+    return deeper()
+
+def exits(prompt, response, record):
+    sys.exit(3)
+
+def dies(prompt, response, record):
+    os._exit(9)
+
+def killed(prompt, response, record):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def sleeps(prompt, response, record):
+    time.sleep(60)
+
+def gives(prompt, response, record):
+    return {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1.0", "list": [1.0], "empty": {}}[response]
+
+def sees(prompt, response, record):
+    return {"pid": os.getpid(), "torch": "torch" in sys.modules, "numpy": True}[response]
+
+number = 4
+"""
+ROW = {"id": "gsm8k-7", "answer": "yes"}
+Scorer = Callable[..., RewardFunction]
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[Scorer]:
+    """Makes the reward function of a user's file."""
+    (tmp_path / "neighbour.py").write_text("ONE = 1\n")
+    (tmp_path / "mine.py").write_text(USER_FILE)
+    made: list[RewardFunction] = []
+
+    def make(function: str, timeout_s: float = 20.0, kwargs: Mapping[str, Any] | None = None) -> RewardFunction:
+        config = RewardConfig(function=f"{tmp_path}/mine.py:{function}", timeout_s=timeout_s, kwargs=kwargs or {})
+        made.append(RewardFunction(config))
+        return made[-1]
+
+    yield make
+    for reward in made:
+        reward.close()
+
+
+def test_built_in_functions_score_in_this_process() -> None:
+    reward = RewardFunction(RewardConfig(function="gsm8k", kwargs={"method": "flexible"}))
+    assert reward.score(["p", "p"], ["#### 3", "it is 4"], [{"answer": "3"}, {"answer": "4"}]) == [1.0, 1.0]
+    assert RewardFunction(RewardConfig(function="exact")).score(["p"], ["no"], [{"answer": "yes"}]) == [0.0]
+
+
+def test_a_users_function_gives_numbers_bools_or_mappings(user: Scorer) -> None:
+    assert user("length").score(["p"] * 2, ["ab", "abc"], [ROW] * 2) == [2.0, 3.0]
+    assert user("length", kwargs={"most": 4}).score(["p"], ["ab"], [ROW]) == [0.5]
+    assert user("right").score(["p"] * 2, ["yes", "no"], [ROW] * 2) == [1.0, 0.0]
+    assert user("rich").score(["p"], ["r"], [ROW]) == [0.5]
+    assert user("right").score([], [], []) == []
+
+
+def test_a_function_of_a_module_is_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "package_of_mine").mkdir()
+    (tmp_path / "package_of_mine" / "scores.py").write_text("def one(prompt, response, record): return 1\n")
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{root}")
+    reward = RewardFunction(RewardConfig(function="package_of_mine.scores:one"))
+    assert reward.score(["p"], ["r"], [{}]) == [1.0]
+    reward.close()
+
+
+def test_texts_and_rows_arrive_as_they_are(user: Scorer) -> None:
+    row = {"id": "r", "answer": "ключ", "nested": {"a": [1, None]}}
+    assert user("echo").score(["prompt\n\u2028🦆"], ["0.25"], [row]) == [0.25]
+    long = "x" * 1_000_000
+    assert user("length").score([long], [long], [ROW]) == [1_000_000.0]
+
+
+def test_what_the_function_prints_disturbs_nothing(user: Scorer) -> None:
+    assert user("told").score(["p"] * 3, ["r"] * 3, [ROW] * 3) == [1.0, 1.0, 1.0]
+
+
+def test_the_process_is_another_one_without_torch(user: Scorer) -> None:
+    reward = user("sees")
+    pids = reward.score(["p"] * 2, ["pid"] * 2, [ROW] * 2)
+    assert pids[0] == pids[1] != os.getpid()
+    assert reward.score(["p"], ["torch"], [ROW]) == [0.0]
+
+
+def test_a_crash_names_function_sample_and_line(user: Scorer) -> None:
+    reward = user("raises")
+    with pytest.raises(UserCodeError) as caught:
+        reward.score(["p", "what?"], ["r", "that"], [ROW, ROW])
+    text = str(caught.value)
+    assert "mine.py:raises failed on row 'gsm8k-7'" in text
+    assert "prompt: 'p'" in text
+    assert "response: 'r'" in text
+    assert "KeyError: 'no such thing'" in text
+    assert "in deeper" in text
+    assert "rewards/process.py" not in text
+    assert caught.value.exit_code == ExitCode.USER_CODE
+
+
+@pytest.mark.parametrize(
+    ("function", "how"), [("exits", "SystemExit: 3"), ("dies", "exit code 9"), ("killed", "signal SIGKILL")]
+)
+def test_a_function_that_ends_its_process_is_an_error(user: Scorer, function: str, how: str) -> None:
+    with pytest.raises(UserCodeError, match=how):
+        user(function).score(["p"], ["r"], [ROW])
+
+
+@pytest.mark.parametrize(
+    ("response", "what"),
+    [
+        ("nan", "returned nan; expected a finite number"),
+        ("inf", "returned inf; expected a finite number"),
+        ("none", "returned None; expected a number"),
+        ("text", "returned '1.0'; expected a number"),
+        ("list", r"returned \[1.0\]; expected a number"),
+        ("empty", "returned {}; expected a number"),
+    ],
+)
+def test_what_is_no_finite_number_is_an_error_and_never_a_zero(user: Scorer, response: str, what: str) -> None:
+    with pytest.raises(UserCodeError, match=what):
+        user("gives").score(["p"], [response], [ROW])
+
+
+def test_a_function_that_takes_too_long_is_ended_at_its_limit(user: Scorer) -> None:
+    reward = user("sleeps", timeout_s=1.0)
+    started = time.monotonic()
+    with pytest.raises(UserCodeError, match=r"took longer than 1 s on row 'gsm8k-7'[\s\S]*reward.timeout_s"):
+        reward.score(["p"], ["r"], [ROW])
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("function", "content", "what"),
+    [
+        ("rite", "def right(prompt, response, record): return 1", "has no function 'rite'; it has right"),
+        ("right", "import no_such_package", "No module named 'no_such_package'"),
+        ("right", "def right(:", "SyntaxError"),
+        ("right", "import os; os._exit(1)", r"ended its process \(exit code 1\) while it was imported"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_when_it_is_loaded(
+    tmp_path: Path, function: str, content: str, what: str
+) -> None:
+    (tmp_path / "broken.py").write_text(content)
+    with pytest.raises(UserCodeError, match=what):
+        RewardFunction(RewardConfig(function=f"{tmp_path}/broken.py:{function}"))
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_signals_that_ask_for_a_drain_do_not_end_it(user: Scorer) -> None:
+    reward = user("sees")
+    pid = int(reward.score(["p"], ["pid"], [ROW])[0])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        os.kill(pid, number)
+    assert reward.score(["p"], ["pid"], [ROW]) == [pid]
+    reward.close()
+    assert not alive(pid)
+
+
+def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, time\ndef slow(prompt, response, record):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+    )
+    worker = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys\n"
+            "from hpcrl.config.reward import RewardConfig\n"
+            "from hpcrl.rewards.run import RewardFunction\n"
+            "RewardFunction(RewardConfig(function=sys.argv[1])).score(['p'], ['r'], [{}])",
+            f"{tmp_path}/mine.py:slow",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdout is not None
+    pid = int(worker.stdout.readline())
+    assert alive(pid)
+    worker.kill()
+    worker.communicate()
+    deadline = time.monotonic() + 5
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
