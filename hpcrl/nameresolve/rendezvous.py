@@ -46,6 +46,11 @@ def announce(store: NameStore, record: NodeRecord) -> None:
         raise NameEntryExistsError(f"node {record.node} has two agents in one attempt: {error}") from error
 
 
+def announced(store: NameStore) -> list[NodeRecord]:
+    """The nodes that are there now, in their order."""
+    return [msgspec.json.decode(text, type=NodeRecord) for text in store.get_subtree(NODES)]
+
+
 def collect_nodes(store: NameStore, expected: int, timeout_s: float) -> list[NodeRecord]:
     """The records of all nodes, in their order, once `expected` of them have announced themselves.
 
@@ -55,7 +60,7 @@ def collect_nodes(store: NameStore, expected: int, timeout_s: float) -> list[Nod
     records: Sequence[NodeRecord] = ()
     try:
         for _ in store.polls(f"{expected} nodes in {store}", timeout_s):
-            records = [msgspec.json.decode(text, type=NodeRecord) for text in store.get_subtree(NODES)]
+            records = announced(store)
             if len(records) >= expected:
                 return records
     except NameTimeoutError as error:

@@ -13,6 +13,7 @@ from hpcrl.nameresolve.rendezvous import (
     NodeRecord,
     Roster,
     announce,
+    announced,
     collect_nodes,
     publish_roster,
     wait_roster,
@@ -27,6 +28,14 @@ def test_nodes_are_collected_in_their_order_whoever_comes_first(tmp_path: Path) 
     for node in (11, 2, 0):
         announce(FilesystemStore(tmp_path), record(node))
     assert collect_nodes(FilesystemStore(tmp_path), 3, timeout_s=5) == [record(0), record(2), record(11)]
+
+
+def test_nodes_are_seen_as_they_come(tmp_path: Path) -> None:
+    master = FilesystemStore(tmp_path)
+    assert announced(master) == []
+    for node in (1, 0):
+        announce(FilesystemStore(tmp_path), record(node))
+    assert announced(master) == [record(0), record(1)]
 
 
 def test_agents_get_the_roster_that_the_master_publishes(tmp_path: Path) -> None:
