@@ -46,6 +46,7 @@ def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Ten
     if groups > 1:
         k_TKD, v_TKD = k_TKD.repeat_interleave(groups, dim=1), v_TKD.repeat_interleave(groups, dim=1)
     out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, sequences, longest, longest, window_size=(-1, 0))
+    assert isinstance(out, Tensor)  # a tuple only where auxiliary outputs are asked for
     return out.flatten(1)
 
 

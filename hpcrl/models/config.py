@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 HeadKind = Literal["vocabulary", "value", "reward"]
-"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one number, read at the last token."""
+"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,7 @@ class FlatParameters:
     def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
         self.layout = layout
         self.data = torch.zeros(layout.numel, dtype=dtype, device=device)
-        self.grad = (
-            torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
-        )
+        self.grad = torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self.views = {entry.name: nn.Parameter(view, trainable) for entry, view in self._cuts(self.data)}
         if self.grad is not None:
             for entry, view in self._cuts(self.grad):

@@ -64,14 +64,14 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm and output matrix: vocabulary logits, values or rewards. A tied head has no matrix of its own."""
+    """Final norm and output matrix: vocabulary logits, values or rewards. A tied head's matrix is the embedding's."""
 
     def __init__(self, config: TransformerConfig, views: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self.norm_eps = config.norm_eps
         prefix = f"layers.{config.blocks + 1}."
         self.final_norm = views[prefix + "final_norm"]
-        self.head = views.get(prefix + "head")
+        self.head = views["layers.0.embedding" if config.shares_embedding else prefix + "head"]
         self.head_bias = views.get(prefix + "head_bias")
 
     def forward(self, x_TE: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from math import prod
 from hpcrl.models.config import TransformerConfig
 
 ALIGNMENT = 16
-"""Every parameter begins at a multiple of so many elements: a cache line of fp32, the 16 bytes that GPU kernels load."""
+"""Parameters begin at multiples of so many elements: a cache line of fp32, and the 16 bytes that GPU kernels load."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 class Packing:
     """Where each text of a packed batch lies.
 
-    Callers give and get rows in their own order. Inside, texts stand sorted by length, so that attention may
-    take all texts of one length as one rectangular batch: `order` and `inverse` are row indices into the caller's and into the
+    Callers give and get rows in their own order. Inside, texts stand sorted by length, so that attention may take all
+    texts of one length as one rectangular batch: `order` and `inverse` are row indices into the caller's and into the
     sorted rows (None: already sorted). `positions`, `cu_seqlens` and `groups` describe the sorted order.
     """
 
@@ -31,7 +31,7 @@ class Packing:
     def of(lengths: Sequence[int], device: torch.device | str = "cpu") -> "Packing":
         """Pack texts of these lengths. Raises ValueError where one is empty."""
         if not lengths or min(lengths) < 1:
-            raise ValueError(f"A packed batch needs at least one text and no empty text; the lengths are {list(lengths)}.")
+            raise ValueError(f"A packed batch needs texts of at least one token; the lengths are {list(lengths)}.")
         ranks = sorted(range(len(lengths)), key=lambda text: lengths[text])
         ordered = [lengths[text] for text in ranks]
         starts = [0, *accumulate(ordered)]

@@ -1,4 +1,4 @@
-"""The gated activation silu(gate) · up over a fused [.., 2I] input (arXiv 2002.05202), with its gradient in one piece."""
+"""The gated activation silu(gate) · up over a fused [.., 2I] input (arXiv 2002.05202), and its gradient."""
 
 from typing import Any
 

@@ -22,9 +22,9 @@ from hpcrl.models.rotary import frequencies, rotation
 class Transformer(nn.Module):
     """A flat list of layers over one flat buffer of parameters.
 
-    `flat` is the 1-D buffer of all parameters and `flat_grad` that of their gradients (None unless trainable);
-    `layout` says where each lies and `views` gives each by name. `flat_grad` is fp32 for a bf16 model. Change parameters only in place
-    (`flat.copy_`, `flat.add_`), clear gradients with `zero_grad()`.
+    `flat` is the 1-D buffer of all parameters and `flat_grad` that of their gradients (None unless trainable; fp32 for
+    a bf16 model); `layout` says where each parameter lies and `views` gives each by name. Change parameters only in
+    place (`flat.copy_`, `flat.add_`), clear gradients with `zero_grad()`.
     """
 
     def __init__(
@@ -39,8 +39,9 @@ class Transformer(nn.Module):
         self.config = config
         self._parameters_of_shard = FlatParameters(lay_out(config), dtype, torch.device(device), trainable)
         views = self.views
-        blocks = [Block(config, layer, views) for layer in range(1, config.blocks + 1)]
-        self.layers = nn.ModuleList([Embedding(views), *blocks, Head(config, views)])
+        self.embedding = Embedding(views)
+        self.blocks = nn.ModuleList(Block(config, layer, views) for layer in range(1, config.blocks + 1))
+        self.head = Head(config, views)
         self._frequencies = frequencies(config.rotary, config.head_dim).to(device)
 
     @property
@@ -67,31 +68,19 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         return self.flat.device
 
-    @property
-    def embedding(self) -> Embedding:
-        return self.layers[0]
-
-    @property
-    def blocks(self) -> Iterable[Block]:
-        return self.layers[1:-1]
-
-    @property
-    def head(self) -> Head:
-        return self.layers[-1]
-
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the flat gradient in place; views of it stay."""
         self._parameters_of_shard.zero_grad()
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Fill the parameters by name from tensors of any type. Raises DataError unless all are there, once, in shape."""
+        """Fill the parameters by name, from any type. Raises DataError unless all are there, once, in shape."""
         missing = set(self.views)
         for name, tensor in tensors:
             if name not in missing:
                 raise DataError(f"{name} is given twice or is no parameter of this model.")
             view = self.views[name].detach()
             if view.shape != tensor.shape:
-                raise DataError(f"{name} has shape {tuple(tensor.shape)}; the configuration makes it {tuple(view.shape)}.")
+                raise DataError(f"{name} is {tuple(tensor.shape)}; the configuration makes it {tuple(view.shape)}.")
             view.copy_(tensor)
             missing.discard(name)
         if missing:
@@ -139,7 +128,7 @@ class Transformer(nn.Module):
     def _output_matrix(self) -> Tensor:
         if self.config.head != "vocabulary":
             raise ValueError(f"This model has a {self.config.head} head; logits need a model with a vocabulary head.")
-        return self.embedding.embedding if self.config.shares_embedding else self.head.head
+        return self.head.head
 
 
 def _picked_rows(packing: Packing, rows: Tensor | None) -> Tensor | None:

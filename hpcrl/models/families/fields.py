@@ -1,0 +1,139 @@
+"""Reads config.json field by field. What would change the mathematics and is not known is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpcrl.models.config import HeadKind, RotaryConfig
+
+# fmt: off
+HARMLESS = frozenset({
+    "_name_or_path", "architectures", "attn_implementation", "bos_token_id", "chunk_size_feed_forward", "do_sample",
+    "dtype", "early_stopping", "eos_token_id", "finetuning_task", "id2label", "initializer_range", "is_decoder",
+    "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type", "name_or_path",
+    "no_repeat_ngram_size", "num_beams", "num_labels", "num_return_sequences", "output_attentions",
+    "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp", "problem_type",
+    "repetition_penalty", "return_dict", "return_dict_in_generate", "sep_token_id", "task_specific_params",
+    "temperature", "token_classification_bias", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers_version", "typical_p", "unk_token_id", "use_bfloat16", "use_cache",
+})
+# fmt: on
+"""Fields that no number of a forward pass depends on: token ids, bookkeeping, defaults of generation."""
+
+CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "max_window_layers", "pretraining_tp")
+
+HEADS: Mapping[str, HeadKind] = {
+    "ForCausalLM": "vocabulary",
+    "ForTokenClassification": "value",
+    "ForSequenceClassification": "reward",
+}
+
+ROTARY_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_freq_factor": "low_frequency_factor",
+        "high_freq_factor": "high_frequency_factor",
+        "original_max_position_embeddings": "original_max_positions",
+    },
+}
+"""Rope type → its fields in config.json and in RotaryConfig."""
+
+
+class Fields:
+    """A config.json being read. Collects every problem, so that the user sees all of them at once.
+
+    Knows no family: a family takes the fields it knows; what nobody took and is not HARMLESS is a problem.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+        self._left = set(fields) - HARMLESS
+        self.problems: list[str] = []
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A positive integer that has to be there, unless there is a default."""
+        value = self.take(name, default)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        self.problems.append(f"{name} = {value!r}; a positive integer is needed.")
+        return 1
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """The field's value; the default where it is absent or null."""
+        self._left.discard(name)
+        value = self._fields.get(name)
+        return default if value is None else value
+
+    def require(self, name: str, supported: Any, default: Any) -> None:
+        """A field that is supported with one value only."""
+        value = self.take(name, default)
+        if value != supported:
+            self.problems.append(f"{name} = {value!r} would change the mathematics; only {supported!r} is supported.")
+
+    def full_attention(self) -> None:
+        """No layer may look through a sliding window."""
+        kinds = set(self.take("layer_types", ["full_attention"]))
+        if kinds != {"full_attention"}:
+            self.problems.append(f"layer_types has {sorted(kinds)}; only 'full_attention' is supported.")
+
+    def rotary(self) -> RotaryConfig:
+        """`rope_parameters` (transformers 5), or `rope_scaling` with `rope_theta` (4)."""
+        theta = self.take("rope_theta", 10000.0)
+        old, new = self.take("rope_scaling", {}), self.take("rope_parameters", {})
+        scaling = dict(new or old)
+        self.require("partial_rotary_factor", 1.0, 1.0)
+        theta = scaling.pop("rope_theta", theta)
+        old_kind = scaling.pop("type", "default")
+        kind = scaling.pop("rope_type", old_kind)
+        if kind not in ROTARY_FIELDS:
+            self.problems.append(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
+            return RotaryConfig()
+        if kind == "llama3":
+            scaling.setdefault("original_max_position_embeddings", self._fields.get("max_position_embeddings"))
+        known = ROTARY_FIELDS[kind]
+        if set(scaling) != set(known):
+            self.problems.append(f"rope type {kind!r} needs the fields {sorted(known)} and has {sorted(scaling)}.")
+            return RotaryConfig()
+        return RotaryConfig(theta=float(theta), kind=kind, **{known[name]: value for name, value in scaling.items()})
+
+    def head(self, architecture: str) -> HeadKind:
+        """Which head the checkpoint has, from `architectures`; a value or reward head has one output."""
+        named = (self._fields.get("architectures") or [architecture + "ForCausalLM"])[0]
+        head = HEADS.get(named.removeprefix(architecture))
+        if head is None:
+            supported = ", ".join(architecture + suffix for suffix in HEADS)
+            self.problems.append(f"architectures names {named!r}; supported are {supported}.")
+            return "vocabulary"
+        labels = self._fields.get("num_labels") or len(self._fields.get("id2label") or (0, 1))
+        if head != "vocabulary" and labels != 1:
+            self.problems.append(f"{named} has {labels} labels; a value or reward head has num_labels = 1.")
+        return head
+
+    def carried(self) -> dict[str, Any]:
+        """Harmless fields that an export says again."""
+        return {name: self._fields[name] for name in CARRIED if name in self._fields}
+
+    def finish(self) -> list[str]:
+        """All problems, those of fields that nobody took included."""
+        unknown = [
+            f"{name} = {self._fields[name]!r} is not known here and may change the mathematics."
+            for name in sorted(self._left)
+        ]
+        return self.problems + unknown
+
+
+def rotary_fields(rotary: RotaryConfig) -> dict[str, Any]:
+    """`rope_theta` and `rope_scaling`, the form that every version of transformers and vLLM reads."""
+    known = ROTARY_FIELDS[rotary.kind]
+    scaling = {"rope_type": rotary.kind} | {name: getattr(rotary, own) for name, own in known.items()}
+    return {"rope_theta": rotary.theta, "rope_scaling": scaling if rotary.kind != "default" else None}
+
+
+def head_fields(head: HeadKind, architecture: str) -> dict[str, Any]:
+    """`architectures`, and for a value or reward head its one label and no dropout before it."""
+    suffix = next(suffix for suffix, kind in HEADS.items() if kind == head)
+    fields: dict[str, Any] = {"architectures": [architecture + suffix]}
+    if head != "vocabulary":
+        fields |= {"id2label": {"0": head}, "label2id": {head: 0}, "classifier_dropout": 0.0}
+    return fields

@@ -1,0 +1,195 @@
+import pytest
+import torch
+from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model
+
+from hpcrl.errors import DataError
+from hpcrl.models.config import TransformerConfig
+from hpcrl.models.init import random_init
+from hpcrl.models.packing import Packing
+from hpcrl.models.pretrained import load_pretrained, new_model
+from hpcrl.models.transformer import Transformer
+
+VARIANTS = {
+    "qwen2": ("qwen2", {}),
+    "qwen2 tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2 without GQA": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2 linear rope": ("qwen2", {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 5000.0}}),
+    "llama": ("llama", {}),
+    "llama tied": ("llama", {"tie_word_embeddings": True}),
+    "llama with one key head": ("llama", {"num_key_value_heads": 1}),
+    "llama with wide heads": ("llama", {"head_dim": 16}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500.0}}),
+}
+LENGTHS = (7, 40, 1, 40, 12, 7, 90)
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+def pair(request, tmp_path):
+    family, changes = request.param
+    theirs = save_hugging_face_model(tmp_path, family, **changes)
+    return theirs, new_model(tmp_path)
+
+
+def tiny(**changes) -> TransformerConfig:
+    sizes = dict(vocabulary_size=64, hidden_size=32, intermediate_size=48, blocks=2, heads=4, kv_heads=2, head_dim=8)
+    fields = {"family": "qwen2", "max_positions": 128, "qkv_bias": True, "initializer_range": 0.2} | sizes | changes
+    return TransformerConfig(**fields)
+
+
+def build(config: TransformerConfig, **kwargs) -> Transformer:
+    model = Transformer(config, **kwargs)
+    model.load(random_init(config, seed=3))
+    return model
+
+
+def texts(lengths=LENGTHS, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 64, (length,), generator=generator) for length in lengths]
+
+
+def test_logits_equal_transformers(pair):
+    theirs, ours = pair
+    rows = texts()
+    expected = torch.cat([theirs(row[None], use_cache=False).logits[0] for row in rows])
+    logits = ours.logits(ours.hidden(torch.cat(rows), Packing.of(LENGTHS)))
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+def test_gradients_equal_transformers(pair):
+    theirs, ours = pair
+    rows = texts((5, 9, 9))
+    loss = sum(theirs(row[None], labels=row[None], use_cache=False).loss * (len(row) - 1) for row in rows)
+    loss.backward()
+    packing = Packing.of([len(row) - 1 for row in rows])
+    hidden = ours.hidden(torch.cat([row[:-1] for row in rows]), packing)
+    (-ours.logprobs(hidden, torch.cat([row[1:] for row in rows]))[0].sum()).backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    for parameter, gradient in zip(theirs.parameters(), gradients.values(), strict=True):
+        parameter.data.copy_(gradient)
+    expected = as_ours(theirs)
+    actual = {name: view.grad for name, view in ours.views.items()}
+    scale = max(gradient.abs().max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5 * scale, rtol=1e-4, msg=name)
+
+
+def as_ours(theirs) -> dict[str, torch.Tensor]:
+    """A transformers model's present parameters under our names, through a folder."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        return {name: tensor.contiguous() for name, tensor in load_pretrained(folder)[1]}
+
+
+@pytest.mark.parametrize(("head", "architecture"), [("value", "TokenClassification"), ("reward", "SequenceClassification")])
+def test_values_equal_transformers_classification_heads(tmp_path, head, architecture):
+    theirs = save_hugging_face_model(tmp_path, "qwen2", architecture, num_labels=1)
+    ours = new_model(tmp_path)
+    assert ours.config.head == head
+    packing = Packing.of(LENGTHS)
+    rows = packing.last_rows() if head == "reward" else None
+    values = ours.values(ours.hidden(torch.cat(texts()), packing, rows))
+    expected = torch.cat([theirs(row[None], use_cache=False).logits.flatten() for row in texts()])
+    torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
+
+
+def test_packed_equals_one_at_a_time_in_values_and_gradients():
+    model = build(tiny(), dtype=torch.float64)
+    rows = texts()
+    packed = model.hidden(torch.cat(rows), Packing.of(LENGTHS))
+    (packed.sin().sum()).backward()
+    gradient = model.flat_grad.clone()
+    model.zero_grad()
+    single = [model.hidden(row, Packing.of([len(row)])) for row in rows]
+    torch.cat(single).sin().sum().backward()
+    torch.testing.assert_close(packed, torch.cat(single), atol=1e-12, rtol=0)
+    torch.testing.assert_close(model.flat_grad, gradient, atol=1e-11, rtol=0)
+
+
+def test_asked_for_rows_are_the_same_rows_of_all():
+    model = build(tiny())
+    tokens, packing = torch.cat(texts()), Packing.of(LENGTHS)
+    rows = packing.tail_rows([3, 10, 1, 1, 12, 2, 50])
+    torch.testing.assert_close(model.hidden(tokens, packing, rows), model.hidden(tokens, packing)[rows], atol=1e-6, rtol=0)
+
+
+def test_a_token_sees_nothing_of_later_tokens_or_other_texts():
+    model = build(tiny())
+    rows = texts((6, 8))
+    before = model.hidden(torch.cat(rows), Packing.of([6, 8]))
+    rows[0][4:] = 63
+    rows[1][:] = 62
+    after = model.hidden(torch.cat(rows), Packing.of([6, 8]))
+    torch.testing.assert_close(after[:4], before[:4], atol=1e-6, rtol=0)
+    assert not torch.allclose(after[4], before[4])
+
+
+def test_all_parameters_and_gradients_lie_in_the_flat_buffers():
+    model = build(tiny(head="value"))
+    hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
+    model.values(hidden).square().sum().backward()
+    for entry in model.layout.entries:
+        part = slice(entry.offset, entry.offset + entry.numel)
+        assert torch.equal(model.flat[part].view(entry.shape), model.views[entry.name])
+        assert torch.equal(model.flat_grad[part].view(entry.shape), model.views[entry.name].grad)
+        assert model.views[entry.name].grad.abs().sum() > 0, entry.name
+    assert set(model.views.values()) == set(model.parameters())
+
+
+def test_gaps_of_alignment_stay_zero():
+    model = build(tiny(hidden_size=20, heads=2, kv_heads=1, head_dim=10))
+    model.logprobs(model.hidden(torch.cat(texts()), Packing.of(LENGTHS)), torch.cat(texts()))[0].sum().backward()
+    used = torch.zeros(model.layout.numel, dtype=torch.bool)
+    for entry in model.layout.entries:
+        used[entry.offset : entry.offset + entry.numel] = True
+    assert used.sum() == model.layout.parameter_count < model.layout.numel
+    assert model.flat[~used].abs().sum() == 0
+    assert model.flat_grad[~used].abs().sum() == 0
+
+
+def test_backward_adds_to_the_flat_gradient_and_zero_grad_keeps_its_views():
+    model = build(tiny())
+    tokens, packing = torch.cat(texts()), Packing.of(LENGTHS)
+    for _ in range(2):
+        model.hidden(tokens, packing).sum().backward()
+    twice = model.flat_grad.clone()
+    model.zero_grad()
+    assert model.flat_grad.abs().sum() == 0
+    model.hidden(tokens, packing).sum().backward()
+    torch.testing.assert_close(2 * model.flat_grad, twice)
+
+
+def test_bf16_gradients_accumulate_in_fp32():
+    exact, rough = build(tiny()), build(tiny(), dtype=torch.bfloat16)
+    for model in (exact, rough):
+        hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
+        model.logprobs(hidden, torch.cat(texts()))[0].mean().backward()
+    assert rough.flat_grad.dtype == torch.float32
+    similarity = torch.nn.functional.cosine_similarity(rough.flat_grad, exact.flat_grad, dim=0)
+    assert similarity > 0.99
+
+
+def test_a_frozen_model_has_no_gradient_and_builds_no_graph():
+    model = build(tiny(), trainable=False)
+    assert model.flat_grad is None
+    assert not model.hidden(torch.cat(texts()), Packing.of(LENGTHS)).requires_grad
+
+
+def test_load_refuses_missing_doubled_and_misshaped_parameters():
+    config = tiny()
+    given = list(random_init(config, 0))
+    with pytest.raises(DataError, match=r"No weights were given for layers\.0\.embedding"):
+        Transformer(config).load(given[1:])
+    with pytest.raises(DataError, match="given twice"):
+        Transformer(config).load([*given, given[0]])
+    with pytest.raises(DataError, match=r"\(3, 3\).*\(64, 32\)"):
+        Transformer(config).load([("layers.0.embedding", torch.zeros(3, 3))])
+
+
+def test_a_head_refuses_what_it_cannot_give():
+    hidden = torch.zeros(1, 32)
+    with pytest.raises(ValueError, match="value or reward head"):
+        build(tiny()).values(hidden)
+    with pytest.raises(ValueError, match="vocabulary head"):
+        build(tiny(head="value")).logits(hidden)

@@ -1,0 +1,52 @@
+"""Tiny random models of transformers, saved as folders: the oracle of hpcrl.models. Imports transformers when called."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": None,
+}
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def hugging_face_model(family: str, head: str = "CausalLM", seed: int = 0, **changes: Any) -> Any:
+    """A transformers model in evaluation mode; norms and biases are random too, so that each of them counts."""
+    import transformers
+
+    prefix = {"qwen2": "Qwen2", "llama": "Llama"}[family]
+    config = getattr(transformers, f"{prefix}Config")(**(SIZES | changes))
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{prefix}For{head}")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.uniform_(0.5, 1.5)
+            if name.endswith("bias"):
+                parameter.normal_(std=0.5)
+    return model.eval()
+
+
+def save_hugging_face_model(folder: Path, family: str, head: str = "CausalLM", seed: int = 0, **changes: Any) -> Any:
+    """The model, after it was saved to the folder."""
+    model = hugging_face_model(family, head, seed, **changes)
+    model.save_pretrained(folder)
+    return model
