@@ -1,0 +1,210 @@
+"""The dataflow graph: model function calls, and who must come before whom. Pure description; runs nothing.
+
+An edge carries `kind` and `steps`, the number of steps it reaches ahead (0: within a step):
+
+- "data": the producer makes `keys` of the consumer.
+- "version": a role's train_step makes the parameters that the call reads. Calls on training data read those of the
+  step `1 + lag` steps back (lag 0 is on-policy); calls on evaluation data read those of their own step.
+- "order": a call reads parameters that this train_step overwrites, hence comes before it.
+"""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import networkx as nx
+
+from hpcrl.errors import ConfigurationError
+
+Kind = Literal["generate", "inference", "train_step", "evaluate"]
+Source = Literal["train", "eval"]
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class MFC:
+    """One model function call. `inputs` and `outputs` are keys of the graph.
+
+    The remaps exist for a call that appears twice under different keys: the role's code sees graph key `k` as
+    `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `source` names the data set
+    whose samples the call works on. A train_step changes its role's parameters and has no outputs.
+    """
+
+    name: str
+    role: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    input_remap: Mapping[str, str] = field(default_factory=dict)
+    output_remap: Mapping[str, str] = field(default_factory=dict)
+    source: Source = "train"
+
+
+def build_graph(
+    calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = (), *, lag: int = 0
+) -> nx.DiGraph:
+    """Derive the edges from keys and roles. The result does not depend on the order of `calls`.
+
+    Nodes are call names with the attribute `mfc`; graph attributes are `dataset_keys`, `eval_keys` and `lag`.
+
+    Raises:
+        ConfigurationError: all of: odd or duplicate names, double producers, keys that nobody makes or that belong
+            to the other data set, remaps that do not fit, two train_steps of one role, cycles.
+    """
+    calls = sorted(calls, key=lambda mfc: mfc.name)
+    from_data = {"train": frozenset(dataset_keys), "eval": frozenset(eval_keys)}
+    problems = [*_name_problems(calls), *_call_problems(calls), *_key_problems(calls, from_data)]
+    if lag < 0:
+        problems.append(f"lag is {lag}; it counts versions that a call may be behind: 0 (on-policy) or more")
+    graph = nx.DiGraph(dataset_keys=from_data["train"], eval_keys=from_data["eval"], lag=lag)
+    if not problems:
+        graph.add_nodes_from((mfc.name, {"mfc": mfc}) for mfc in calls)
+        _add_data_edges(graph, calls)
+        _add_version_edges(graph, calls, lag)
+        problems += _cycle_problems(graph)
+    if problems:
+        raise ConfigurationError(problems)
+    return graph
+
+
+def mfc_of(graph: nx.DiGraph, call: str) -> MFC:
+    mfc: MFC = graph.nodes[call]["mfc"]
+    return mfc
+
+
+def trained_by(graph: nx.DiGraph) -> dict[str, str]:
+    """Role → the train_step that changes its parameters."""
+    mfcs = [mfc_of(graph, call) for call in graph]
+    return {mfc.role: mfc.name for mfc in mfcs if mfc.kind == "train_step"}
+
+
+def producers(graph: nx.DiGraph, call: str) -> dict[str, tuple[str, ...]]:
+    """Call → the keys of it that `call` reads. Keys of a data set are not in it."""
+    edges = graph.in_edges(call, data=True)
+    return {source: attributes["keys"] for source, _, attributes in edges if attributes["kind"] == "data"}
+
+
+def topological_order(graph: nx.DiGraph) -> tuple[str, ...]:
+    """The calls in an order that respects every edge within a step; ties are broken by name."""
+    return tuple(nx.lexicographical_topological_sort(_within_step(graph)))
+
+
+def _within_step(graph: nx.DiGraph) -> nx.DiGraph:
+    return nx.subgraph_view(graph, filter_edge=lambda u, v: graph.edges[u, v]["steps"] == 0)
+
+
+def _add_data_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
+    maker = {key: mfc.name for mfc in calls for key in mfc.outputs}
+    for mfc in calls:
+        for source in sorted({maker[key] for key in mfc.inputs if key in maker}):
+            keys = tuple(key for key in mfc.inputs if maker.get(key) == source)
+            graph.add_edge(source, mfc.name, kind="data", keys=keys, steps=0)
+
+
+def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC], lag: int) -> None:
+    """Reads of a version after the train_step that makes it, and before the one that overwrites it."""
+    trained = trained_by(graph)
+    for mfc in calls:
+        train = trained.get(mfc.role, mfc.name)
+        if train == mfc.name:
+            continue
+        ahead = 1 if mfc.source == "eval" else 0
+        graph.add_edge(train, mfc.name, kind="version", steps=0 if ahead else 1 + lag)
+        if not graph.has_edge(mfc.name, train):
+            graph.add_edge(mfc.name, train, kind="order", steps=ahead)
+
+
+def _name_problems(calls: Sequence[MFC]) -> Iterator[str]:
+    for name, count in Counter(mfc.name for mfc in calls).items():
+        if count > 1:
+            yield f"{count} calls are named {name!r}; every call needs a name of its own: rename all but one"
+        if not _NAME.fullmatch(name):
+            yield f"call name {name!r} becomes part of file names: use letters, digits and _ after a first letter"
+
+
+def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
+    trains: dict[str, str] = {}
+    for mfc in calls:
+        yield from _remap_problems(mfc)
+        if mfc.kind != "train_step":
+            continue
+        if mfc.outputs:
+            yield f"{mfc.name} is a train_step with outputs {list(mfc.outputs)}; make them in an inference call"
+        if mfc.source == "eval":
+            yield f"{mfc.name} is a train_step on evaluation data; set its source to 'train' or its kind to 'evaluate'"
+        if mfc.role in trains:
+            yield f"{trains[mfc.role]} and {mfc.name} train role {mfc.role!r}; a role has one train_step: merge them"
+        trains[mfc.role] = mfc.name
+
+
+def _remap_problems(mfc: MFC) -> Iterator[str]:
+    for key in mfc.input_remap.keys() - set(mfc.inputs):
+        yield f"{mfc.name}.input_remap renames {key!r}, which is not among its inputs {list(mfc.inputs)}"
+    for key in set(mfc.output_remap.values()) - set(mfc.outputs):
+        yield f"{mfc.name}.output_remap gives {key!r}, which is not among its outputs {list(mfc.outputs)}"
+    seen_by_role = [mfc.input_remap.get(key, key) for key in mfc.inputs]
+    if len(set(seen_by_role)) < len(seen_by_role):
+        yield f"{mfc.name}.input_remap gives two inputs one name: {seen_by_role}; give each its own"
+    if len(set(mfc.output_remap.values())) < len(mfc.output_remap):
+        yield f"{mfc.name}.output_remap gives two outputs one name: {dict(mfc.output_remap)}; give each its own"
+
+
+def _key_problems(calls: Sequence[MFC], from_data: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Every key has one origin, and a call reads only keys of its own samples."""
+    for key in sorted(set(from_data["train"]) & set(from_data["eval"])):
+        yield f"key {key!r} comes from both data sets; name the evaluation's otherwise, as in 'eval_{key}'"
+    makers: dict[str, list[MFC]] = {}
+    for mfc in calls:
+        for key in mfc.outputs:
+            makers.setdefault(key, []).append(mfc)
+    for key, made_by in sorted(makers.items()):
+        yield from _producer_problems(key, [mfc.name for mfc in made_by], from_data)
+    for mfc in calls:
+        for key in mfc.inputs:
+            sources = {source for source, keys in from_data.items() if key in keys}
+            sources |= {maker.source for maker in makers.get(key, ())}
+            yield from _input_problems(mfc, key, sources, sorted({*makers, *from_data[mfc.source]}))
+
+
+def _producer_problems(key: str, names: Sequence[str], from_data: Mapping[str, Collection[str]]) -> Iterator[str]:
+    if len(names) > 1:
+        yield f"key {key!r} is made by {' and '.join(names)}; rename it in all but one of them with output_remap"
+    if any(key in keys for keys in from_data.values()):
+        yield f"key {key!r} is made by {names[0]}, but comes from the data set; rename it there with output_remap"
+
+
+def _input_problems(mfc: MFC, key: str, sources: Collection[str], known: Sequence[str]) -> Iterator[str]:
+    if not sources:
+        near = difflib.get_close_matches(key, known, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        yield (
+            f"{mfc.name} needs key {key!r}, which no call makes and no data set has: {guess}"
+            f"Add it to the outputs of a call, or take one of {list(known)}"
+        )
+    elif mfc.source not in sources:
+        other = next(iter(sources))
+        yield (
+            f"{mfc.name} works on {mfc.source} samples, but key {key!r} is of {other} samples: "
+            f"change its source to {other!r}, or read a key of its own samples"
+        )
+
+
+def _cycle_problems(graph: nx.DiGraph) -> Iterator[str]:
+    try:
+        cycle = nx.find_cycle(_within_step(graph))
+    except nx.NetworkXNoCycle:
+        return
+    path = " → ".join([*(source for source, _ in cycle), cycle[0][0]])
+    reasons = [f"{target} {_why(graph, source, target)} {source}" for source, target in cycle]
+    yield f"the calls {path} wait for each other ({'; '.join(reasons)}): drop one of these dependencies"
+
+
+def _why(graph: nx.DiGraph, source: str, target: str) -> str:
+    edge = graph.edges[source, target]
+    if edge["kind"] == "data":
+        return f"reads {', '.join(edge['keys'])} of"
+    return "reads the parameters after" if edge["kind"] == "version" else "overwrites the parameters read by"

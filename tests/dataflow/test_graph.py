@@ -1,0 +1,141 @@
+import itertools
+import pickle
+import random
+from dataclasses import replace
+
+import networkx as nx
+import pytest
+
+from hpcrl.dataflow.graph import MFC, build_graph, producers, topological_order, trained_by
+from hpcrl.dataflow.recipes import ppo
+from hpcrl.errors import ConfigurationError
+
+GEN = MFC("gen", "actor", "generate", ("x",), ("y",))
+REW = MFC("rew", "reward", "inference", ("y",), ("r",))
+TRAIN = MFC("train", "actor", "train_step", ("y", "r"))
+EVAL = MFC("eval", "actor", "generate", ("eval_x",), ("eval_y",), {"eval_x": "x"}, {"y": "eval_y"}, "eval")
+LOOP = (GEN, REW, TRAIN, EVAL)
+
+
+def edges(graph: nx.DiGraph, kind: str) -> dict[tuple[str, str], object]:
+    found = [(edge, kept) for *edge, kept in graph.edges(data=True) if kept["kind"] == kind]
+    return {tuple(edge): kept["keys"] if kind == "data" else kept["steps"] for edge, kept in found}
+
+
+def test_data_edges_carry_the_keys_that_flow() -> None:
+    graph = build_graph(LOOP, ["x"], ["eval_x"])
+    assert edges(graph, "data") == {("gen", "rew"): ("y",), ("gen", "train"): ("y",), ("rew", "train"): ("r",)}
+    assert producers(graph, "train") == {"gen": ("y",), "rew": ("r",)}
+    assert producers(graph, "gen") == {}
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_training_calls_read_the_version_of_an_earlier_step_and_evaluation_that_of_its_own(lag: int) -> None:
+    graph = build_graph(LOOP, ["x"], ["eval_x"], lag=lag)
+    assert edges(graph, "version") == {("train", "gen"): 1 + lag, ("train", "eval"): 0}
+    assert graph.graph["lag"] == lag
+
+
+def test_a_train_step_comes_after_the_reads_of_what_it_overwrites() -> None:
+    value = MFC("value", "actor", "inference", ("x",), ("v",))
+    graph = build_graph((*LOOP, value), ["x"], ["eval_x"])
+    assert edges(graph, "order") == {("eval", "train"): 1, ("value", "train"): 0}
+
+
+def test_roles_that_nobody_trains_have_no_versions() -> None:
+    graph = build_graph((GEN, REW), ["x"])
+    assert trained_by(graph) == {} and not edges(graph, "version") and not edges(graph, "order")
+
+
+def test_the_graph_is_independent_of_the_order_of_the_list() -> None:
+    first = build_graph(ppo().calls, ["prompts"])
+    for seed in range(20):
+        calls = random.Random(seed).sample(ppo().calls, len(ppo().calls))
+        again = build_graph(calls, ["prompts"])
+        assert list(again.nodes(data=True)) == list(first.nodes(data=True))
+        assert sorted(again.edges(data=True), key=repr) == sorted(first.edges(data=True), key=repr)
+        assert topological_order(again) == topological_order(first)
+
+
+def test_the_topological_order_respects_every_edge_within_a_step() -> None:
+    graph = build_graph(LOOP, ["x"], ["eval_x"])
+    order = topological_order(graph)
+    assert sorted(order) == sorted(graph)
+    for source, target, attributes in graph.edges(data=True):
+        assert attributes["steps"] > 0 or order.index(source) < order.index(target)
+
+
+def test_a_graph_survives_pickling() -> None:
+    graph = build_graph(LOOP, ["x"], ["eval_x"])
+    assert nx.utils.graphs_equal(pickle.loads(pickle.dumps(graph)), graph)
+
+
+REFUSED = [
+    ("a call twice", (GEN, REW, GEN), "2 calls are named 'gen'.*rename"),
+    ("two producers", (GEN, REW, replace(REW, name="rew2")), "key 'r' is made by rew and rew2.*output_remap"),
+    (
+        "a key of the data set made again",
+        (GEN, replace(REW, outputs=("x",))),
+        "'x' is made by rew, but comes from the data",
+    ),
+    ("nobody makes it", (replace(GEN, inputs=("xx",)),), "gen needs key 'xx'.*did you mean 'x'"),
+    (
+        "of other samples",
+        (GEN, replace(EVAL, inputs=("eval_x", "y"))),
+        "eval works on eval samples, but key 'y' is of train",
+    ),
+    ("a cycle", (replace(GEN, inputs=("x", "r")), REW), "gen → rew → gen wait for each other.*reads y of gen"),
+    ("train with outputs", (GEN, REW, replace(TRAIN, outputs=("w",))), r"train is a train_step with outputs \['w'\]"),
+    (
+        "train on evaluation",
+        (replace(TRAIN, inputs=("eval_x",), source="eval"),),
+        "train is a train_step on evaluation",
+    ),
+    ("a role trained twice", (GEN, REW, TRAIN, replace(TRAIN, name="t2")), "t2 and train train role 'actor'"),
+    ("a remap of nothing", (replace(GEN, input_remap={"q": "x"}),), "gen.input_remap renames 'q'"),
+    ("a remap into nothing", (replace(GEN, output_remap={"y": "q"}),), "gen.output_remap gives 'q'"),
+    ("inputs of one name", (GEN, replace(REW, inputs=("x", "y"), input_remap={"x": "y"})), "two inputs one name"),
+    ("a name for no file", (replace(GEN, name="gen/../x"),), "'gen/../x' becomes part of file names"),
+]
+
+
+@pytest.mark.parametrize(("calls", "says"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_a_graph_that_cannot_run_is_refused_with_call_key_and_remedy(calls: tuple[MFC, ...], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        build_graph(calls, ["x"], ["eval_x"])
+
+
+def test_all_problems_are_reported_together() -> None:
+    calls = (replace(GEN, inputs=("a",)), replace(REW, inputs=("b",)), replace(REW, name="rew2", inputs=("x",)))
+    with pytest.raises(ConfigurationError) as caught:
+        build_graph(calls, ["x"], ["x"], lag=-1)
+    text = str(caught.value)
+    assert len(caught.value.problems) == 5
+    assert all(word in text for word in ("'a'", "'b'", "rew and rew2", "both data sets", "lag is -1"))
+
+
+def test_random_graphs_are_acyclic_within_a_step_or_refused() -> None:
+    """Against a brute-force search for an order of the calls."""
+    verdicts = {True: 0, False: 0}
+    for seed in range(300):
+        rng = random.Random(seed)
+        keys = ["k0", "k1", "k2", "k3"]
+        calls = [
+            MFC(f"c{i}", f"role{i}", "inference", ("x", *rng.sample(keys, rng.randint(0, 2))), (keys[i],))
+            for i in range(4)
+        ]
+        possible = any(
+            all(
+                set(mfc.inputs) <= {"x", *(key for before in order[:i] for key in before.outputs)}
+                for i, mfc in enumerate(order)
+            )
+            for order in itertools.permutations(calls)
+        )
+        verdicts[possible] += 1
+        try:
+            build_graph(calls, ["x"])
+        except ConfigurationError as error:
+            assert not possible and "wait for each other" in str(error)
+        else:
+            assert possible
+    assert min(verdicts.values()) > 30
