@@ -25,7 +25,7 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if self.tokens.shape != (int(self.lengths.sum()),):
-            raise ValueError(f"tokens has shape {self.tokens.shape}, but lengths add up to {self.lengths.sum()}")
+            raise ValueError(f"tokens has shape {self.tokens.shape}, but the lengths add up to {self.lengths.sum()}")
         wrong = np.flatnonzero((self.labels < 1) | (self.labels >= self.lengths))
         if len(wrong):
             i = int(wrong[0])
@@ -51,7 +51,7 @@ class Sequences:
         return Sequences(take_rows(self.tokens, self.lengths, where), self.lengths[where], self.labels[where])
 
 
-def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
     """The given rows of a packed array, one after another."""
     ends = np.cumsum(lengths)
     parts = [packed[ends[i] - lengths[i] : ends[i]] for i in rows]
@@ -82,11 +82,11 @@ class Generated:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What a model says of P labels: log-probabilities and entropies, or (a critic) values. On the engine's device."""
+    """What a model says of P labels, on the engine's device: at least fp32 [P], or [0] where it says nothing of it."""
 
-    log_probs: torch.Tensor  # [P], of a critic: empty
-    entropy: torch.Tensor  # [P], of a critic: empty
-    values: torch.Tensor  # [P], of a language model: empty
+    log_probs: torch.Tensor
+    entropy: torch.Tensor
+    values: torch.Tensor
 
 
 Columns = Mapping[str, np.ndarray]
@@ -95,30 +95,37 @@ Columns = Mapping[str, np.ndarray]
 Loss = Callable[[Predictions, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Mapping[str, torch.Tensor]]]
 """(predictions, columns as tensors) of one micro-batch → (its share of the loss, statistics to be added up).
 
-Shares add up over micro-batches and ranks, so the columns carry weights with global denominators.
+Shares add up over micro-batches and ranks, so the columns carry weights with global denominators. Of a rank without
+rows the loss is asked with P = 0.
 """
 
 Totals = Mapping[str, float]
-"""Statistics of a whole mini-batch, added up over micro-batches and ranks in float64. "loss" is always there."""
+"""Statistics of a whole mini-batch, added up over micro-batches and ranks in float64; "loss" is one of them."""
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What became of one mini-batch. `grad_norm` is that before clipping."""
+    """What became of one mini-batch. `grad_norm` is that before clipping; None where no step was made."""
 
     totals: Totals
-    grad_norm: float
-    stepped: bool
+    grad_norm: float | None
+
+    @property
+    def stepped(self) -> bool:
+        return self.grad_norm is not None
 
 
 Shard = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
 """Arrays and JSON-able numbers of one rank's part of the state."""
 
+Writer = Callable[[Path], None]
+"""Writes a model's folder in Hugging Face format, from any thread."""
+
 
 class Engine(Protocol):
-    """Hides layout, micro-batches and optimizer. All ranks of the role call the same methods in the same order.
+    """A model that is not trained. Hides layout and micro-batches.
 
-    Every method takes the rows of this rank's data-parallel part only (of a mini-batch that may be none).
+    All ranks of the role call the same methods in the same order, each with the rows of its data-parallel part.
     """
 
     def total(self, vector: torch.Tensor) -> torch.Tensor:
@@ -129,7 +136,23 @@ class Engine(Protocol):
         """Log-probabilities (of a critic: values) of all labels, float32 [P]. A value is that *before* its label."""
         ...
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], sampling: Sampling) -> list[Generated]: ...
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], sampling: Sampling) -> list[Generated]:
+        """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
+        ...
+
+    def export(self) -> Writer | None:
+        """Copy the weights now; what is returned writes them later. None on a rank that has nothing to write."""
+        ...
+
+    def release(self) -> None:
+        """Keep everything in host memory only, until `restore`. Nothing else may be called between the two."""
+        ...
+
+    def restore(self) -> None: ...
+
+
+class TrainableEngine(Engine, Protocol):
+    """A model with its optimizer, all of whose workings are hidden."""
 
     def train_batch(
         self,
@@ -137,10 +160,12 @@ class Engine(Protocol):
         columns: Columns,
         loss: Loss,
         learning_rate: float,
+        *,
         temperature: float = 1.0,
+        with_entropy: bool = False,
         accept: Callable[[Totals], bool] | None = None,
     ) -> TrainResult:
-        """Gradients of the loss over the whole mini-batch, then one optimizer step.
+        """Gradients of the loss over the mini-batch of all ranks (here is this rank's share), then one optimizer step.
 
         Where `accept` refuses the totals nothing is changed at all, momentum and weight decay included. Raises
         InternalError where the gradient is not finite.
@@ -155,16 +180,6 @@ class Engine(Protocol):
         """Take over what `state` gave on all ranks of any layout."""
         ...
 
-    def export(self) -> Callable[[Path], None] | None:
-        """Copy the weights now; what is returned writes them in Hugging Face format. None where another rank does."""
-        ...
-
     def digest(self) -> str:
-        """Checksum of parameters and optimizer state over all ranks; equal bits give equal digests on every rank."""
+        """Checksum of parameters, moments and number of updates over all ranks, equal on all of them."""
         ...
-
-    def release(self) -> None:
-        """Move everything to host memory, until `restore`."""
-        ...
-
-    def restore(self) -> None: ...

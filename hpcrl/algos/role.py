@@ -1,0 +1,43 @@
+"""What the host asks of a role of an algorithm on this worker."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from hpcrl.backends.engine import Engine, TrainableEngine
+from hpcrl.placement.plan import CallPlan
+from hpcrl.workers.roles import Outcome, Work
+
+Calls = Mapping[str, Callable[[Work, CallPlan], Outcome]]
+"""kind of call → what does it"""
+
+
+class Role(Protocol):
+    """One role's calls. Owns nothing that outlives the process."""
+
+    @property
+    def calls(self) -> Calls: ...
+
+    @property
+    def engine(self) -> Engine | None:
+        """The role's model; None where it has none (a reward function)."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TrainedRole(Protocol):
+    """A role that a train_step changes."""
+
+    @property
+    def calls(self) -> Calls: ...
+
+    @property
+    def engine(self) -> TrainableEngine: ...
+
+    def state(self) -> dict[str, Any]:
+        """What the algorithm itself remembers from step to step, JSON-able; equal on all ranks."""
+        ...
+
+    def load_state(self, state: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...

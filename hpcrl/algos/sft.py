@@ -1,0 +1,61 @@
+"""Supervised fine-tuning: the likelihood of given answers (Ouyang et al. 2022, step 1). Prompts carry no loss."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hpcrl.algos import rollout
+from hpcrl.algos.role import Calls
+from hpcrl.algos.training import Objective, Rates, Training
+from hpcrl.backends.engine import Predictions, Sequences, TrainableEngine
+from hpcrl.config.experiment import SFTExperiment
+from hpcrl.data.samples import SequenceSample
+from hpcrl.placement.plan import CallPlan
+from hpcrl.workers.roles import Outcome, Work
+
+
+class Student:
+    """The model that learns. The loss is the mean over all answer tokens of a step's batch."""
+
+    def __init__(self, engine: TrainableEngine, experiment: SFTExperiment, steps: int) -> None:
+        self.engine = engine
+        self._experiment = experiment
+        self._rates = Rates(experiment.actor.optimizer, steps, updates=1)
+
+    @property
+    def calls(self) -> Calls:
+        return {"train_step": self.train_step, "evaluate": self.evaluate, "generate": self.generate}
+
+    def train_step(self, work: Work, call: CallPlan) -> Outcome:
+        training = Training(self.engine, work, self._rates, Objective(answer_loss, "token-mean"))
+        training.run(answers(work.batch), columns={})
+        return Outcome(stats=training.stats(), record=training.record())
+
+    def evaluate(self, work: Work, call: CallPlan) -> Outcome:
+        """The loss on held-out answers; changes nothing."""
+        log_probs = self.engine.forward(answers(work.batch))
+        return Outcome(stats={"loss": (-float(log_probs.sum(dtype="float64")), float(len(log_probs)))})
+
+    def generate(self, work: Work, call: CallPlan) -> Outcome:
+        return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def answers(batch: SequenceSample) -> Sequences:
+    return Sequences.from_rows(batch.rows("prompts"), batch.rows("answers"))
+
+
+def answer_loss(
+    predictions: Predictions, columns: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+    """Cross entropy, weighted to a mean over the mini-batch."""
+    return -(columns["weights"] * predictions.log_probs).sum(), {}
