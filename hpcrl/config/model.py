@@ -33,7 +33,7 @@ class OptimizerConfig:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after warm-up."""
     warmup_steps: int = 0
-    """Optimizer steps of linear warm-up from 0."""
+    """Optimizer steps of linear warm-up from 0; those that an early stop leaves out count."""
     min_lr_ratio: float = 0.0
     """Where linear and cosine schedules end, as a share of lr."""
 
@@ -44,8 +44,8 @@ class ModelConfig(PlacementConfig):
 
     path: PathText
     """A folder in Hugging Face format: config.json, *.safetensors, tokenizer.json."""
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    """What it computes in; a trained role keeps fp32 master weights beside bf16."""
+    dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
+    """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
     micro_batch_tokens: int = 16384
     """Most tokens in one forward pass on a worker."""
 

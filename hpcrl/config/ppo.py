@@ -47,7 +47,7 @@ class PPOConfig:
     reward_clip: float | None = 10.0
     """Bound of a scaled score's size; null is off."""
     missing_eos_penalty: float | None = None
-    """Taken off the score of a response that was cut at max_new_tokens; null is off."""
+    """Taken off the score of a response that was cut at max_new_tokens; null gives such a response no score at all."""
     whiten_advantages: bool = True
     """Give the advantages of a batch mean 0 and variance 1."""
     value_norm: bool = False
