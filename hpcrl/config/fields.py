@@ -4,12 +4,16 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 PathText = Annotated[str, "path"]
 """A path on the shared file system. A relative one counts from the working directory and is stored absolute."""
+
+FunctionText = Annotated[str, "function"]
+"""The name of a function of hpcrl's, `module:function` or `file.py:function`; the file is stored absolute."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,23 @@ class Setting:
         return PathText in (self.type, *get_args(self.type))
 
     @property
+    def is_function(self) -> bool:
+        return self.type is FunctionText
+
+    @property
     def plain_type(self) -> Any:
-        """The type without the mark of a path."""
-        if not self.is_path:
-            return self.type
-        return str | None if self.optional else str
+        """The type as a command-line parser wants it: without marks, and a mapping as a dict."""
+        if self.is_path or self.is_function:
+            return str | None if self.optional else str
+        return dict if get_origin(self.type) is Mapping else self.type
 
     @property
     def expectation(self) -> str:
         return describe(self.type)
+
+    def of(self, config: Any) -> Any:
+        """The value that this setting has in a configuration."""
+        return attrgetter(self.key)(config)
 
 
 def descriptions(config: type) -> Mapping[str, str]:
@@ -71,7 +83,7 @@ def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator
     helps = descriptions(config)
     hints = get_type_hints(config, include_extras=True)
     for field in fields(config):
-        value = field.default if default is MISSING else getattr(default, field.name)
+        value = _default(field) if default is MISSING else getattr(default, field.name)
         hint = hints[field.name]
         key = prefix + field.name
         if is_dataclass(hint):
@@ -79,6 +91,10 @@ def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator
             yield from settings(hint, value, key + ".")
         else:
             yield Setting(key, hint, value, helps.get(field.name, ""))
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def sections(config: type, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -95,6 +111,8 @@ def describe(hint: Any) -> str:
     """A type in the words of a user who does not write Python."""
     if hint is PathText:
         return "a path"
+    if hint is FunctionText:
+        return "a function"
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (UnionType, Union):
@@ -102,5 +120,6 @@ def describe(hint: Any) -> str:
         return " or ".join([*kinds, "null"])
     if get_origin(hint) is tuple:
         return f"a list of {len(get_args(hint))} numbers"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    return names.get(hint, "a mapping of names to values")
+    if get_origin(hint) is Mapping:
+        return "a mapping of names to values"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrl.config.fields import FunctionText
 from hpcrl.config.model import PlacementConfig
 
 
@@ -11,7 +12,7 @@ from hpcrl.config.model import PlacementConfig
 class RewardConfig(PlacementConfig):
     """A function of (prompt, response, row) in processes of its own. Knows nothing of models."""
 
-    function: str
+    function: FunctionText
     """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
     timeout_s: float = 60.0
     """A response whose score takes longer ends the run with an error, never with a zero."""

@@ -1,0 +1,71 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer: the first call makes .venv and installs into it.
+SHELL := /bin/bash
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(CURDIR)/$(VENV)/bin
+JOBS ?= 2
+export PATH := $(BIN):$(PATH)
+export OMP_NUM_THREADS := 1
+export HF_HUB_OFFLINE := 1
+
+.PHONY: help demo test test-all lint kill bench clean
+
+help:
+	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
+	@echo "make test      the tests (minutes)"
+	@echo "make test-all  the tests, the slow ones too"
+	@echo "make kill      the long kill matrix: every process, at every point, then resume and compare bit for bit"
+	@echo "make bench     measure, and write docs/performance.md"
+	@echo "make lint      ruff and mypy"
+	@echo "make clean     remove .venv and caches"
+
+demo: $(STAMP)
+	examples/addition/demo.sh
+
+test: $(STAMP)
+	pytest -n $(JOBS) --dist loadfile -m "not slow" --durations 15
+
+test-all: $(STAMP)
+	pytest -n $(JOBS) --dist loadfile --durations 30
+
+kill: $(STAMP)
+	pytest tests/kill --durations 30
+
+bench: $(STAMP)
+	python bench/run.py
+
+lint: $(STAMP)
+	ruff check .
+	ruff format --check .
+	mypy
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage*
+
+$(STAMP): setup.cfg pyproject.toml constraints.txt
+	@$(MAKE) --no-print-directory $(VENV)/bin/pip
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# A Python ≥ 3.11 that can make a virtual environment. Debian and Ubuntu keep that part in a package of its own.
+$(VENV)/bin/pip:
+	@set -e; \
+	for python in "$(PYTHON)" python3 python3.11 python3.12 python3.13 python3.14; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "hpcrl needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2> /dev/null; then \
+	    version=$$("$$found" -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	    install="apt-get update && apt-get install -y python$$version-venv"; \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	        echo "+ $$install"; bash -c "$$install"; \
+	    else \
+	        echo "$$found cannot make a virtual environment. Run: sudo bash -c '$$install'" >&2; exit 1; \
+	    fi; \
+	fi; \
+	rm -rf $(VENV); \
+	echo "+ $$found -m venv $(VENV)"; \
+	"$$found" -m venv $(VENV)

@@ -1,0 +1,41 @@
+"""What `control.stop_when` says."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_CONDITION = re.compile(r"\s*([\w/]+)\s*(>=|<=|>|<)\s*(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`metric >= number`, or with <=, > or <."""
+
+    metric: str
+    symbol: str
+    number: float
+
+    @classmethod
+    def parse(cls, text: str) -> "Condition":
+        """Raises ValueError naming the text and what is expected."""
+        found = _CONDITION.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                f'{text!r} is no condition: write metric, comparison and number, as in "eval_rew/accuracy >= 0.35"'
+            )
+        return cls(found[1], found[2], float(found[3]))
+
+    @property
+    def call(self) -> str:
+        """The call that reports the metric."""
+        return self.metric.partition("/")[0]
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        return self.metric in metrics and _COMPARE[self.symbol](metrics[self.metric], self.number)

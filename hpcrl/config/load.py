@@ -1,0 +1,189 @@
+"""A YAML file and the settings of a command line become an experiment, or the list of all that is wrong with them.
+
+jsonargparse judges the type of each value. It stops at the first error, so it is asked about one value at a time.
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from hpcrl.config.experiment import EXPERIMENTS, Experiment, from_dict
+from hpcrl.config.fields import Setting, sections, settings
+from hpcrl.config.validate import Problem, problems
+from hpcrl.config.yaml_file import read_yaml
+from hpcrl.errors import ConfigurationError
+
+Check = Callable[[Experiment], Iterable[Problem]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value that the user wrote."""
+
+    key: str
+    value: Any
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.key} = {'null' if self.value is None else self.value} ({self.place})"
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = (problems,)) -> Experiment:
+    """The experiment in the file `path`, with overrides like `actor.optimizer.lr=1e-6`, which win.
+
+    Raises:
+        ConfigurationError: all unknown keys, wrong types and missing values, and what `checks` find in the rest.
+    """
+    path = Path(path)
+    values = read_yaml(path)
+    words = [_parse_override(text) for text in overrides]
+    found: list[Problem] = []
+    algorithm = _algorithm(values, words, path, found)
+    reading = _Reading(algorithm, found)
+    reading.take(Given(key, value, path.name) for key, value in reading.leaves(values))
+    reading.take(words)
+    experiment = reading.experiment()
+    wrong = {key for problem in found for key in problem.keys}
+    for check in checks:
+        found += [problem for problem in check(experiment) if not _concerns(problem, wrong)]
+    if found:
+        raise ConfigurationError([problem.text for problem in found])
+    return experiment
+
+
+def _parse_override(text: str) -> Given:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigurationError([f"{text} has no value. Write key=value."])
+    return Given(key, value, "command line")
+
+
+def _algorithm(values: Mapping[str, Any], words: Sequence[Given], path: Path, found: list[Problem]) -> str:
+    """The algorithm, or the one that was probably meant; without either, nothing else can be judged."""
+    written = [Given("algorithm", values["algorithm"], path.name)] if "algorithm" in values else []
+    written += [word for word in words if word.key == "algorithm"]
+    known = ", ".join(EXPERIMENTS)
+    if not written:
+        raise ConfigurationError([f"algorithm is not set in {path}: it is one of {known}. Set algorithm."])
+    name = str(written[-1].value)
+    if name in EXPERIMENTS:
+        return name
+    near = difflib.get_close_matches(name.lower(), EXPERIMENTS, n=1)
+    text = f"{written[-1]} must be one of {known}. Set algorithm{f', probably to {near[0]}' if near else ''}."
+    if not near:
+        raise ConfigurationError([text])
+    found.append(Problem(("algorithm",), text))
+    return near[0]
+
+
+def _concerns(problem: Problem, wrong: Iterable[str]) -> bool:
+    """Whether the problem is about a value that was already found wrong, and may vanish with it."""
+    return any(bad == key or bad.startswith(key + ".") for bad in wrong for key in problem.keys)
+
+
+class _Reading:
+    """Collects the values of one algorithm's settings, and in `found` what is wrong with them one by one."""
+
+    def __init__(self, algorithm: str, found: list[Problem]) -> None:
+        self._algorithm = algorithm
+        self._found = found
+        self._settings = {setting.key: setting for setting in settings(EXPERIMENTS[algorithm])}
+        self._sections = [name for name, _ in sections(EXPERIMENTS[algorithm])]
+        self._values: dict[str, Any] = {"algorithm": algorithm}
+        self._parser = ArgumentParser(exit_on_error=False)
+        for setting in self._settings.values():
+            self._parser.add_argument(f"--{setting.key}", type=setting.plain_type)
+
+    def leaves(self, values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+        """The dotted keys of a file's mapping with their values; an empty section has none."""
+        for name, value in values.items():
+            key = f"{prefix}{name}"
+            if key not in self._sections:
+                yield key, value
+            elif isinstance(value, Mapping):
+                yield from self.leaves(value, key + ".")
+            elif value is not None:
+                yield key, value
+
+    def take(self, given: Iterable[Given]) -> None:
+        """Keep what has the right type, report the rest."""
+        for word in given:
+            if word.key == "algorithm":
+                continue
+            text = self._problem(word)
+            if text is None:
+                setting = self._settings[word.key]
+                self._values[word.key] = self._typed(setting, word.value)
+                self._found[:] = [problem for problem in self._found if problem.keys != (word.key,)]
+            else:
+                self._found.append(Problem((word.key,), text))
+
+    def _problem(self, word: Given) -> str | None:
+        if word.key in self._sections:
+            inside = [key for key in self._settings if key.startswith(word.key + ".")]
+            return f"{word} is a section, not a setting. Set what is in it, as in {inside[0]}."
+        setting = self._settings.get(word.key)
+        if setting is None:
+            near = self._nearest(word.key)
+            return f"{word} is not a setting of algorithm {self._algorithm}. The nearest is {near}."
+        try:
+            self._typed(setting, word.value)
+        except ArgumentError:
+            return f"{word} must be {setting.expectation}. Set {word.key}."
+        return None
+
+    def _typed(self, setting: Setting, value: Any) -> Any:
+        if value is None and not setting.optional:
+            raise ArgumentError(None, "null")
+        names = setting.key.split(".")
+        nested = value
+        for name in reversed(names):
+            nested = {name: nested}
+        return self._parser.parse_object(nested, defaults=False)[setting.key]
+
+    def _nearest(self, key: str) -> str:
+        """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer."""
+        last = key.rpartition(".")[2]
+        ends = (last, "".join(word[:1] for word in last.split("_")))
+
+        def likeness(known: str) -> float:
+            same_end = known.rpartition(".")[2] in ends
+            return difflib.SequenceMatcher(None, key, known).ratio() + (0.5 if same_end else 0.0)
+
+        return max([*self._settings, *self._sections], key=likeness)
+
+    def experiment(self) -> Experiment:
+        """The experiment; what is missing is reported and has a stand-in, so that the rest can be checked."""
+        nested: dict[str, Any] = {}
+        for setting in self._settings.values():
+            section = nested
+            *names, last = setting.key.split(".")
+            for name in names:
+                section = section.setdefault(name, {})
+            section[last] = _settled(setting, self._value(setting))
+        return from_dict(nested)
+
+    def _value(self, setting: Setting) -> Any:
+        if setting.key in self._values:
+            return self._values[setting.key]
+        if not setting.required:
+            return setting.default
+        if not any(setting.key in problem.keys for problem in self._found):
+            text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help} Set {setting.key}."
+            self._found.append(Problem((setting.key,), text))
+        return 1 if setting.type is int else ""
+
+
+def _settled(setting: Setting, value: Any) -> Any:
+    """Paths as other processes will find them: absolute."""
+    if setting.is_path and value:
+        return os.path.abspath(os.path.expanduser(value))
+    if setting.is_function and ".py:" in value:
+        path, _, name = value.rpartition(":")
+        return f"{os.path.abspath(os.path.expanduser(path))}:{name}"
+    return value

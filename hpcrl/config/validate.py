@@ -1,0 +1,240 @@
+"""Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from hpcrl.config.condition import Condition
+from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
+from hpcrl.config.fields import settings
+from hpcrl.config.model import ModelConfig
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+REWARDS = ("gsm8k", "exact")
+"""The reward functions that hpcrl brings."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and the settings that it is about."""
+
+    keys: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one setting may be, whatever the others are."""
+
+    keys: str
+    expectation: str
+    holds: Callable[[Any], bool]
+
+
+def _at_least(low: float, *keys: str) -> list[Bound]:
+    return [Bound(key, f"at least {low:g}", lambda value: low <= value < math.inf) for key in keys]
+
+
+def _above(low: float, *keys: str) -> list[Bound]:
+    return [Bound(key, f"a finite number above {low:g}", lambda value: low < value < math.inf) for key in keys]
+
+
+def _share(*keys: str) -> list[Bound]:
+    return [Bound(key, "between 0 and 1", lambda value: 0 <= value <= 1) for key in keys]
+
+
+BOUNDS: Sequence[Bound] = (
+    Bound("name", "letters, digits, . _ and - after a letter or digit", lambda name: bool(_NAME.fullmatch(name))),
+    Bound("seed", "between 0 and 2^63 - 1", lambda value: 0 <= value < 2**63),
+    *_at_least(1, "cluster.nodes", "cluster.workers_per_node", "cluster.threads_per_worker"),
+    *_above(0, "cluster.*_s", "reward.timeout_s"),
+    *_at_least(1, "control.steps", "control.epochs", "control.*.steps", "control.*.epochs"),
+    *_above(0, "control.*.seconds"),
+    Bound("control.keep_checkpoints", "at least 2: the newest may turn out to be damaged", lambda value: value >= 2),
+    *_at_least(1, "data.batch_size", "data.samples_per_prompt", "data.max_*_tokens", "data.evaluate_rows"),
+    Bound("data.prompt_template", "a text with {prompt} in it", lambda value: "{prompt}" in value),
+    *_at_least(1, "*.micro_batch_tokens"),
+    *_above(0, "*.optimizer.lr", "*.optimizer.eps"),
+    Bound("*.optimizer.betas", "two numbers from 0 to below 1", lambda betas: all(0 <= beta < 1 for beta in betas)),
+    *_at_least(0, "*.optimizer.weight_decay", "*.optimizer.grad_clip", "*.optimizer.warmup_steps"),
+    *_share("*.optimizer.min_lr_ratio"),
+    *_at_least(1, "generation.max_new_tokens", "generation.slots"),
+    *_at_least(0, "generation.min_new_tokens", "generation.top_k"),
+    Bound(
+        "generation.temperature", "above 0 (for the likeliest token, set generation.greedy)", lambda t: 0 < t < math.inf
+    ),
+    Bound("generation.top_p", "above 0 and at most 1", lambda value: 0 < value <= 1),
+    *_at_least(1, "ppo.minibatches", "ppo.epochs"),
+    *_share("ppo.discount", "ppo.gae_lambda"),
+    *_above(0, "ppo.clip", "ppo.value_clip", "ppo.reward_clip", "ppo.kl.target", "ppo.kl.horizon", "ppo.early_stop_kl"),
+    *_above(1, "ppo.dual_clip", "ppo.early_stop_ratio"),
+    *_at_least(0, "ppo.kl.coef", "ppo.entropy_coef", "ppo.missing_eos_penalty"),
+    Bound("ppo.reward_*", "a finite number", math.isfinite),
+    *_at_least(1, "toy.width", "toy.rows", "toy.batch_size"),
+    *_at_least(0, "toy.delay_s"),
+)
+
+
+def validate(experiment: Experiment) -> list[str]:
+    """Everything that is wrong with the values, each with the value, the expectation and the knob."""
+    return [problem.text for problem in problems(experiment)]
+
+
+def problems(experiment: Experiment) -> Iterator[Problem]:
+    """`validate`, with the settings that each problem is about."""
+    yield from _bound_problems(experiment)
+    yield from _cluster_problems(experiment)
+    yield from _length_problems(experiment)
+    if isinstance(experiment, ToyExperiment):
+        yield from _toy_problems(experiment)
+        return
+    yield from _data_problems(experiment)
+    yield from _evaluation_problems(experiment)
+    yield from _model_problems("actor", experiment.actor)
+    yield from _generation_problems(experiment)
+    yield from _reward_problems(experiment)
+    if isinstance(experiment, PPOExperiment):
+        yield from _model_problems("critic", experiment.critic)
+        yield from _model_problems("reference", experiment.reference)
+        yield from _minibatch_problems(experiment)
+    elif experiment.data.samples_per_prompt != 1:
+        yield Problem(
+            ("data.samples_per_prompt",),
+            f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's answer. "
+            "Set data.samples_per_prompt.",
+        )
+
+
+def _bound_problems(experiment: Experiment) -> Iterator[Problem]:
+    for setting in settings(type(experiment)):
+        value = setting.of(experiment)
+        for bound in BOUNDS:
+            if value is not None and fnmatchcase(setting.key, bound.keys) and not bound.holds(value):
+                text = f"{setting.key} = {value} must be {bound.expectation}. Set {setting.key}."
+                yield Problem((setting.key,), text)
+
+
+def _cluster_problems(experiment: Experiment) -> Iterator[Problem]:
+    cluster = experiment.cluster
+    if cluster.type == "slurm":
+        yield Problem(
+            ("cluster.type",),
+            "cluster.type = slurm, but this version starts processes on one machine only. Set cluster.type to local.",
+        )
+    for name in ("lost_after_s", "orphan_timeout_s"):
+        patience_s = getattr(cluster, name)
+        if patience_s < 3 * cluster.heartbeat_s:
+            yield Problem(
+                (f"cluster.{name}", "cluster.heartbeat_s"),
+                f"cluster.{name} = {patience_s:g} must be at least three heartbeats, 3 · {cluster.heartbeat_s:g} s, so "
+                f"that one late heartbeat loses nobody. Raise cluster.{name} or lower cluster.heartbeat_s.",
+            )
+
+
+def _length_problems(experiment: Experiment) -> Iterator[Problem]:
+    control = experiment.control
+    if (control.steps is None) == (control.epochs is None):
+        found = "both are null" if control.steps is None else f"they are {control.steps} and {control.epochs}"
+        yield Problem(
+            ("control.steps", "control.epochs"),
+            f"Either control.steps or control.epochs must be set, but {found}. Set one and leave the other null.",
+        )
+    if control.stop_when is not None:
+        try:
+            Condition.parse(control.stop_when)
+        except ValueError as error:
+            yield Problem(("control.stop_when",), f"control.stop_when = {error}. Set control.stop_when.")
+
+
+def _data_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+    data = experiment.data
+    for key, path in (("data.train", data.train), ("data.evaluate", data.evaluate)):
+        if path is not None and not Path(path).is_file():
+            yield Problem((key,), f"{key} = {path} must be a file of JSON lines, but there is none. Set {key}.")
+    key = "actor.path" if data.tokenizer is None else "data.tokenizer"
+    folder = Path(data.tokenizer or experiment.actor.path)
+    if folder.is_dir() and not (folder / "tokenizer.json").is_file():
+        yield Problem(
+            (key, "data.tokenizer"), f"{key} = {folder} must hold tokenizer.json, but does not. Set data.tokenizer."
+        )
+    if data.tokenizer is not None and not folder.is_dir():
+        yield Problem((key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none. Set {key}.")
+
+
+def _evaluation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+    control = experiment.control
+    rhythm = control.evaluate
+    periodic = any(every is not None for every in (rhythm.steps, rhythm.epochs, rhythm.seconds))
+    if periodic and experiment.data.evaluate is None:
+        yield Problem(
+            ("control.evaluate", "data.evaluate"),
+            "control.evaluate asks for evaluations, but data.evaluate is null. "
+            "Set data.evaluate or leave control.evaluate out.",
+        )
+    if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and experiment.data.evaluate):
+        yield Problem(
+            ("control.stop_when", "control.evaluate", "data.evaluate"),
+            f"control.stop_when = {control.stop_when!r} waits for evaluations, but none is made. "
+            "Set data.evaluate and control.evaluate.",
+        )
+
+
+def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
+    folder = Path(model.path)
+    if not (folder / "config.json").is_file():
+        what = "does not" if folder.is_dir() else "there is none"
+        yield Problem(
+            (f"{role}.path",),
+            f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
+        )
+
+
+def _generation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+    generation = experiment.generation
+    if generation.min_new_tokens > generation.max_new_tokens:
+        yield Problem(
+            ("generation.min_new_tokens", "generation.max_new_tokens"),
+            f"generation.min_new_tokens = {generation.min_new_tokens} must be at most generation.max_new_tokens = "
+            f"{generation.max_new_tokens}. Lower the first or raise the second.",
+        )
+
+
+def _reward_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+    function = experiment.reward.function
+    if function in REWARDS:
+        return
+    place, _, name = function.rpartition(":")
+    if not place or not name.isidentifier():
+        yield Problem(
+            ("reward.function",),
+            f'reward.function = {function} must be one of {", ".join(REWARDS)}, or "module:function", or '
+            '"/path/file.py:function". Set reward.function.',
+        )
+    elif place.endswith(".py") and not Path(place).is_file():
+        yield Problem(
+            ("reward.function",), f"reward.function = {function} names a file that is not there. Set reward.function."
+        )
+
+
+def _minibatch_problems(experiment: PPOExperiment) -> Iterator[Problem]:
+    rows = experiment.data.batch_size * experiment.data.samples_per_prompt
+    if experiment.ppo.minibatches > rows:
+        yield Problem(
+            ("ppo.minibatches", "data.batch_size", "data.samples_per_prompt"),
+            f"ppo.minibatches = {experiment.ppo.minibatches} must be at most data.batch_size · data.samples_per_prompt "
+            f"= {rows}, so that none is empty. Lower ppo.minibatches or raise data.batch_size.",
+        )
+
+
+def _toy_problems(experiment: ToyExperiment) -> Iterator[Problem]:
+    toy = experiment.toy
+    if toy.batch_size > toy.rows:
+        yield Problem(
+            ("toy.batch_size", "toy.rows"),
+            f"toy.batch_size = {toy.batch_size} must be at most toy.rows = {toy.rows}. Lower the first.",
+        )
