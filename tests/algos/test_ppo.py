@@ -1,0 +1,275 @@
+"""PPO on an engine: what is computed from a rollout, what a step changes, and that a record replays it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.pool import gloo_pool
+from support.rollouts import cut, ppo_experiment, rollout, tracking_kl
+from support.tiny import ALONE, native
+
+from hpcrl.algos.functional.totals import alone
+from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, fit, scores
+from hpcrl.backends.schedule import learning_rate
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.ppo import KLConfig, PPOConfig
+from hpcrl.data.samples import SequenceSample
+from hpcrl.errors import InternalError
+from hpcrl.placement.plan import CallPlan
+from hpcrl.workers.roles import Work
+
+CALL = CallPlan("actor_train", "actor", "train_step", (), ())
+BATCH = rollout(8)
+PPO = PPOConfig(minibatches=2, epochs=2, kl=tracking_kl(), value_norm=True, entropy_coef=0.01, gae_lambda=0.95)
+HEADS = {Actor: "vocabulary", Critic: "value"}
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with gloo_pool(2) as ranks:
+        yield ranks
+
+
+def role(kind, ppo=PPO, steps=10, dtype=torch.float64, group=ALONE, **experiment):
+    return kind(native(HEADS[kind], dtype, group), ppo_experiment(ppo, **experiment), steps)
+
+
+def step(trained, number=0, record=None, batch=BATCH, minibatches=2, ids=None):
+    work = Work(number, "train", 0, batch, cut(ids or batch.ids, minibatches), record)
+    return trained.calls["train_step"](work, CALL)
+
+
+def replace(batch, **rows):
+    kept = batch.select_keys([key for key in batch.keys if key not in rows])
+    return kept.merge(SequenceSample.from_rows(batch.ids, rows))
+
+
+# ── rewards and advantages ────────────────────────────────────────────────────────────────────────────────────────────
+def tokens(*numbers):
+    return [np.array(numbers, np.float32)]
+
+
+ONE = SequenceSample.from_rows(
+    ["a"],
+    {
+        "prompts": [np.array([1], np.int32)],
+        "responses": [np.array([1, 2, 3], np.int32)],
+        "finished": [np.array([True])],
+        "logprobs": tokens(-1.0, -2.0, -0.5),
+        "ref_logprobs": tokens(-1.5, -1.0, -0.5),
+        "rewards": tokens(4.0),
+        "values": tokens(0.0, 0.0, 0.0),
+    },
+)
+
+
+def test_a_policy_that_likes_its_tokens_more_than_the_reference_pays_for_it():
+    """Catches a KL penalty of the wrong sign. With discount and lambda 1, returns are sums of future rewards."""
+    made = estimate(ONE, PPOConfig(kl=KLConfig(coef=0.1)), 0.1, alone)
+    rewards = [-0.1 * 0.5, 0.1 * 1.0, 4.0]
+    np.testing.assert_allclose(made.returns_N, np.cumsum(rewards[::-1])[::-1], rtol=1e-6)
+    assert made.mean_kl == pytest.approx(-0.5 / 3)
+    assert made.samples == 1
+
+
+def test_scores_are_shifted_scaled_and_bounded():
+    config = PPOConfig(reward_bias=1.0, reward_scale=2.0, reward_clip=3.0)
+    finished = torch.ones(3, dtype=torch.bool)
+    assert scores(torch.tensor([0.0, 2.0, 9.0]), finished, config).tolist() == [-2.0, 2.0, 3.0]
+    free = dataclasses.replace(config, reward_clip=None)
+    assert scores(torch.tensor([0.0, 2.0, 9.0]), finished, free).tolist() == [-2.0, 2.0, 16.0]
+
+
+def test_a_response_without_end_gets_no_score_or_pays_the_penalty():
+    rewards, finished = torch.tensor([5.0, 5.0]), torch.tensor([True, False])
+    assert scores(rewards, finished, PPOConfig()).tolist() == [5.0, 0.0]
+    assert scores(rewards, finished, PPOConfig(missing_eos_penalty=2.0)).tolist() == [5.0, 3.0]
+
+
+def test_actor_and_critic_estimate_alike_whatever_their_model():
+    left, right = (estimate(BATCH, PPO, 0.1, role(kind).engine.total) for kind in (Actor, Critic))
+    assert torch.equal(left.advantages_N, right.advantages_N)
+    assert torch.equal(left.returns_N, right.returns_N)
+
+
+def test_explained_variance_is_one_for_perfect_values_and_zero_for_a_constant():
+    returns = torch.tensor([1.0, 2.0, 4.0])
+    assert fit(returns - 3.0, returns, alone)["explained_variance"] == (1.0, 1.0)
+    assert fit(torch.zeros(3), returns, alone)["explained_variance"][0] == pytest.approx(0.0)
+    assert "explained_variance" not in fit(returns, torch.ones(3), alone)
+
+
+# ── one step ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_training_uses_the_temperature_of_the_rollout():
+    """Catches a temperature that is applied in generation only: the first ratio would not be 1."""
+    one_pass = dataclasses.replace(PPO, epochs=1)
+    same, other = (step(role(Actor, one_pass, temperature=t), minibatches=1).stats for t in (0.8, 1.0))
+    assert same["ratio"][0] / same["ratio"][1] == pytest.approx(1.0, abs=1e-6)
+    assert same["approx_kl"][0] == pytest.approx(0.0, abs=1e-6)
+    assert other["approx_kl"][0] > 1.0
+
+
+def test_the_reference_uses_the_temperature_of_the_rollout():
+    reference = Reference(native(), ppo_experiment(PPO), 10)
+    batch = BATCH.select_keys(["prompts", "responses"])
+    made = reference.calls["inference"](Work(0, "ref_inf", 0, batch), CALL).sample
+    np.testing.assert_allclose(made.data["ref_logprobs"], BATCH.data["logprobs"], rtol=1e-6, atol=1e-6)
+    assert made.length("ref_logprobs") == BATCH.length("responses")
+
+
+def test_better_than_expected_tokens_become_likelier():
+    batch = replace(BATCH, rewards=[np.float32([3.0 if i < 4 else -3.0]) for i in range(8)])
+    plain = PPOConfig(minibatches=1, kl=KLConfig(coef=0.0), missing_eos_penalty=0.0)
+    actor = role(Actor, plain)
+    before = actor.engine.forward(estimate(batch, plain, 0.0, alone).sequences, 0.8)
+    for number in range(5):
+        step(actor, number, batch=batch, minibatches=1)
+    change = actor.engine.forward(estimate(batch, plain, 0.0, alone).sequences, 0.8) - before
+    good = sum(batch.length("responses")[:4])
+    assert change[:good].mean() > 0 > change[good:].mean()
+
+
+def test_the_critic_learns_the_returns():
+    critic = role(Critic, dataclasses.replace(PPO, value_clip=10.0))
+    losses = [step(critic, number).stats["loss"] for number in range(30)]
+    assert losses[-1][0] / losses[-1][1] < 0.3 * losses[0][0] / losses[0][1]
+
+
+@pytest.mark.parametrize("kind", [Actor, Critic])
+def test_rates_follow_the_schedule_over_the_updates_of_the_whole_run(kind):
+    """Catches a schedule whose length counts epochs twice, or mini-batches not at all."""
+    optimizer = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=3)
+    trained = role(kind, steps=3, actor=optimizer, critic=optimizer)
+    rates = [rate for number in range(3) for rate in step(trained, number).record["lr"]]
+    assert rates == [learning_rate(optimizer, update, 3 * 2 * 2) for update in range(12)]
+    assert rates[-1] < 0.05 * optimizer.lr
+
+
+def test_an_early_stop_leaves_parameters_momentum_and_counts_alone():
+    """Catches a stop that multiplies the loss by zero and steps all the same."""
+    eager = {"actor": OptimizerConfig(lr=0.5, weight_decay=0.1)}
+    stopping = role(Actor, dataclasses.replace(PPO, early_stop_kl=1e-4), **eager)
+    outcome = step(stopping)
+    assert outcome.record["minibatches"] == 1
+    assert outcome.record["early_stopped"]
+    unlimited = role(Actor, dataclasses.replace(PPO, epochs=1), **eager)
+    only_first = step(
+        unlimited, minibatches=2, record={"minibatches": 1, "lr": [0.5], "kl_coef": 0.1, "next_kl_coef": 1}
+    )
+    assert outcome.record["digest"] == only_first.record["digest"]
+
+
+@pytest.mark.parametrize("limit", [{"early_stop_kl": 1e-4}, {"early_stop_ratio": 1.0001}])
+def test_a_rollout_that_is_already_too_far_away_trains_nothing(limit):
+    away = replace(BATCH, logprobs=[row - 1.0 for row in BATCH.rows("logprobs")])
+    actor = role(Actor, dataclasses.replace(PPO, **limit))
+    digest = actor.engine.digest()
+    outcome = step(actor, batch=away)
+    assert outcome.record["minibatches"] == 0
+    assert outcome.record["digest"] == digest
+    assert "grad_norm" not in outcome.stats
+    assert outcome.stats["approx_kl"][1] > 0
+
+
+# ── the KL coefficient ────────────────────────────────────────────────────────────────────────────────────────────────
+def drifted(distance):
+    return replace(BATCH, ref_logprobs=[row - np.float32(distance) for row in BATCH.rows("logprobs")])
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(1.0, 0.1 * (1 + 0.2 * 8 / 100)), (0.0, 0.1 * (1 - 0.2 * 8 / 100))])
+@pytest.mark.parametrize("kind", [Actor, Critic])
+def test_the_adaptive_coefficient_moves_once_a_step_towards_the_target(kind, distance, expected):
+    """Catches a controller fed with the reward -c·KL, with sums, or once per mini-batch."""
+    trained = role(kind)
+    outcome = step(trained, batch=drifted(distance))
+    assert outcome.record["kl_coef"] == 0.1
+    assert outcome.record["next_kl_coef"] == pytest.approx(expected, rel=1e-12)
+    assert step(trained, 1).record["kl_coef"] == outcome.record["next_kl_coef"]
+
+
+def test_a_fixed_coefficient_stays():
+    actor = role(Actor, dataclasses.replace(PPO, kl=tracking_kl(adaptive=False)))
+    assert step(actor, batch=drifted(1.0)).record["next_kl_coef"] == 0.1
+
+
+# ── ranks, checkpoints, replay ────────────────────────────────────────────────────────────────────────────────────────
+def on_two_ranks(context, kind, parts):
+    trained = role(kind, group=context.world)
+    outcomes = [step(trained, n, batch=BATCH.select(parts[context.rank]), ids=BATCH.ids) for n in range(3)]
+    return [(dict(outcome.stats), outcome.record) for outcome in outcomes], trained.state()
+
+
+@pytest.mark.parametrize("parts", [(BATCH.ids[:3], BATCH.ids[3:]), (BATCH.ids[1::2], BATCH.ids[::2]), ((), BATCH.ids)])
+@pytest.mark.parametrize("kind", [Actor, Critic])
+def test_two_ranks_train_as_one_in_float64(pool, kind, parts):
+    trained = role(kind)
+    expected = [step(trained, number) for number in range(3)]
+    first, second = pool.run(on_two_ranks, kind, parts)
+    assert json.dumps(first[0]) == json.dumps(second[0])
+    for (stats, record), outcome in zip(first[0], expected, strict=True):
+        assert stats.keys() == outcome.stats.keys()
+        for name, (total, weight) in outcome.stats.items():
+            assert stats[name] == (pytest.approx(total, rel=1e-9, abs=1e-11), weight), name
+        assert record["lr"] == outcome.record["lr"]
+        assert record["next_kl_coef"] == pytest.approx(outcome.record["next_kl_coef"], rel=1e-12)
+    assert first[1]["kl_coef"] == pytest.approx(trained.state()["kl_coef"], rel=1e-12)
+
+
+def whole_batch_everywhere(context):
+    step(role(Actor, group=context.world))
+
+
+def test_samples_that_two_ranks_hold_are_refused(pool):
+    with pytest.raises(AssertionError, match="the ranks hold 8 samples of a mini-batch of 4"):
+        pool.run(whole_batch_everywhere)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [Actor, Critic])
+def test_a_checkpoint_in_the_middle_changes_no_bit(kind, dtype):
+    through, resumed = role(kind, dtype=dtype), role(kind, dtype=dtype)
+    step(through)
+    resumed.engine.load_state([through.engine.state()])
+    resumed.load_state(json.loads(json.dumps(through.state())))
+    outcomes = [step(trained, 1) for trained in (through, resumed)]
+    assert outcomes[0].record == outcomes[1].record
+    assert outcomes[0].stats == outcomes[1].stats
+    assert through.state() == resumed.state()
+
+
+@pytest.mark.parametrize("early_stop", [{}, {"early_stop_kl": 1e-4}])
+@pytest.mark.parametrize("kind", [Actor, Critic])
+def test_a_replay_follows_the_record_bit_for_bit_and_decides_nothing_anew(kind, early_stop):
+    limited = dataclasses.replace(PPO, **early_stop)
+    first = role(kind, limited, dtype=torch.float32)
+    other = dataclasses.replace(PPO, kl=KLConfig(coef=9.0), early_stop_kl=None)
+    faster = {"actor": OptimizerConfig(lr=3.0), "critic": OptimizerConfig(lr=3.0)}
+    replayed = role(kind, other, steps=99, dtype=torch.float32, **faster)
+    for number in range(3):
+        outcome = step(first, number)
+        again = step(replayed, number, record=json.loads(json.dumps(outcome.record)))
+        assert again.record == outcome.record
+        assert again.stats == outcome.stats
+        assert replayed.state() == first.state()
+
+
+def test_values_are_in_the_units_of_the_rewards():
+    critic = role(Critic)
+    for number in range(3):
+        step(critic, number)
+    batch = BATCH.select_keys(["prompts", "responses"])
+    made = critic.calls["inference"](Work(3, "critic_inf", 0, batch), CALL)
+    raw = critic.engine.forward(estimate(BATCH, PPO, 0.0, alone).sequences)
+    moments = critic.state()["normaliser"]
+    mean = moments["sum"] / moments["count"]
+    deviation = (moments["square_sum"] / moments["count"] - mean**2) ** 0.5
+    np.testing.assert_allclose(made.sample.data["values"], raw * deviation + mean, rtol=1e-5, atol=1e-6)
+    assert made.sample.length("values") == BATCH.length("responses")
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run():
+    broken = replace(BATCH, rewards=[np.float32([np.nan])] * 8)
+    with pytest.raises(InternalError, match="actor: the gradient of update 0"):
+        step(role(Actor), batch=broken)

@@ -1,0 +1,82 @@
+"""Supervised fine-tuning on an engine."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.pool import gloo_pool
+from support.rollouts import cut, sft_experiment
+from support.tiny import ALONE, native, random_rows
+
+from hpcrl.algos.sft import Student, answers
+from hpcrl.backends.schedule import learning_rate
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.data.samples import SequenceSample
+from hpcrl.placement.plan import CallPlan
+from hpcrl.workers.roles import Work
+
+CALL = CallPlan("actor_train", "actor", "train_step", (), ())
+LINEAR = OptimizerConfig(lr=0.02, schedule="linear", warmup_steps=2)
+
+
+def batch_of(count, seed=0):
+    prompts, responses = random_rows(count, seed)
+    return SequenceSample.from_rows([f"{i}@0" for i in range(count)], {"prompts": prompts, "answers": responses})
+
+
+BATCH = batch_of(7)
+
+
+def student(dtype=torch.float64, group=ALONE, steps=40, optimizer=LINEAR):
+    return Student(native(dtype=dtype, group=group), sft_experiment(optimizer), steps)
+
+
+def step(trained, number=0, record=None, batch=BATCH):
+    return trained.calls["train_step"](Work(number, "actor_train", 0, batch, cut(BATCH.ids, 1), record), CALL)
+
+
+def test_the_loss_is_the_mean_over_all_answer_tokens():
+    trained = student()
+    log_probs = trained.engine.forward(answers(BATCH))
+    outcome = step(trained)
+    assert outcome.stats["loss"][0] == pytest.approx(-float(np.mean(log_probs, dtype=np.float64)), rel=1e-6)
+
+
+def test_it_learns_the_answers_and_evaluation_sees_it():
+    trained = student()
+    before = trained.calls["evaluate"](Work(0, "eval", 0, BATCH), CALL).stats["loss"]
+    for number in range(40):
+        step(trained, number)
+    after = trained.calls["evaluate"](Work(40, "eval", 0, BATCH), CALL).stats["loss"]
+    assert after[1] == before[1] == sum(BATCH.length("answers"))
+    assert after[0] < 0.3 * before[0]
+
+
+def test_rates_follow_the_schedule_over_the_run():
+    trained = student(steps=5)
+    assert [step(trained, n).record["lr"] for n in range(5)] == [[learning_rate(LINEAR, n, 5)] for n in range(5)]
+
+
+def on_two_ranks(context, parts):
+    trained = student(group=context.world)
+    return [dict(step(trained, n, batch=BATCH.select(parts[context.rank])).stats) for n in range(3)]
+
+
+def test_two_ranks_train_as_one_in_float64():
+    trained = student()
+    expected = [step(trained, number).stats for number in range(3)]
+    with gloo_pool(2) as pool:
+        for parts in ((BATCH.ids[:3], BATCH.ids[3:]), (BATCH.ids[::2], BATCH.ids[1::2])):
+            first, second = pool.run(on_two_ranks, parts)
+            assert first == second
+            for stats, reference in zip(first, expected, strict=True):
+                for name, (total, weight) in reference.items():
+                    assert stats[name] == (pytest.approx(total, rel=1e-9), weight)
+
+
+def test_a_replay_follows_the_record_bit_for_bit():
+    first, replayed = student(torch.float32), student(torch.float32, optimizer=OptimizerConfig(lr=1.0))
+    for number in range(3):
+        record = step(first, number).record
+        assert step(replayed, number, json.loads(json.dumps(record))).record == record

@@ -1,0 +1,70 @@
+"""Rollouts without a generator: random texts with the log-probabilities and values that tiny models give them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from support.tiny import inference, random_rows
+
+from hpcrl.backends.engine import Sequences
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.ppo import KLConfig, PPOConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.samples import SequenceSample
+
+DATA = DataConfig(train="train.jsonl", batch_size=8)
+
+
+def ppo_experiment(
+    ppo: PPOConfig,
+    actor: OptimizerConfig | None = None,
+    critic: OptimizerConfig | None = None,
+    temperature: float = 0.8,
+) -> PPOExperiment:
+    return PPOExperiment(
+        data=DATA,
+        actor=TrainedModelConfig(path="actor", optimizer=actor or OptimizerConfig(lr=0.01)),
+        critic=CriticConfig(path="critic", optimizer=critic or OptimizerConfig(lr=0.01)),
+        reference=ModelConfig(path="actor"),
+        reward=RewardConfig(function="exact"),
+        generation=GenerationConfig(max_new_tokens=20, temperature=temperature),
+        ppo=ppo,
+    )
+
+
+def sft_experiment(optimizer: OptimizerConfig) -> SFTExperiment:
+    return SFTExperiment(data=DATA, actor=StudentConfig(path="actor", optimizer=optimizer))
+
+
+def rollout(count: int, seed: int = 0, temperature: float = 0.8) -> SequenceSample:
+    """A whole step's batch, as the graph delivers it to a train_step."""
+    prompts, responses = random_rows(count, seed)
+    sequences = Sequences.from_rows(prompts, responses)
+    log_probs = inference().forward(sequences, temperature)
+    values = inference("value").forward(sequences)
+    draw = np.random.default_rng(seed)
+    cuts = np.cumsum(sequences.labels)[:-1]
+    noise = draw.normal(0, 0.3, len(log_probs)).astype(np.float32)
+    return SequenceSample.from_rows(
+        [f"{i}@0" for i in range(count)],
+        {
+            "prompts": prompts,
+            "responses": responses,
+            "finished": [np.array([i % 4 != 0]) for i in range(count)],
+            "logprobs": np.split(log_probs, cuts),
+            "ref_logprobs": np.split(log_probs + noise, cuts),
+            "rewards": [draw.normal(0, 1, 1).astype(np.float32) for _ in range(count)],
+            "values": np.split(values, cuts),
+        },
+    )
+
+
+def cut(ids: Sequence[str], parts: int) -> tuple[tuple[str, ...], ...]:
+    """Mini-batches."""
+    return tuple(tuple(part) for part in np.array_split(np.array(ids), parts))
+
+
+def tracking_kl(adaptive: bool = True) -> KLConfig:
+    return KLConfig(coef=0.1, estimator="k1", adaptive=adaptive, target=0.05, horizon=100.0)
