@@ -1,0 +1,208 @@
+"""The write-ahead log of a run: its typed events, and how a line proves that it is whole.
+
+A line is `{"crc":"xxxxxxxx","event":{…}}`, the CRC-32 being of the event's bytes. Knows neither where journals lie nor
+which of them are believed.
+"""
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.durable.files import AppendLog, FileRef, Files
+
+Ids = tuple[str, ...]
+Parts = tuple[Ids, ...]
+Stats = dict[str, tuple[float, float]]
+"""name → (total, weight)."""
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
+    """What happened, as the master says it. Everything in it is JSON; floats keep every bit, NaN and infinity too."""
+
+
+class Opened(_Event, frozen=True):
+    """A step begins. All that its calls need is fixed here, before any of them is sent.
+
+    `partitions` maps a data-parallel size, as text, to the ids of each part; `eval_partitions` likewise for the
+    evaluation's samples. `cursor` counts the rows of `epoch` that are used up once this step's batch is taken.
+    """
+
+    step: int
+    ids: Ids
+    epoch: int
+    cursor: int
+    calls: tuple[str, ...]
+    partitions: dict[str, Parts]
+    minibatches: Parts
+    seed: int
+    checkpoint: bool
+    export: bool
+    eval_ids: Ids = ()
+    eval_partitions: dict[str, Parts] = {}
+
+
+class Done(_Event, frozen=True):
+    """One part of a call is finished: its outputs are in `spill`, in a group of that file if `group` is set."""
+
+    step: int
+    call: str
+    part: int
+    spill: FileRef
+    group: str | None
+    stats: Stats
+
+
+class Trained(_Event, frozen=True):
+    """A train_step is finished; `record` is what a replay follows, its digest included."""
+
+    step: int
+    call: str
+    record: dict[str, Any]
+    stats: Stats
+
+
+class Closed(_Event, frozen=True):
+    """All lines of a step are written; `metrics` is its row."""
+
+    step: int
+    metrics: dict[str, float]
+
+
+class Compacted(_Event, frozen=True):
+    """All spills of a closed step are in one file, a group per part (`spills.group_name`)."""
+
+    step: int
+    spill: FileRef
+
+
+class Checkpointed(_Event, frozen=True):
+    """Every trained role is on disk as it was right after this step."""
+
+    step: int
+    manifest: FileRef
+
+
+class Exported(_Event, frozen=True):
+    """A role was written in Hugging Face format; `path` is relative to the run directory."""
+
+    step: int
+    role: str
+    path: str
+
+
+class Pruned(_Event, frozen=True):
+    """Spills and checkpoints of steps before this one were removed."""
+
+    before_step: int
+
+
+class Accepted(_Event, frozen=True):
+    """The user let an input change; `fingerprint` is what it is from now on."""
+
+    name: str
+    fingerprint: str
+
+
+class Stopped(_Event, frozen=True):
+    """The attempt ended in good order."""
+
+    reason: str
+
+
+class Prefix(msgspec.Struct, frozen=True):
+    """How much of an attempt's journal is believed: its first `size` bytes, of this CRC-32."""
+
+    attempt: int
+    size: int
+    crc32: int
+
+
+class Adopted(_Event, frozen=True):
+    """What an attempt believes of older ones, and under which names it keeps their files.
+
+    `prefixes` are in the order of the attempts. `files` maps a name in their journals to the adopting attempt's own.
+    Published as `adopted.json`; the first line of the attempt's journal repeats it, should that file get damaged.
+    """
+
+    prefixes: tuple[Prefix, ...]
+    files: dict[str, str]
+
+
+Event = Opened | Done | Trained | Closed | Compacted | Checkpointed | Exported | Pruned | Accepted | Stopped | Adopted
+
+_HEAD = b'{"crc":"'
+_MIDDLE = b'","event":'
+_TAIL = b"}\n"
+_EVENT_START = len(_HEAD) + 8 + len(_MIDDLE)
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The events of a journal's longest valid prefix, its length in bytes, and what ended it if not the end."""
+
+    events: tuple[Event, ...]
+    size: int
+    damage: str | None
+
+
+class Journal:
+    """The journal of one attempt while it is being written, by one thread of one process."""
+
+    def __init__(self, log: AppendLog) -> None:
+        self._log = log
+
+    def append(self, events: Sequence[Event]) -> None:
+        """Make the events durable, in this order, with one write and one fsync.
+
+        Raises TypeError or msgspec.ValidationError for an event that could not be read back: nothing is written then.
+        """
+        self._log.append([encode_line(event) for event in events])
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def open_journal(files: Files, path: Path) -> Journal:
+    """Begin an attempt's journal. FileExistsError if somebody has begun it before."""
+    return Journal(files.open_log(path, "journal"))
+
+
+def encode_line(event: Event) -> bytes:
+    """The event's line. It is decoded once more: a line that cannot be read would hide all that come behind it."""
+    # Of Python's JSON and msgspec's, only Python's writes NaN and infinities such that they come back.
+    payload = json.dumps(msgspec.to_builtins(event), ensure_ascii=False, separators=(",", ":")).encode()
+    _decode(payload)
+    return b"%b%08x%b%b%b" % (_HEAD, zlib.crc32(payload), _MIDDLE, payload, _TAIL)
+
+
+def decode_line(line: bytes) -> Event | None:
+    """The event of a whole line, newline included; None if it is anything else."""
+    payload = line[_EVENT_START : -len(_TAIL)]
+    if line != b"%b%08x%b%b%b" % (_HEAD, zlib.crc32(payload), _MIDDLE, payload, _TAIL):
+        return None
+    try:
+        return _decode(payload)
+    except (ValueError, msgspec.ValidationError):
+        return None
+
+
+def parse(data: bytes) -> Parsed:
+    """Read a journal up to its first bad line. A last line without its newline was never finished and is no damage."""
+    events: list[Event] = []
+    size = 0
+    while (end := data.find(b"\n", size) + 1) > 0:
+        event = decode_line(data[size:end])
+        if event is None:
+            return Parsed(tuple(events), size, f"line {len(events) + 1} (byte {size}) is damaged")
+        events.append(event)
+        size = end
+    return Parsed(tuple(events), size, None)
+
+
+def _decode(payload: bytes) -> Event:
+    return msgspec.convert(json.loads(payload), Event)
