@@ -17,7 +17,7 @@ from hpcrl.workers.roles import Stats, Work
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of a run of `steps` steps with (at most) `updates` optimizer steps each.
+    """Learning rates of a run of `steps` training steps (numbered from 1) with at most `updates` optimizer steps each.
 
     An update that an early stop leaves out counts as passed, so that a rate follows from its place alone.
     """
@@ -27,7 +27,7 @@ class Rates:
     updates: int
 
     def at(self, step: int, update: int) -> float:
-        place = step * self.updates + min(update, self.updates - 1)
+        place = (step - 1) * self.updates + min(update, self.updates - 1)
         return learning_rate(self.optimizer, place, self.steps * self.updates)
 
 

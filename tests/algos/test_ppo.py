@@ -36,7 +36,7 @@ def role(kind, ppo=PPO, steps=10, dtype=torch.float64, group=ALONE, **experiment
     return kind(native(HEADS[kind], dtype, group), ppo_experiment(ppo, **experiment), steps)
 
 
-def step(trained, number=0, record=None, batch=BATCH, minibatches=2, ids=None):
+def step(trained, number=1, record=None, batch=BATCH, minibatches=2, ids=None):
     work = Work(number, "train", 0, batch, cut(ids or batch.ids, minibatches), record)
     return trained.calls["train_step"](work, CALL)
 
@@ -124,7 +124,7 @@ def test_better_than_expected_tokens_become_likelier():
     plain = PPOConfig(minibatches=1, kl=KLConfig(coef=0.0), missing_eos_penalty=0.0)
     actor = role(Actor, plain)
     before = actor.engine.forward(estimate(batch, plain, 0.0, alone).sequences, 0.8)
-    for number in range(5):
+    for number in range(1, 6):
         step(actor, number, batch=batch, minibatches=1)
     change = actor.engine.forward(estimate(batch, plain, 0.0, alone).sequences, 0.8) - before
     good = sum(batch.length("responses")[:4])
@@ -133,7 +133,7 @@ def test_better_than_expected_tokens_become_likelier():
 
 def test_the_critic_learns_the_returns():
     critic = role(Critic, dataclasses.replace(PPO, value_clip=10.0))
-    losses = [step(critic, number).stats["loss"] for number in range(30)]
+    losses = [step(critic, number).stats["loss"] for number in range(1, 31)]
     assert losses[-1][0] / losses[-1][1] < 0.3 * losses[0][0] / losses[0][1]
 
 
@@ -142,7 +142,7 @@ def test_rates_follow_the_schedule_over_the_updates_of_the_whole_run(kind):
     """Catches a schedule whose length counts epochs twice, or mini-batches not at all."""
     optimizer = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=3)
     trained = role(kind, steps=3, actor=optimizer, critic=optimizer)
-    rates = [rate for number in range(3) for rate in step(trained, number).record["lr"]]
+    rates = [rate for number in (1, 2, 3) for rate in step(trained, number).record["lr"]]
     assert rates == [learning_rate(optimizer, update, 3 * 2 * 2) for update in range(12)]
     assert rates[-1] < 0.05 * optimizer.lr
 
@@ -186,7 +186,7 @@ def test_the_adaptive_coefficient_moves_once_a_step_towards_the_target(kind, dis
     outcome = step(trained, batch=drifted(distance))
     assert outcome.record["kl_coef"] == 0.1
     assert outcome.record["next_kl_coef"] == pytest.approx(expected, rel=1e-12)
-    assert step(trained, 1).record["kl_coef"] == outcome.record["next_kl_coef"]
+    assert step(trained, 2).record["kl_coef"] == outcome.record["next_kl_coef"]
 
 
 def test_a_fixed_coefficient_stays():
@@ -197,7 +197,7 @@ def test_a_fixed_coefficient_stays():
 # ── ranks, checkpoints, replay ────────────────────────────────────────────────────────────────────────────────────────
 def on_two_ranks(context, kind, parts):
     trained = role(kind, group=context.world)
-    outcomes = [step(trained, n, batch=BATCH.select(parts[context.rank]), ids=BATCH.ids) for n in range(3)]
+    outcomes = [step(trained, n, batch=BATCH.select(parts[context.rank]), ids=BATCH.ids) for n in (1, 2, 3)]
     return [(dict(outcome.stats), outcome.record) for outcome in outcomes], trained.state()
 
 
@@ -205,7 +205,7 @@ def on_two_ranks(context, kind, parts):
 @pytest.mark.parametrize("kind", [Actor, Critic])
 def test_two_ranks_train_as_one_in_float64(pool, kind, parts):
     trained = role(kind)
-    expected = [step(trained, number) for number in range(3)]
+    expected = [step(trained, number) for number in (1, 2, 3)]
     first, second = pool.run(on_two_ranks, kind, parts)
     assert json.dumps(first[0]) == json.dumps(second[0])
     for (stats, record), outcome in zip(first[0], expected, strict=True):
@@ -233,7 +233,7 @@ def test_a_checkpoint_in_the_middle_changes_no_bit(kind, dtype):
     step(through)
     resumed.engine.load_state([through.engine.state()])
     resumed.load_state(json.loads(json.dumps(through.state())))
-    outcomes = [step(trained, 1) for trained in (through, resumed)]
+    outcomes = [step(trained, 2) for trained in (through, resumed)]
     assert outcomes[0].record == outcomes[1].record
     assert outcomes[0].stats == outcomes[1].stats
     assert through.state() == resumed.state()
@@ -247,7 +247,7 @@ def test_a_replay_follows_the_record_bit_for_bit_and_decides_nothing_anew(kind, 
     other = dataclasses.replace(PPO, kl=KLConfig(coef=9.0), early_stop_kl=None)
     faster = {"actor": OptimizerConfig(lr=3.0), "critic": OptimizerConfig(lr=3.0)}
     replayed = role(kind, other, steps=99, dtype=torch.float32, **faster)
-    for number in range(3):
+    for number in (1, 2, 3):
         outcome = step(first, number)
         again = step(replayed, number, record=json.loads(json.dumps(outcome.record)))
         assert again.record == outcome.record
@@ -257,7 +257,7 @@ def test_a_replay_follows_the_record_bit_for_bit_and_decides_nothing_anew(kind, 
 
 def test_values_are_in_the_units_of_the_rewards():
     critic = role(Critic)
-    for number in range(3):
+    for number in (1, 2, 3):
         step(critic, number)
     batch = BATCH.select_keys(["prompts", "responses"])
     made = critic.calls["inference"](Work(3, "critic_inf", 0, batch), CALL)
