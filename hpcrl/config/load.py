@@ -41,8 +41,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     """
     path = Path(path)
     values = read_yaml(path)
-    words = [_parse_override(text) for text in overrides]
     found: list[Problem] = []
+    words = list(_parse_overrides(overrides, found))
     algorithm = _algorithm(values, words, path, found)
     reading = _Reading(algorithm, found)
     reading.take(Given(key, value, path.name) for key, value in reading.leaves(values))
@@ -56,11 +56,13 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     return experiment
 
 
-def _parse_override(text: str) -> Given:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigurationError([f"{text} has no value. Write key=value."])
-    return Given(key, value, "command line")
+def _parse_overrides(overrides: Sequence[str], found: list[Problem]) -> Iterator[Given]:
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if equals:
+            yield Given(key, value, "command line")
+        else:
+            found.append(Problem((key,), f"{key} (command line) has no value. Write --{key} VALUE."))
 
 
 def _algorithm(values: Mapping[str, Any], words: Sequence[Given], path: Path, found: list[Problem]) -> str:

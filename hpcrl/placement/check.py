@@ -1,0 +1,107 @@
+"""What is wrong with an experiment where its values meet the workers, the graph and the models. All at once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcrl.config.condition import Condition
+from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.config.load import Check
+from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.validate import Problem, problems
+from hpcrl.dataflow.recipes import recipe
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
+from hpcrl.placement.shapes import read_shape
+
+
+def placement_problems(experiment: Experiment) -> Iterator[Problem]:
+    """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
+    roles = dict.fromkeys(call.role for call in recipe(experiment).calls)
+    for role in roles:
+        placement: PlacementConfig = getattr(experiment, role)
+        yield from _role_problems(experiment, role, placement)
+        if isinstance(placement, ModelConfig) and (Path(placement.path) / "config.json").is_file():
+            yield from _model_problems(experiment, role, placement)
+    yield from _stop_problems(experiment)
+
+
+ALL_CHECKS: tuple[Check, ...] = (problems, placement_problems)
+"""What an experiment must pass before anything is made."""
+
+
+def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig) -> Iterator[Problem]:
+    cluster = experiment.cluster
+    world = cluster.nodes * cluster.workers_per_node
+    mesh_key, layout_key = f"{role}.mesh", f"{role}.layout"
+    try:
+        ranks = parse_mesh(placement.mesh, world)
+    except ValueError as error:
+        yield Problem((mesh_key, "cluster"), f"{mesh_key} = {error}. Set {mesh_key} or cluster.nodes.")
+        return
+    try:
+        layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
+    except ValueError as error:
+        yield Problem((layout_key,), f"{layout_key} = {error}. Set {layout_key}.")
+        return
+    if layout.size != len(ranks):
+        of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
+        has = f"{of} = {world}" if placement.mesh is None else f'{mesh_key} = "{placement.mesh}" has {len(ranks)}'
+        yield Problem(
+            (layout_key, mesh_key, "cluster"),
+            f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} "
+            f"workers, but {has}. Change {layout_key}, {mesh_key} or cluster.nodes.",
+        )
+    elif layout.tp * layout.pp > 1:
+        yield Problem(
+            (layout_key,),
+            f"{layout_key} = {placement.layout} splits a model over workers, but this version runs data-parallel "
+            f"layouts only. Set {layout_key} to d{len(ranks)}.",
+        )
+    yield from _batch_problems(experiment, layout_key, layout)
+
+
+def _batch_problems(experiment: Experiment, layout_key: str, layout: Layout) -> Iterator[Problem]:
+    if isinstance(experiment, ToyExperiment):
+        key, rows = "toy.batch_size", experiment.toy.batch_size
+    else:
+        key, rows = "data.batch_size", experiment.data.batch_size * experiment.data.samples_per_prompt
+    if rows < layout.dp:
+        yield Problem(
+            (key, layout_key, "cluster"),
+            f"{key} gives {rows} samples per step, but {layout_key} has dp = {layout.dp}, and every part needs one. "
+            f"Raise {key} or lower {layout_key}.",
+        )
+
+
+def _model_problems(experiment: Experiment, role: str, model: ModelConfig) -> Iterator[Problem]:
+    assert not isinstance(experiment, ToyExperiment)
+    key = f"{role}.path"
+    try:
+        shape = read_shape(Path(model.path))
+    except ConfigurationError as error:
+        yield Problem((key,), f"{key}: {error} Set {key}.")
+        return
+    if not any(call.kind == "generate" and call.role == role for call in recipe(experiment).calls):
+        return
+    longest = (experiment.data.max_prompt_tokens or 1) + experiment.generation.max_new_tokens
+    if longest > shape.max_positions:
+        yield Problem(
+            (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
+            f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has max_position_embeddings = "
+            f"{shape.max_positions}. Lower generation.max_new_tokens or data.max_prompt_tokens.",
+        )
+
+
+def _stop_problems(experiment: Experiment) -> Iterator[Problem]:
+    """A condition on a call that the graph lacks would never hold."""
+    try:
+        condition = Condition.parse(experiment.control.stop_when or "")
+    except ValueError:
+        return
+    calls = [call.name for call in recipe(experiment).calls]
+    if condition.call not in calls and not condition.call.startswith("eval_"):
+        yield Problem(
+            ("control.stop_when",),
+            f"control.stop_when = {condition.metric!r} is a metric of a call {condition.call!r}, but the calls are "
+            f"{', '.join(calls)}. Set control.stop_when.",
+        )

@@ -1,0 +1,93 @@
+"""How much memory a worker will need, from shapes alone. An estimate: allocators and libraries take more."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.placement.layouts import Layout
+from hpcrl.placement.plan import Plan
+from hpcrl.placement.shapes import ModelShape, parameter_count, read_shape
+
+BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one role on one worker. What a call takes is given back after it."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    kv_cache: float = 0.0
+    activations: float = 0.0
+
+    @property
+    def lasting(self) -> float:
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def passing(self) -> float:
+        """The most that a call takes; generation and training never run at once."""
+        return max(self.kv_cache, self.activations)
+
+
+def worker_memory_gib(plan: Plan, roles: Mapping[str, Memory]) -> tuple[float, ...]:
+    """GiB per worker, by rank: all of its roles last, and one call at a time runs."""
+    total = []
+    for worker in plan.workers:
+        here = [memory for name, memory in roles.items() if worker.rank in plan.roles[name].ranks]
+        lasting = sum(memory.lasting for memory in here)
+        total.append((lasting + max((memory.passing for memory in here), default=0.0)) / GIB)
+    return tuple(total)
+
+
+def estimate_roles(plan: Plan, experiment: Experiment) -> dict[str, Memory]:
+    """The memory of every role that holds a model. Reads each model's config.json."""
+    if isinstance(experiment, ToyExperiment):
+        return {}
+    found = {}
+    generating = {call.role for call in plan.calls if call.kind == "generate"}
+    for name, role in plan.roles.items():
+        config = getattr(experiment, name)
+        if isinstance(config, ModelConfig):
+            shape = read_shape(Path(config.path))
+            count = parameter_count(shape, "value" if name == "critic" else "vocabulary")
+            longest = longest_sequence(shape, experiment.data.max_prompt_tokens, experiment.generation)
+            cached = experiment.generation.slots * longest if name in generating else 0
+            found[name] = role_memory(shape, count, config, role.arrangement, cached)
+    return found
+
+
+def longest_sequence(shape: ModelShape, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:
+    """Tokens of the longest prompt and response; without a bound for prompts, all that the model has positions for."""
+    if max_prompt_tokens is None:
+        return shape.max_positions
+    return min(shape.max_positions, max_prompt_tokens + generation.max_new_tokens)
+
+
+def role_memory(shape: ModelShape, count: int, config: ModelConfig, layout: Layout, cached: int) -> Memory:
+    """One worker's share of a role of `count` parameters: AdamW's state is cut over dp too, the rest over tp · pp."""
+    trained = isinstance(config, TrainedModelConfig)
+    size = BYTES[config.dtype]
+    state = max(4, size)
+    share = count / (layout.tp * layout.pp)
+    masters = state if size < state else 0
+    blocks = shape.blocks / (layout.tp * layout.pp)
+    kept_blocks = blocks if trained else 1
+    return Memory(
+        parameters=share * size,
+        gradients=share * state if trained else 0.0,
+        optimizer=share * (2 * state + masters) / layout.dp if trained else 0.0,
+        kv_cache=cached * blocks * 2 * shape.kv_size * size,
+        activations=config.micro_batch_tokens * kept_blocks * _activations_per_token(shape) * size,
+    )
+
+
+def _activations_per_token(shape: ModelShape) -> int:
+    """Numbers that a block keeps for its backward pass: norms in and out, q k v, attention's output, three of the MLP."""
+    attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_size
+    return 4 * shape.hidden_size + attention + 3 * shape.intermediate_size
