@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, rms_norm
+from torch.nn.functional import embedding
 
+from hpcrl.models.activations import normalize, swiglu
 from hpcrl.models.attention import attention
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.packing import Packing
 from hpcrl.models.rotary import rotate
-from hpcrl.models.swiglu import swiglu
 
 
 class Embedding(nn.Module):
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
     def project(self, x_TE: Tensor, rotation_T1P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query [T, H, D], key and value [T, K, D], the first two turned by their positions."""
-        normed = rms_norm(x_TE, x_TE.shape[-1:], self.attention_norm, self.norm_eps)
+        normed = normalize(x_TE, self.attention_norm, self.norm_eps)
         qkv = normed @ self.qkv if self.qkv_bias is None else torch.addmm(self.qkv_bias, normed, self.qkv)
         heads = qkv.unflatten(-1, (-1, self.head_dim))
         turning, values = heads.split([self.query_heads + self.kv_heads, self.kv_heads], dim=1)
@@ -59,7 +59,7 @@ class Block(nn.Module):
     def finish(self, x_TE: Tensor, attended_TE: Tensor) -> Tensor:
         """The block's output from its input and what attention gathered."""
         x_TE = torch.addmm(x_TE, attended_TE, self.output)
-        normed = rms_norm(x_TE, x_TE.shape[-1:], self.mlp_norm, self.norm_eps)
+        normed = normalize(x_TE, self.mlp_norm, self.norm_eps)
         return torch.addmm(x_TE, swiglu(normed @ self.gate_up), self.down)
 
 
@@ -75,4 +75,4 @@ class Head(nn.Module):
         self.head_bias = views.get(prefix + "head_bias")
 
     def forward(self, x_TE: Tensor) -> Tensor:
-        return rms_norm(x_TE, x_TE.shape[-1:], self.final_norm, self.norm_eps)
+        return normalize(x_TE, self.final_norm, self.norm_eps)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
@@ -32,20 +31,22 @@ class Packing:
         """Pack texts of these lengths. Raises ValueError where one is empty."""
         if not lengths or min(lengths) < 1:
             raise ValueError(f"A packed batch needs texts of at least one token; the lengths are {list(lengths)}.")
-        ranks = sorted(range(len(lengths)), key=lambda text: lengths[text])
-        ordered = [lengths[text] for text in ranks]
-        starts = [0, *accumulate(ordered)]
-        sizes = torch.tensor(ordered)
-        begins = torch.tensor(starts[:-1])
-        positions = torch.arange(starts[-1]) - begins.repeat_interleave(sizes)
-        order, inverse = _permutation(lengths, ranks, positions, sizes, device)
+        given = torch.tensor(lengths)
+        sizes, ranks = given.sort(stable=True)
+        ends = sizes.cumsum(0)
+        positions = _within(sizes, ends)
+        order = inverse = None
+        if not torch.equal(given, sizes):
+            order = (given.cumsum(0) - given)[ranks].repeat_interleave(sizes) + positions
+            inverse = torch.empty_like(order).index_copy_(0, order, torch.arange(order.numel()))
+        distinct, counts = sizes.unique_consecutive(return_counts=True)
         return Packing(
             lengths=tuple(lengths),
             positions=positions.to(device),
-            cu_seqlens=torch.tensor(starts, dtype=torch.int32, device=device),
-            groups=tuple((len(list(texts)), length) for length, texts in groupby(ordered)),
-            order=order,
-            inverse=inverse,
+            cu_seqlens=torch.cat([ends.new_zeros(1), ends]).to(torch.int32).to(device),
+            groups=tuple(zip(counts.tolist(), distinct.tolist(), strict=True)),
+            order=None if order is None else order.to(device),
+            inverse=None if inverse is None else inverse.to(device),
         )
 
     @property
@@ -54,7 +55,7 @@ class Packing:
 
     def last_rows(self) -> Tensor:
         """The row of each text's last token, in the caller's order; int64 [texts]."""
-        return torch.tensor([end - 1 for end in accumulate(self.lengths)], device=self.positions.device)
+        return (torch.tensor(self.lengths).cumsum(0) - 1).to(self.positions.device)
 
     def tail_rows(self, counts: Sequence[int]) -> Tensor:
         """The rows of each text's last `counts[text]` tokens, in the caller's order.
@@ -62,17 +63,12 @@ class Packing:
         Pack prompt + response without its last token and ask for the response's length: these rows' hidden states
         predict the response's tokens, and give the values before them.
         """
-        rows = [torch.arange(end - count, end) for end, count in zip(accumulate(self.lengths), counts, strict=True)]
-        return torch.cat(rows).to(self.positions.device)
+        tails = torch.tensor(counts)
+        begins = torch.tensor(self.lengths).cumsum(0) - tails
+        rows = begins.repeat_interleave(tails) + _within(tails, tails.cumsum(0))
+        return rows.to(self.positions.device)
 
 
-def _permutation(
-    lengths: Sequence[int], ranks: list[int], positions: Tensor, sizes: Tensor, device: torch.device | str
-) -> tuple[Tensor | None, Tensor | None]:
-    if ranks == list(range(len(lengths))):
-        return None, None
-    begins = torch.tensor([0, *accumulate(lengths)][:-1])[torch.tensor(ranks)]
-    order = begins.repeat_interleave(sizes) + positions
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(order.numel())
-    return order.to(device), inverse.to(device)
+def _within(sizes: Tensor, ends: Tensor) -> Tensor:
+    """0, 1, … size - 1 for each size, one after the other."""
+    return torch.arange(int(ends[-1])) - (ends - sizes).repeat_interleave(sizes)
