@@ -1,0 +1,84 @@
+"""The metrics of a run: one row per step, over all attempts; and which of them a person looks at first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.lines import Row, Tail
+
+BESIDES = ("step", "epoch", "samples")
+"""What a row has besides statistics of calls."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A metric that is shown first: what it is called, which key it has, and how many decimals."""
+
+    label: str
+    key: str
+    decimals: int = 3
+
+    def show(self, value: float | None) -> str:
+        return "–" if value is None else f"{value:.{self.decimals}f}"
+
+
+FIGURES = (
+    Figure("reward", "rew_inf/reward"),
+    Figure("accuracy", "eval_rew/accuracy"),
+    Figure("KL", "actor_train/kl", 4),
+    Figure("length", "actor_gen/response_length", 1),
+    Figure("loss", "actor_train/loss", 4),
+    Figure("value loss", "critic_train/loss", 4),
+)
+UNKNOWN_FIGURES = 4
+"""How many metrics are shown of a graph that has none of the figures."""
+
+
+class MetricsReader:
+    """The rows of all attempts, kept up to date; of a step that several have, the newest attempt's counts."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._tails: dict[int, Tail] = {}
+        self._rows: dict[int, tuple[int, Row]] = {}
+
+    def rows(self) -> list[Row]:
+        """All rows that are there now, in order of steps."""
+        for attempt in self._run.numbers():
+            tail = self._tails.setdefault(attempt, Tail(self._run.metrics(attempt)))
+            for row in tail.rows():
+                step = row.get("step")
+                if isinstance(step, int) and attempt >= self._rows.get(step, (0, {}))[0]:
+                    self._rows[step] = (attempt, row)
+        return [row for _, (_, row) in sorted(self._rows.items())]
+
+    def restarts(self) -> list[int]:
+        """The first steps of those attempts that went on where another had ended."""
+        firsts: dict[int, int] = {}
+        for step, (attempt, _) in sorted(self._rows.items(), reverse=True):
+            firsts[attempt] = step
+        return sorted(firsts.values())[1:]
+
+
+def merged_metrics(run: RunDirectory) -> list[Row]:
+    """The rows of all attempts, the newest attempt's of each step, in order of steps."""
+    return MetricsReader(run).rows()
+
+
+def series(rows: Sequence[Row], key: str) -> tuple[list[int], list[float]]:
+    """Steps and values of a metric, where it was measured."""
+    measured = [(row["step"], float(row[key])) for row in rows if isinstance(row.get(key), int | float)]
+    return [step for step, _ in measured], [value for _, value in measured]
+
+
+def last(rows: Sequence[Row], key: str) -> float | None:
+    """The newest value of a metric."""
+    values = series(rows, key)[1]
+    return values[-1] if values else None
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    """What to show of these rows first."""
+    measured = dict.fromkeys(key for row in rows for key in row if key not in BESIDES)
+    known = [figure for figure in FIGURES if figure.key in measured]
+    return known or [Figure(key, key, 4) for key in list(measured)[:UNKNOWN_FIGURES]]

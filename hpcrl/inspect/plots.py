@@ -1,0 +1,136 @@
+"""The curves of a run as PNG and SVG. Needs matplotlib (the extra `plot`), which is imported when a plot is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import DataError, MissingExtraError
+from hpcrl.inspect.lines import Row
+from hpcrl.inspect.metrics import MetricsReader, figures, series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 3
+PANEL_INCHES = (4.4, 2.9)
+SMOOTHED_FROM = 30
+"""Points from which a curve is drawn thin, with a running mean over it."""
+COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
+QUIET = "#8a8a86"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric in a panel. A sparse one (an evaluation) is drawn with its points."""
+
+    key: str
+    label: str = ""
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What belongs together on one pair of axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    share: bool = False
+    """Whether the values are shares, from 0 to 1."""
+
+
+PANELS = (
+    Panel(
+        "Reward and accuracy",
+        (Curve("rew_inf/reward", "reward, sampled"), Curve("eval_rew/accuracy", "accuracy, held out, greedy", True)),
+        share=True,
+    ),
+    Panel("KL to the reference, per token", (Curve("actor_train/kl"),)),
+    Panel("Response length, tokens", (Curve("actor_gen/response_length"),)),
+    Panel("Policy loss", (Curve("actor_train/loss"),)),
+    Panel("Value loss", (Curve("critic_train/loss"),)),
+    Panel("Entropy, nats per token", (Curve("actor_train/entropy"),)),
+)
+
+
+def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
+    """Write curves.png and curves.svg into `folder` (the run directory) and return their paths.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+        DataError: no step is finished.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error
+    reader = MetricsReader(run)
+    rows = reader.rows()
+    panels = _panels(rows)
+    if not panels:
+        raise DataError(f"{run.root} has no finished step yet, so there is nothing to plot.")
+    lines = -(-len(panels) // COLUMNS)
+    columns = min(COLUMNS, len(panels))
+    figure = Figure(figsize=(columns * PANEL_INCHES[0], lines * PANEL_INCHES[1] + 0.5), layout="constrained")
+    figure.suptitle(run.root.name, fontsize=11, x=0.01, ha="left", color="#37352f")
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(lines, columns, number + 1)
+        _draw(axes, panel, rows, reader.restarts())
+    paths = [(folder or run.root) / f"curves.{kind}" for kind in ("png", "svg")]
+    for path in paths:
+        figure.savefig(path, dpi=140)
+    return paths
+
+
+def _panels(rows: Sequence[Row]) -> list[Panel]:
+    """The panels that these rows have values for; of an unknown graph, one per metric."""
+    measured = {key for row in rows for key in row}
+    known = [panel for panel in PANELS if any(curve.key in measured for curve in panel.curves)]
+    return known or [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows)]
+
+
+def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
+    drawn = 0
+    for curve, colour in zip(panel.curves, COLOURS, strict=False):
+        steps, values = series(rows, curve.key)
+        if steps:
+            _draw_curve(axes, curve, np.array(steps), np.array(values), colour)
+            drawn += 1
+    for number, step in enumerate(restarts):
+        label = "restart" if number == 0 else None
+        axes.axvline(step - 0.5, color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=0, label=label)
+    axes.set_title(panel.title, fontsize=9.5, loc="left", color="#37352f")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#d3d1cb")
+    axes.tick_params(labelsize=8, color="#d3d1cb", labelcolor="#5f5e5b")
+    axes.grid(axis="y", color="#eceae6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("step", fontsize=8, color="#5f5e5b")
+    axes.margins(x=0.02)
+    axes.ticklabel_format(useOffset=False)
+    if panel.share:
+        axes.set_ylim(0, 1)
+    if drawn > 1 or panel.share:
+        axes.legend(fontsize=8, frameon=False, loc="lower right")
+
+
+def _draw_curve(axes: "Axes", curve: Curve, steps: Any, values: Any, colour: str) -> None:
+    style: dict[str, Any] = {"color": colour, "label": curve.label or None}
+    if curve.sparse:
+        axes.plot(steps, values, marker="o", markersize=3.5, linewidth=1.4, zorder=3, **style)
+    elif len(values) < SMOOTHED_FROM:
+        axes.plot(steps, values, linewidth=1.6, **style)
+    else:
+        axes.plot(steps, values, linewidth=0.8, alpha=0.3, color=colour)
+        axes.plot(steps, running_mean(values, max(5, len(values) // 30)), linewidth=1.6, **style)
+
+
+def running_mean(values: np.ndarray, width: int) -> np.ndarray:
+    """The mean over a centred window, which is narrower at the ends."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    low, high = np.maximum(0, index - width // 2), np.minimum(len(values), index + width // 2 + 1)
+    return (total[high] - total[low]) / (high - low)

@@ -1,0 +1,112 @@
+"""What is printed when a run has ended: what it reached, what it cost, where everything is, and what to try next."""
+
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.config.experiment import from_dict
+from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.inspect.failure import first_failure
+from hpcrl.inspect.lines import Row
+from hpcrl.inspect.metrics import figures, series
+from hpcrl.inspect.view import RunView, duration, quantity
+
+END_ROWS = 10
+"""Steps over which the first and last value of a metric are taken, where it is measured in every step."""
+
+
+def print_summary(run: RunDirectory, console: Console | None = None) -> None:
+    """Print the summary of a run that has ended, or of what there is of it."""
+    (console or Console(highlight=False)).print(render_summary(run), soft_wrap=True)
+
+
+def render_summary(run: RunDirectory) -> RenderableType:
+    view = RunView(run)
+    attempt = run.newest_attempt()
+    verdict = None if attempt is None else run.read_verdict(attempt)
+    parts: list[RenderableType] = [Text(), _title(run, verdict)]
+    if view.rows:
+        parts += [Text(), _figures(view.rows)]
+    if view.costs():
+        parts += [Text(), _costs(view)]
+    parts += [Text(), _facts(run, view)]
+    failure = first_failure(run, attempt) if verdict is not None and verdict.state == "failed" else None
+    if failure is not None:
+        parts += [Text(), Text("first failure", style="bold red"), Text(failure.render())]
+    return Group(*parts, Text(), _next(run, verdict))
+
+
+def _title(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
+    state = "no verdict" if verdict is None else verdict.state
+    style = "bold green" if state == "done" else "bold red" if state == "failed" else "bold yellow"
+    reason = "" if verdict is None else f" · {verdict.reason}"
+    return Text.assemble((run.root.name, "bold"), " · ", (state, style), reason)
+
+
+def _figures(rows: Sequence[Row]) -> RenderableType:
+    """Where each metric began and ended. A metric of every step is averaged over a few, an evaluation is not."""
+    table = _table(("metric", "left"), ("first", "right"), ("last", "right"), ("best", "right"), ("steps", "right"))
+    for figure in figures(rows):
+        steps, values = series(rows, figure.key)
+        if not values:
+            continue
+        width = min(END_ROWS, max(1, len(values) // 2)) if len(values) > len(rows) // 2 else 1
+        first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
+        best = figure.show(max(values)) if figure.label in ("reward", "accuracy") else ""
+        spread = f"{steps[0]}–{steps[-1]}"
+        table.add_row(figure.label, figure.show(first), figure.show(newest), best, spread)
+    return table
+
+
+def _costs(view: RunView) -> RenderableType:
+    """The time of the workers by call."""
+    costs = sorted(view.costs().items(), key=lambda item: -item[1].seconds)
+    total = sum(cost.seconds for _, cost in costs) or 1.0
+    table = _table(("call", "left"), ("share", "right"), ("a part", "right"), ("parts", "right"))
+    for call, cost in costs:
+        each = cost.seconds / max(1, cost.parts)
+        table.add_row(call, f"{cost.seconds / total:.0%}", f"{each:.3f} s", str(cost.parts))
+    return table
+
+
+def _facts(run: RunDirectory, view: RunView) -> RenderableType:
+    steps = from_dict(run.read_run().experiment).control.steps
+    facts = {
+        "steps": str(view.step) + ("" if steps is None else f" of {steps}"),
+        "time": f"{duration(view.seconds)}{_speed(view)}",
+        "restarts": str(max(0, len(view.activities) - 1)),
+        "run directory": str(run.root),
+    }
+    for role in sorted(run.files.listing(run.exports)) if run.exports.is_dir() else ():
+        exports = sorted(name for name in run.files.listing(run.exports / role) if not name.startswith("."))
+        if exports:
+            facts[f"{role}, exported"] = str(run.exports / role / exports[-1])
+    width = max(map(len, facts)) + 2
+    return Text("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items()))
+
+
+def _speed(view: RunView) -> str:
+    """Generated tokens and training samples per second over all that the attempts took, starts and evaluations too."""
+    if view.seconds <= 0:
+        return ""
+    tokens = sum(max(calls.values(), default=0) for act in view.activities.values() for calls in act.tokens.values())
+    samples = sum(count for activity in view.activities.values() for count in activity.samples.values())
+    generated = f", {quantity(tokens / view.seconds)} generated tokens/s" if tokens else ""
+    return f", {quantity(samples / view.seconds)} samples/s{generated}"
+
+
+def _next(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
+    root = run.root
+    hints = [f"hpcrl logs {root}", f"hpcrl status {root}"]
+    if verdict is None or verdict.state != "done":
+        hints.insert(0, f"hpcrl resume {root}")
+    return Text("\n".join(["what to try next", *(f"  {hint}" for hint in hints)]), style="dim")
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name, justify in columns:
+        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+    return table

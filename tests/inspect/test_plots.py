@@ -1,0 +1,47 @@
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.made_run import MadeRun, ended_run
+
+from hpcrl.errors import DataError, MissingExtraError
+from hpcrl.inspect.plots import plot, running_mean
+
+
+def test_a_plot_is_a_png_of_a_readable_size_and_an_svg_with_every_panel(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    made = ended_run(tmp_path / "run")
+    png, svg = plot(made.run)
+    width, height = struct.unpack(">II", png.read_bytes()[16:24])
+    assert 1200 < width < 2600
+    assert 500 < height < 1600
+    assert (png.name, svg.name) == ("curves.png", "curves.svg")
+    assert "<svg" in svg.read_text()
+
+
+def test_a_run_without_a_step_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(DataError, match="no finished step"):
+        plot(MadeRun(tmp_path / "run").run)
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r"hpcrl\[plot\]"):
+        plot(ended_run(tmp_path / "run").run)
+
+
+def test_a_running_mean_is_the_mean_of_each_window() -> None:
+    values = np.array([1.0, 5.0, 3.0, 7.0, 2.0])
+    slow = [values[max(0, i - 1) : i + 2].mean() for i in range(5)]
+    assert running_mean(values, 3) == pytest.approx(slow)
+
+
+def test_reading_a_run_imports_neither_torch_nor_matplotlib() -> None:
+    modules = ["activity", "failure", "lines", "logs", "metrics", "plots", "progress", "status", "summary", "view"]
+    code = f"import sys\nfor m in {modules}: __import__('hpcrl.inspect.' + m)\nprint(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers", "matplotlib", "submitit", "zmq"} & set(loaded)

@@ -1,0 +1,110 @@
+import io
+from pathlib import Path
+
+from rich.console import Console
+from support.made_run import BEGAN, MadeRun, ppo_experiment
+
+from hpcrl.inspect.progress import Progress, sparkline
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = BEGAN
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def console(terminal: bool) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=110, highlight=False, color_system=None)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_and_one_at_the_end(tmp_path: Path) -> None:
+    made, clock, out = MadeRun(tmp_path / "run"), Clock(), console(terminal=False)
+    with Progress(made.run, ppo_experiment(), out, clock) as progress:
+        progress.update()
+        made.begin()
+        made.steps(0, 20)
+        clock.now += 5
+        for _ in range(10):
+            progress.update()
+        made.steps(21, 30)
+        progress.update()
+    lines = shown(out).splitlines()
+    assert len(lines) == 3
+    assert lines[0].endswith("waiting for the workers")
+    assert "step 20/60  reward 0.679  accuracy 0.716  KL 0.0126" in lines[1]
+    assert "400 tokens/s  ETA 20 s" in lines[1]
+    assert "step 30/60" in lines[2]
+    assert "\x1b" not in shown(out)
+
+
+def test_nothing_new_prints_nothing(tmp_path: Path) -> None:
+    made, clock, out = MadeRun(tmp_path / "run"), Clock(), console(terminal=False)
+    with Progress(made.run, ppo_experiment(), out, clock) as progress:
+        for _ in range(10):
+            clock.now += 10
+            progress.update()
+    assert len(shown(out).splitlines()) == 1
+
+
+def test_a_new_attempt_says_why_the_last_one_ended(tmp_path: Path) -> None:
+    made, clock, out = MadeRun(tmp_path / "run"), Clock(), console(terminal=False)
+    with Progress(made.run, ppo_experiment(), out, clock) as progress:
+        made.begin()
+        made.event("ending", state="lost", reason="worker-1: killed by SIGKILL")
+        made.begin()
+        progress.update()
+        progress.update()
+    assert shown(out).count("attempt 0 ended, lost: worker-1: killed by SIGKILL") == 1
+
+
+def test_a_terminal_shows_steps_figures_courses_and_workers(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run"), console(terminal=True)
+    made.begin()
+    made.steps(0, 43)
+    made.send(44, "actor_gen", 1, [1])
+    with Progress(made.run, ppo_experiment(), out, Clock()) as progress:
+        progress.note("finishing the calls in flight")
+        progress.update()
+    text = shown(out)
+    last = text[text.rindex("╭") :]
+    assert "run · attempt 0 · running" in last
+    assert "step 43/60" in last
+    assert "0.329 → 0.830" in " ".join(last.split())
+    assert "(step 40)" in last
+    assert "▁" in last
+    assert "worker-0  idle" in last
+    assert "worker-1  actor_gen, step 44" in last
+    assert "finishing the calls in flight" in last
+
+
+def test_of_many_workers_only_the_counts_are_shown(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run"), console(terminal=True)
+    made.begin(ready=False)
+    made.event("ready", workers=100)
+    made.send(1, "actor_gen", 0, list(range(60)))
+    with Progress(made.run, ppo_experiment(), out, Clock()):
+        pass
+    assert "actor_gen, step 1 ×60, idle ×40" in shown(out)
+
+
+def test_a_run_without_a_number_of_steps_shows_what_it_knows(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run", steps=None), console(terminal=False)
+    made.begin()
+    made.steps(0, 5)
+    with Progress(made.run, ppo_experiment(None), out, Clock()) as progress:
+        progress.update()
+    assert "step 5  reward" in shown(out)
+    assert "ETA" not in shown(out)
+
+
+def test_a_sparkline_spans_the_values_it_shows() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    assert sparkline([float(value) for value in range(1000)], width=8) == "▁▂▃▄▅▆▇█"

@@ -1,0 +1,121 @@
+"""Run directories as a master and its workers leave them, made without running anything."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import PPOExperiment, to_dict
+from hpcrl.config.model import CriticConfig, ModelConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict
+
+BEGAN = 1_700_000_000.0
+STEP_S = 0.5
+
+
+def ppo_experiment(steps: int | None = 60) -> PPOExperiment:
+    return PPOExperiment(
+        data=DataConfig(train="/data/train.jsonl", evaluate="/data/test.jsonl", batch_size=32),
+        actor=TrainedModelConfig(path="/models/actor"),
+        critic=CriticConfig(path="/models/actor"),
+        reference=ModelConfig(path="/models/actor"),
+        reward=RewardConfig(function="gsm8k"),
+        control=ControlConfig(steps=steps),
+    )
+
+
+def ppo_row(step: int) -> dict[str, float]:
+    """A row of a run that learns; evaluated every 10 steps."""
+    rise = 1 - math.exp(-step / 20)
+    row: dict[str, float] = {"step": step, "epoch": step // 30, "samples": 32}
+    if step:
+        row |= {
+            "rew_inf/reward": 0.3 + 0.6 * rise,
+            "actor_train/kl": 0.02 * rise,
+            "actor_gen/response_length": 6.0 - rise,
+            "actor_train/loss": -0.01,
+            "critic_train/loss": 0.1 * (1 - rise),
+        }
+    if step % 10 == 0:
+        row["eval_rew/accuracy"] = 0.4 + 0.5 * rise
+    return row
+
+
+class MadeRun:
+    """Writes what the processes of a run would write, at times of its own."""
+
+    def __init__(self, root: Path, steps: int | None = 60) -> None:
+        self.run = RunDirectory.create(
+            root,
+            experiment=to_dict(ppo_experiment(steps)),
+            host="hpcrl.x:Y",
+            key=KeyPair("public", "secret"),
+            inputs={},
+        )
+        self.time = BEGAN
+        self.attempt = -1
+
+    def begin(self, ready: bool = True) -> None:
+        """A new attempt, with both workers ready."""
+        self.attempt = self.run.claim_attempt("submission")
+        self.event("attempt", number=self.attempt, recovered="nothing")
+        self.event("node", node=0, host="n000", pid=1)
+        if ready:
+            self.event("ready", workers=2)
+
+    def event(self, name: str, after_s: float = 0.01, **fields: Any) -> None:
+        self.time += after_s
+        self._append(self.run.events(self.attempt), {"time": self.time, "event": name} | fields)
+
+    def worker_event(self, process: str, name: str, after_s: float = 0.01, **fields: Any) -> None:
+        self.time += after_s
+        self._append(self.run.worker_log(self.attempt, process), {"time": self.time, "event": name} | fields)
+
+    def send(self, step: int, call: str, part: int, ranks: list[int]) -> None:
+        self.event("sent", step=step, call=call, part=part, ranks=ranks, replay=False)
+
+    def execute(self, step: int, call: str, part: int, ranks: list[int], tokens: int = 0, seconds: float = 0.1) -> None:
+        self.event("executed", step=step, call=call, part=part, ranks=ranks, seconds=seconds, tokens=tokens)
+
+    def step(self, step: int) -> None:
+        """A whole step on two workers."""
+        started = self.time
+        self.event("opened", step=step, epoch=0, samples=32)
+        for part in (0, 1):
+            self.send(step, "actor_gen", part, [part])
+        for part in (0, 1):
+            self.execute(step, "actor_gen", part, [part], tokens=100, seconds=0.2)
+        self.send(step, "actor_train", 0, [0, 1])
+        self.execute(step, "actor_train", 0, [0, 1])
+        self.time = started + STEP_S
+        self._append(self.run.metrics(self.attempt), ppo_row(step))
+        self.event("closed", after_s=0.0, step=step)
+
+    def steps(self, first: int, last: int) -> None:
+        for step in range(first, last + 1):
+            self.step(step)
+
+    def verdict(self, state: str, exit_code: int, reason: str) -> None:
+        self.event("ending", state=state, reason=reason)
+        verdict = Verdict(self.attempt, state, exit_code, reason, None, None, None, self.time)
+        self.run.publish_verdict(verdict)
+
+    def _append(self, path: Path, row: dict[str, Any]) -> None:
+        with open(path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def ended_run(root: Path) -> MadeRun:
+    """A run of 60 steps that lost a worker after step 25 and went on."""
+    made = MadeRun(root)
+    made.begin()
+    made.steps(0, 25)
+    made.event("worker ended", rank=1, how="killed by SIGKILL", log="attempts/000/logs/worker-1.err")
+    made.event("ending", state="lost", reason="worker-1: killed by SIGKILL")
+    made.begin()
+    made.steps(26, 60)
+    made.verdict("done", 0, "step 60 was the last")
+    return made
