@@ -1,0 +1,106 @@
+"""What the commands' argument parsers share. Knows no command."""
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from types import MappingProxyType
+
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+
+from hpcrl.config.experiment import EXPERIMENTS, Experiment
+from hpcrl.config.fields import sections, settings
+from hpcrl.config.load import load_config
+from hpcrl.config.yaml_file import read_yaml
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.check import ALL_CHECKS
+
+SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
+"""Options that are short for a setting."""
+HELP = ("--help", "-h")
+
+
+def command_parser(name: str, description: str) -> ArgumentParser:
+    """A parser that raises instead of leaving the process."""
+    return ArgumentParser(prog=f"hpcrl {name}", description=description, exit_on_error=False)
+
+
+def parse(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    """Raises ConfigurationError for what the parser does not accept."""
+    try:
+        return parser.parse_args(list(words))
+    except ArgumentError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError([f"{reason}. See {parser.prog} --help."]) from None
+
+
+def separate(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+    """A command's own words, and the settings among its words as `key=value`.
+
+    Every option that is not in `own` is a setting with a value, in one word with = or in the next word. A setting
+    without a value stays without =.
+    """
+    mine, overrides = [], []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in (*own, *HELP):
+            mine.append(word)
+            continue
+        _refuse_misspelt(option, own)
+        key = SHORT.get(option[2:], option[2:])
+        if not equals and rest and not rest[0].startswith("--"):
+            equals, value = "=", rest.pop(0)
+        overrides.append(f"{key}{equals}{value}")
+    return mine, overrides
+
+
+def _refuse_misspelt(option: str, own: Collection[str]) -> None:
+    """An option that is almost one of the command's must not swallow the next word as its value."""
+    near = difflib.get_close_matches(option, own, n=1, cutoff=0.75)
+    if near and "." not in option and option[2:] not in SHORT:
+        raise ConfigurationError([f"{option} is not an option. The nearest is {near[0]}."])
+
+
+def read_experiment(config: str, overrides: Sequence[str]) -> Experiment:
+    """The experiment of a file and a command line. Raises ConfigurationError with everything that is wrong."""
+    return load_config(Path(config), overrides, ALL_CHECKS)
+
+
+def asks_for_help(words: Collection[str]) -> bool:
+    return any(word in words for word in HELP)
+
+
+def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:
+    """The parser's help and every setting of the algorithm that the words name, or else of ppo."""
+    algorithm = _named_algorithm(words, overrides) or "ppo"
+    config = EXPERIMENTS[algorithm]
+    listing = ArgumentParser(add_help=False, usage="")
+    groups = {"": listing.add_argument_group("general")}
+    for name, text in sections(config):
+        groups[name] = listing.add_argument_group(f"{name}: {text.rstrip('.')}")
+    for setting in settings(config):
+        section = setting.key.rpartition(".")[0]
+        required = setting.default is MISSING
+        groups[section].add_argument(
+            f"--{setting.key}",
+            type=setting.plain_type,
+            default=None if required else setting.default,
+            help=f"{setting.help}{' REQUIRED.' if required else ''}",
+        )
+    others = ", ".join(name for name in EXPERIMENTS if name != algorithm)
+    return (
+        f"{parser.format_help()}\n"
+        f"Settings of algorithm {algorithm}; write them in the file without the dashes, or here, where they win.\n"
+        f"--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n"
+        f"For another algorithm's settings add `--algorithm NAME`: {others}.\n"
+        f"{listing.format_help().partition('general:')[2]}"
+    )
+
+
+def _named_algorithm(words: Sequence[str], overrides: Sequence[str]) -> str | None:
+    named = [text.partition("=")[2] for text in overrides if text.startswith("algorithm=")]
+    files = [Path(word) for word in words if not word.startswith("-") and Path(word).is_file()]
+    named += [str(read_yaml(path).get("algorithm")) for path in files]
+    return next((name for name in named if name in EXPERIMENTS), None)

@@ -1,0 +1,81 @@
+"""`hpcrl COMMAND …`: finds the command's file and turns its errors into plain words and an exit code."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from hpcrl import __version__
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
+
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "plan": "show what a configuration would run: graph, workers, memory",
+        "draw": "draw a configuration's dataflow graph as SVG",
+        "submit": "start a run",
+        "status": "what a run is doing",
+        "logs": "the logs of all processes of a run, merged by time",
+        "stop": "stop a run; it can be resumed",
+        "resume": "go on with a run that ended early, from the last finished call",
+    }
+)
+INTERRUPTED = 130
+"""What a shell gives a command that Ctrl-C ended."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the process's exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _run(words)
+    except HpcrlError as error:
+        print(_describe(error), file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone; without this, the interpreter would complain when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.DONE)
+
+
+def _run(words: Sequence[str]) -> int:
+    match words:
+        case ["--help" | "-h" | "help"]:
+            print(_help())
+        case ["--version"]:
+            print(f"hpcrl {__version__}")
+        case [command, *rest] if command in COMMANDS:
+            return int(importlib.import_module(f"hpcrl.cli.{command}").run(rest))
+        case []:
+            raise ConfigurationError([f"No command given.\n\n{_help()}"])
+        case _:
+            raise ConfigurationError([f"{words[0]} is not a command; the commands are {', '.join(COMMANDS)}."])
+    return int(ExitCode.DONE)
+
+
+def _describe(error: HpcrlError) -> str:
+    problems = error.problems if isinstance(error, ConfigurationError) else (str(error),)
+    if len(problems) == 1:
+        return f"hpcrl: {problems[0]}"
+    return "\n".join([f"hpcrl: {len(problems)} problems, nothing was started.", *(f"  - {text}" for text in problems)])
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+    return (
+        "usage: hpcrl COMMAND …\n\n"
+        "Durable reinforcement learning from human feedback on Slurm clusters. A run lives in one directory;\n"
+        "kill any part of it at any time, and `hpcrl resume` goes on with the same numbers.\n\n"
+        f"commands:\n{commands}\n\n"
+        "  hpcrl plan ppo.yaml                      what would be run\n"
+        "  hpcrl submit ppo.yaml --actor.optimizer.lr 1e-6   settings on the command line win over the file\n"
+        "  hpcrl submit ppo.yaml --help             every setting, with its default\n"
+        "  hpcrl COMMAND --help                     more on a command"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

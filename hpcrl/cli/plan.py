@@ -1,0 +1,127 @@
+"""`hpcrl plan CONFIG`: everything that a run would be, before it is one."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import networkx
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
+from hpcrl.config.experiment import Experiment
+from hpcrl.dataflow.graph import topological_order
+from hpcrl.errors import ExitCode
+from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
+from hpcrl.placement.plan import CallPlan, Plan, make_plan
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser(
+        "plan", "Show what would be run: graph, meshes, layouts, workers and memory. Starts nothing."
+    )
+    parser.add_argument("config", type=str, help="a YAML file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    mine, overrides = separate(words, ("--json",))
+    if asks_for_help(mine):
+        print(help_with_settings(parser, mine, overrides))
+        return int(ExitCode.DONE)
+    given = parse(parser, mine)
+    experiment = read_experiment(given.config, overrides)
+    plan = make_plan(experiment)
+    roles = estimate_roles(plan, experiment)
+    if given.json:
+        print(_as_json(plan, experiment, roles))
+    else:
+        Console().print(render(plan, experiment, roles))
+    return int(ExitCode.DONE)
+
+
+def run_directory(experiment: Experiment) -> str:
+    return str(Path(experiment.run_root) / f"{experiment.name}-<time>")
+
+
+def _as_json(plan: Plan, experiment: Experiment, roles: Mapping[str, Memory]) -> str:
+    memory = [round(gib, 3) for gib in worker_memory_gib(plan, roles)]
+    shown = {"run_directory": run_directory(experiment), "memory_gib": memory, "plan": msgspec.to_builtins(plan)}
+    return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def render(plan: Plan, experiment: Experiment, roles: Mapping[str, Memory]) -> RenderableType:
+    """The plan for people."""
+    cluster = experiment.cluster
+    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+    head = Text.assemble(
+        (f"{plan.algorithm}", "bold"),
+        f" on {nodes} of {cluster.workers_per_node} workers ({cluster.type}), device {cluster.device}\n",
+        f"run directory {run_directory(experiment)}\n",
+    )
+    return Group(head, _calls(plan), Text(), _roles(plan, roles), Text(), _workers(plan, roles), Text(), _reading_aid())
+
+
+def _calls(plan: Plan) -> Table:
+    graph = plan.graph()
+    table = _table("call", "role", "kind", "workers", wide=("waits for", "makes"))
+    for name in topological_order(graph):
+        call = plan.call(name)
+        workers = _ranks(plan.role_of(name).ranks)
+        table.add_row(name, call.role, call.kind, workers, _waits_for(graph, name), _makes(call))
+    return table
+
+
+def _waits_for(graph: networkx.DiGraph, call: str) -> str:
+    """Whom a call waits for: within the step, or (in brackets) in an earlier one."""
+    edges = sorted(graph.in_edges(call, data="steps"), key=lambda edge: (edge[2], edge[0]))
+    return ", ".join(f"({before})" if steps else before for before, _, steps in edges) or "-"
+
+
+def _makes(call: CallPlan) -> str:
+    return ", ".join(call.outputs) or f"{call.role}'s parameters"
+
+
+def _roles(plan: Plan, roles: Mapping[str, Memory]) -> Table:
+    table = _table("role", "workers", "layout", "parameters", "gradients", "optimizer", "in a call")
+    for name, role in plan.roles.items():
+        memory = roles.get(name, Memory())
+        sizes = (memory.parameters, memory.gradients, memory.optimizer, memory.passing)
+        table.add_row(name, _ranks(role.ranks), role.layout, *map(_size, sizes))
+    return table
+
+
+def _workers(plan: Plan, roles: Mapping[str, Memory]) -> Table:
+    table = _table("worker", "node", "slot", "memory", wide=("roles",))
+    for worker, gib in zip(plan.workers, worker_memory_gib(plan, roles), strict=True):
+        held = ", ".join(name for name, role in plan.roles.items() if worker.rank in role.ranks)
+        table.add_row(str(worker.rank), str(worker.node), str(worker.slot), _size(gib * GIB), held)
+    return table
+
+
+def _reading_aid() -> Text:
+    return Text(
+        "Calls in brackets are of an earlier step. Memory is an estimate per worker, from shapes alone: "
+        "what a call takes comes on top of all roles there, for one call at a time.",
+        style="dim",
+    )
+
+
+def _table(*columns: str, wide: Sequence[str] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    for column in wide:
+        table.add_column(column)
+    return table
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
+
+
+def _size(bytes_: float) -> str:
+    if bytes_ == 0:
+        return "-"
+    return f"{bytes_ / GIB:.2f} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:.2f} MiB"

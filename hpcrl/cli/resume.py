@@ -1,0 +1,37 @@
+"""`hpcrl resume RUN`: go on with a run that ended early."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.errors import ExitCode
+from hpcrl.launch.submit import describe_recovery, resume
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser(
+        "resume",
+        "Go on with a run that ended early. Finished calls are read from disk, not made again; train steps after the "
+        "newest checkpoint are replayed.",
+    )
+    parser.add_argument("run", type=str, help="the run's directory")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be read, replayed and run; change nothing"
+    )
+    parser.add_argument("--detach", action="store_true", help="return at once")
+    parser.add_argument(
+        "--accept-changed",
+        nargs="+",
+        type=str,
+        default=[],
+        metavar="INPUT",
+        help="inputs that may differ from those the run began with; it is written down",
+    )
+    if asks_for_help(words):
+        print(parser.format_help())
+        return int(ExitCode.DONE)
+    given = parse(parser, words)
+    if given.dry_run:
+        print(describe_recovery(Path(given.run)))
+        return int(ExitCode.DONE)
+    return resume(Path(given.run), given.detach, tuple(given.accept_changed))
