@@ -58,6 +58,13 @@ class AlreadyPublishedError(InternalError):
         super().__init__(f"{path} is already published, and published files are never replaced")
 
 
+class DamagedFileError(InternalError):
+    """A file is missing, or is not what was published; resuming the run computes its content again."""
+
+    def __init__(self, damage: str) -> None:
+        super().__init__(f"{damage}. Resume the run: what was in it is computed again.")
+
+
 def no_fault(_point: str) -> None:
     """Outside tests nothing happens at a fault point."""
 
@@ -77,8 +84,8 @@ class Files:
         return self.publish_chunks(path, [data], point)
 
     def publish_chunks(self, path: Path, chunks: Sequence[bytes | memoryview], point: str) -> FileRef:
-        """As `publish`, for content in several buffers; none of them is copied."""
-        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        """As `publish`, for content in several buffers of bytes; none of them is copied."""
+        size = sum(len(chunk) for chunk in chunks)
         with self._naming_full_disk(path, size), self._temporary(path) as temporary:
             crc32 = self._write(temporary, chunks, f"{point}.write")
             self.fault(f"{point}.synced")
@@ -174,6 +181,16 @@ class Files:
         """The whole content. FileNotFoundError where it is missing."""
         return b"".join(self._pieces(path))
 
+    def read_verified(self, ref: FileRef) -> bytes:
+        """The content as it was published. DamagedFileError where it is anything else."""
+        try:
+            data = self.read(self.path(ref))
+        except OSError as error:
+            raise DamagedFileError(_unreadable(ref, error)) from error
+        if damage := _difference(ref, len(data), zlib.crc32(data)):
+            raise DamagedFileError(damage)
+        return data
+
     def damage(self, ref: FileRef) -> str | None:
         """What is wrong with a file, by size and CRC; None if nothing is."""
         size = crc32 = 0
@@ -182,12 +199,8 @@ class Files:
                 size += len(piece)
                 crc32 = zlib.crc32(piece, crc32)
         except OSError as error:
-            return f"{ref.name}: {'missing' if error.errno == errno.ENOENT else error.strerror}"
-        if size != ref.size:
-            return f"{ref.name}: {size} bytes, {ref.size} expected"
-        if crc32 != ref.crc32:
-            return f"{ref.name}: CRC {crc32:08x}, {ref.crc32:08x} expected"
-        return None
+            return _unreadable(ref, error)
+        return _difference(ref, size, crc32)
 
     def listing(self, path: Path) -> list[str]:
         """The names in a directory, sorted; none if it does not exist."""
@@ -234,9 +247,8 @@ class Files:
             os.fchmod(descriptor, FILE_MODE)
             self.fault(point)
             for chunk in chunks:
-                flat = memoryview(chunk).cast("B")
-                for start in range(0, flat.nbytes, PIECE_BYTES):
-                    piece = flat[start : start + PIECE_BYTES]
+                for start in range(0, len(chunk), PIECE_BYTES):
+                    piece = memoryview(chunk)[start : start + PIECE_BYTES]
                     crc32 = zlib.crc32(piece, crc32)
                     _write_all(descriptor, piece)
                     self.fault(point)
@@ -328,6 +340,19 @@ def sync_directory(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def _unreadable(ref: FileRef, error: OSError) -> str:
+    return f"{ref.name} is missing" if error.errno == errno.ENOENT else f"{ref.name} cannot be read: {error.strerror}"
+
+
+def _difference(ref: FileRef, size: int, crc32: int) -> str | None:
+    """How a file differs from what was published."""
+    if size != ref.size:
+        return f"{ref.name} has {size} bytes, {ref.size} were published"
+    if crc32 != ref.crc32:
+        return f"{ref.name} has CRC {crc32:08x}, it was published with {ref.crc32:08x}"
+    return None
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

@@ -6,8 +6,7 @@ which of them are believed.
 
 import json
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +140,6 @@ _TAIL = b"}\n"
 _EVENT_START = len(_HEAD) + 8 + len(_MIDDLE)
 
 
-@dataclass(frozen=True)
-class Parsed:
-    """The events of a journal's longest valid prefix, its length in bytes, and what ended it if not the end."""
-
-    events: tuple[Event, ...]
-    size: int
-    damage: str | None
-
-
 class Journal:
     """The journal of one attempt while it is being written, by one thread of one process."""
 
@@ -191,17 +181,15 @@ def decode_line(line: bytes) -> Event | None:
         return None
 
 
-def parse(data: bytes) -> Parsed:
-    """Read a journal up to its first bad line. A last line without its newline was never finished and is no damage."""
-    events: list[Event] = []
-    size = 0
-    while (end := data.find(b"\n", size) + 1) > 0:
-        event = decode_line(data[size:end])
-        if event is None:
-            return Parsed(tuple(events), size, f"line {len(events) + 1} (byte {size}) is damaged")
-        events.append(event)
-        size = end
-    return Parsed(tuple(events), size, None)
+def parse(data: bytes) -> Iterator[tuple[int, Event | None]]:
+    """The lines of a journal: where each ends, and its event or None where it is damaged.
+
+    A last line without its newline was never finished; it is not a line.
+    """
+    start = 0
+    while (end := data.find(b"\n", start) + 1) > 0:
+        yield end, decode_line(data[start:end])
+        start = end
 
 
 def _decode(payload: bytes) -> Event:

@@ -304,7 +304,7 @@ class RunDirectory:
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
                 raise InternalError(
                     f"{self.key_json} has owner {status.st_uid} and mode {mode:04o}; the key must be a plain file "
-                    f"of user {os.geteuid()} that nobody else can read. chmod 600 it; if others read it, submit a new run."
+                    f"of user {os.geteuid()} that nobody else can read. chmod 600 it, or submit anew if others read it."
                 )
             return _decode(file.read(), KeyPair, self.key_json)
 

@@ -1,0 +1,118 @@
+"""Checkpoints on disk: one safetensors file per shard, and a manifest that says which files make a cut.
+
+Knows arrays, JSON state and files; knows neither torch nor what a role is. bf16 is never stored: state has fp32 masters.
+"""
+
+import json
+import struct
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+
+from hpcrl.durable.files import DamagedFileError, FileRef, Files
+
+_DTYPES: Mapping[str, str] = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "float16": "F16",
+    "uint32": "U32",
+    "int32": "I32",
+    "float32": "F32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+}
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`MANIFEST.json`, published after all shards: each role as it was right after its last change in `step`.
+
+    `roles` maps a trained role to its shards in rank order; they lie in the manifest's own directory. `epoch` and
+    `cursor` are where the data stood once the step's batch was taken, as in `Opened`.
+    """
+
+    step: int
+    attempt: int
+    roles: dict[str, tuple[FileRef, ...]]
+    epoch: int
+    cursor: int
+
+
+def write_shard(
+    files: Files, folder: Path, role: str, rank: int, arrays: Mapping[str, np.ndarray], state: Mapping[str, Any]
+) -> FileRef:
+    """Publish the shard of one rank (its index among the role's). The arrays are written as they lie, without a copy.
+
+    `state` must be JSON; floats in it keep every bit. ValueError for a dtype that safetensors or numpy lacks.
+    """
+    # Larger items first, so that every array is aligned when the file is mapped.
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    flat = {name: _little_endian(arrays[name]) for name in names}
+    header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
+    start = 0
+    for name, array in flat.items():
+        end = start + array.nbytes
+        shape = list(arrays[name].shape)
+        header[name] = {"dtype": _dtype(name, array), "shape": shape, "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    arrays_as_bytes = [memoryview(array.reshape(-1).view(np.uint8)) for array in flat.values()]
+    chunks = [struct.pack("<Q", len(text)) + text, *arrays_as_bytes]
+    return files.publish_chunks(folder / f"{role}.r{rank:03d}.safetensors", chunks, "shard")
+
+
+def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays, writable, and the state. Verifies no CRC: recovery has done that before it named the file."""
+    with safe_open(path, framework="numpy") as file:
+        names = file.keys()
+        return {name: file.get_tensor(name) for name in names}, json.loads(file.metadata()["state"])
+
+
+def write_manifest(files: Files, path: Path, manifest: Manifest) -> FileRef:
+    """Publish a cut whose shards are all published in the directory of `path`."""
+    strangers = [ref.name for refs in manifest.roles.values() for ref in refs if files.path(ref).parent != path.parent]
+    if strangers:
+        raise ValueError(f"shards lie beside their manifest in {path.parent}, but {strangers[0]} does not")
+    return files.publish(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1), "manifest")
+
+
+def read_manifest(files: Files, ref: FileRef) -> Manifest:
+    """The manifest, with its shards named where it now lies. DamagedFileError if it is not what was published."""
+    data = files.read_verified(ref)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise DamagedFileError(f"{ref.name}: {error}") from error
+    folder = files.path(ref).parent
+    roles = {role: tuple(_moved(files, shard, folder) for shard in shards) for role, shards in manifest.roles.items()}
+    return msgspec.structs.replace(manifest, roles=roles)
+
+
+def checkpoint_damage(files: Files, manifest: Manifest, trained_roles: Collection[str]) -> list[str]:
+    """What makes a cut unusable: trained roles that it lacks, shards that are missing or not whole."""
+    missing = [f"step {manifest.step} has no {role}" for role in sorted(set(trained_roles) - manifest.roles.keys())]
+    damage = [files.damage(shard) for shards in manifest.roles.values() for shard in shards]
+    return missing + [text for text in damage if text is not None]
+
+
+def _moved(files: Files, shard: FileRef, folder: Path) -> FileRef:
+    return msgspec.structs.replace(shard, name=files.name(folder / Path(shard.name).name))
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    """The array as safetensors wants its bytes; itself where it lies like that."""
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+
+
+def _dtype(name: str, array: np.ndarray) -> str:
+    if array.dtype.name not in _DTYPES:
+        raise ValueError(f"array {name!r} has dtype {array.dtype}; a shard holds {', '.join(_DTYPES)}")
+    return _DTYPES[array.dtype.name]
