@@ -56,6 +56,12 @@ class StoppedError(HpcrlError):
     exit_code = ExitCode.REQUEUE
 
 
+class PeerLostError(HpcrlError):
+    """A collective or a connection broke because another worker is gone; the membership is to change."""
+
+    exit_code = ExitCode.REQUEUE
+
+
 class NoProgressError(HpcrlError):
     """Three attempts in a row have written no new journal line."""
 

@@ -6,7 +6,7 @@ last of its sender, or which is not an envelope, is dropped and counted. Knows n
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,7 +32,10 @@ class RunKey:
 
 
 class Gatekeeper:
-    """Answers ZeroMQ's authentication requests of one context: lets in holders of the run's key and nobody else."""
+    """Answers ZeroMQ's authentication requests of one context: lets in holders of the run's key and nobody else.
+
+    Its thread and socket end with the context (`Context.term`).
+    """
 
     def __init__(self, context: zmq.Context, key: RunKey) -> None:
         self.refused = 0
@@ -47,7 +50,8 @@ class Gatekeeper:
         while True:
             try:
                 version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
-            except zmq.ZMQError:
+            except zmq.ContextTerminated:
+                self._socket.close(0)
                 return
             welcome = mechanism == b"CURVE" and credentials == [self._allowed]
             if not welcome:
@@ -93,11 +97,10 @@ class Hub:
         port = self.socket.bind_to_random_port("tcp://*" if host != "127.0.0.1" else f"tcp://{host}")
         self.address = f"tcp://{host}:{port}"
 
-    def receive(self) -> tuple[bytes, Envelope, list[bytes]] | None:
-        """The next frame: (where it came from, envelope, raw frames); None when it was refused. Raises zmq.Again."""
-        identity, frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
-        envelope = self.incoming.accept(frame)
-        return None if envelope is None else (identity, envelope, raw)
+    def receive(self) -> list[tuple[bytes, Envelope, list[bytes]]]:
+        """All that has come and is accepted: (where it came from, envelope, raw frames)."""
+        frames = [(identity, self.incoming.accept(frame), raw) for identity, frame, *raw in _waiting(self.socket)]
+        return [(identity, envelope, raw) for identity, envelope, raw in frames if envelope is not None]
 
     def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
         self._seq += 1
@@ -122,11 +125,10 @@ class Link:
         self.socket.reconnect_ivl_max = 1000
         self.socket.connect(address)
 
-    def receive(self) -> tuple[Envelope, list[bytes]] | None:
-        """The next frame, or None when it was refused. Raises zmq.Again when there is none."""
-        frame, *raw = self.socket.recv_multipart(zmq.NOBLOCK)
-        envelope = self.incoming.accept(frame)
-        return None if envelope is None else (envelope, raw)
+    def receive(self) -> list[tuple[Envelope, list[bytes]]]:
+        """All that has come and is accepted: (envelope, raw frames)."""
+        frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket)]
+        return [(envelope, raw) for envelope, raw in frames if envelope is not None]
 
     def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
         self._seq += 1
@@ -135,3 +137,12 @@ class Link:
     def close(self, linger_ms: int = 1000) -> None:
         """Close, giving what was sent last some time to leave."""
         self.socket.close(linger_ms)
+
+
+def _waiting(socket: zmq.Socket) -> Iterator[list[bytes]]:
+    """The multipart messages that are there now."""
+    while True:
+        try:
+            yield socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return

@@ -1,0 +1,34 @@
+"""What every job of a run executes, whoever started it: takes paths and numbers only, reads the rest from the run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.launch.processes import limit_threads
+
+
+def no_fault(_point: str) -> None:
+    """Where a test would kill the process or fill the disk, nothing happens."""
+
+
+def main(
+    process: str, run_dir: str, submission: str, node: int, threads: int, fault: Callable[[str], None] = no_fault
+) -> int:
+    """Be the master, or the agent of node `node`; returns the exit code. Heavy imports come after the threads are set."""
+    fault("as master" if process == "master" else f"as agent-{node}")
+    limit_threads(threads)
+    try:
+        if process == "master":
+            from hpcrl.workers.master import run_master
+
+            return int(run_master(Path(run_dir), submission, fault))
+        from hpcrl.launch.agent import run_agent
+
+        return int(run_agent(Path(run_dir), node, submission, fault))
+    except HpcrlError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return int(error.exit_code)
+    except OSError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return int(ExitCode.INTERNAL)

@@ -1,0 +1,70 @@
+"""Start the jobs of a run on this machine, through submitit's local executor, in a session of their own.
+
+Run as `python -m hpcrl.launch.local RUN SUBMISSION`: the jobs must outlive the terminal that submitted them and must not
+see its Ctrl-C, and submitit starts them as children of whoever calls it. Prints the process ids as JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import submitit
+
+from hpcrl.config.experiment import from_dict
+from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.launch.entry import main as entry
+from hpcrl.launch.processes import kill_group
+
+A_YEAR_MIN = 60 * 24 * 365
+
+
+def start_local(run: RunDirectory, submission: str) -> dict[str, int]:
+    """Start all jobs of a submission; returns name → process id of its submitit controller."""
+    command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), submission]
+    done = subprocess.run(command, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def submit_jobs(run: RunDirectory, submission: str) -> dict[str, int]:
+    """In the session of the jobs, whose process group they share: `group` is among what is returned."""
+    experiment = from_dict(run.read_run().experiment)
+    cluster = experiment.cluster
+    executor = submitit.AutoExecutor(folder=run.submitit_folder(submission), cluster="local")
+    jobs = {"group": os.getpgrp()}
+    for name in ("master", *(f"agent-{node}" for node in range(cluster.nodes))):
+        process, _, node = name.partition("-")
+        gpus = cluster.workers_per_node if process == "agent" and Path("/dev/nvidia0").exists() else 0
+        executor.update_parameters(timeout_min=A_YEAR_MIN, name=f"hpcrl-{name}", gpus_per_node=gpus)
+        job = executor.submit(entry, process, str(run.root), submission, int(node or 0), cluster.threads_per_worker)
+        jobs[name] = int(job.job_id)
+    return jobs
+
+
+def living_jobs(run: RunDirectory, submission: Submission) -> list[str]:
+    """Names of the jobs of a submission that still have a process on this machine."""
+    folder = str(run.submitit_folder(submission.nonce)).encode()
+    return [
+        name
+        for name, pid in submission.jobs.items()
+        if name != "group" and folder in _command_line(int(pid)).split(b"\0")
+    ]
+
+
+def end_leftovers(run: RunDirectory, submission: Submission) -> None:
+    """SIGKILL what is left of a submission's jobs; workers die with their agents."""
+    if living_jobs(run, submission):
+        kill_group(int(submission.jobs["group"]))
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    print(json.dumps(submit_jobs(RunDirectory(Path(sys.argv[1])), sys.argv[2])), flush=True)

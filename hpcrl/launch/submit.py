@@ -1,0 +1,150 @@
+"""Submit, resume and stop a run: makes the run directory, starts its jobs, and waits with the user.
+
+Everything that can be refused is refused before anything is made. After that the run belongs to its jobs: this process
+only watches, and may go at any time.
+"""
+
+import secrets
+import signal
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+from hpcrl.config.experiment import Experiment, from_dict, to_dict
+from hpcrl.data.datasets import fingerprints
+from hpcrl.durable.recovery import describe_next_attempt
+from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
+from hpcrl.errors import ConfigurationError, DataError, ExitCode
+from hpcrl.inspect.progress import Progress
+from hpcrl.launch.local import end_leftovers, living_jobs, start_local
+from hpcrl.placement.plan import make_plan
+from hpcrl.workers.channel import RunKey
+from hpcrl.workers.control import Order, give_order
+
+WATCH_S = 0.2
+
+
+def submit(experiment: Experiment, run_dir: Path | None, detach: bool) -> int:
+    """Make a run directory and start its jobs; wait for the end unless detached. Returns the exit code."""
+    inputs = fingerprints(experiment)
+    key = RunKey.generate()
+    run = RunDirectory.create(
+        run_dir or Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}",
+        experiment=to_dict(experiment),
+        host=make_plan(experiment).host,
+        key=KeyPair(key.public.decode(), key.secret.decode()),
+        inputs=inputs,
+    )
+    return _start(run, experiment, detach)
+
+
+def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) -> int:
+    """Go on with a run that was interrupted, from what it had finished."""
+    run = RunDirectory.open(run_dir)
+    record = run.read_run()
+    experiment = from_dict(record.experiment)
+    verdict = newest_verdict(run)
+    if verdict is not None and verdict.state == "done":
+        print(f"{run.root} is done: {verdict.reason}.")
+        return int(ExitCode.DONE)
+    changed = set(changed_inputs(record.inputs, fingerprints(experiment))) - set(accept_changed)
+    if changed:
+        raise DataError(
+            f"{', '.join(sorted(changed))} changed since {run.root} was submitted, so that resuming would give other numbers. "
+            f"Put it back, or accept it with --accept-changed {' '.join(sorted(changed))}."
+        )
+    for old in run.submissions():
+        if "master" in living_jobs(run, old):
+            raise ConfigurationError([f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."])
+        end_leftovers(run, old)
+    return _start(run, experiment, detach)
+
+
+def describe_recovery(run_dir: Path) -> str:
+    """What `resume` would read, replay and run; changes nothing."""
+    run = RunDirectory.open(run_dir)
+    return describe_next_attempt(run, make_plan(from_dict(run.read_run().experiment)))
+
+
+def stop(run_dir: Path, now: bool) -> int:
+    """Ask a running master to let calls in flight finish (or not) and end; waits until it has."""
+    run = RunDirectory.open(run_dir)
+    running = [submission for submission in run.submissions() if living_jobs(run, submission)]
+    if not running:
+        print(f"nothing of {run.root} is running here.")
+        return int(ExitCode.DONE)
+    for submission in running:
+        give_order(run, Order("stop" if now else "drain", submission.nonce))
+    while any(living_jobs(run, submission) for submission in running):
+        time.sleep(WATCH_S)
+    print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
+    return int(ExitCode.DONE)
+
+
+def newest_verdict(run: RunDirectory) -> Verdict | None:
+    """Of the newest attempt, if it has ended."""
+    number = run.newest_attempt()
+    return None if number is None else run.read_verdict(number)
+
+
+def _start(run: RunDirectory, experiment: Experiment, detach: bool) -> int:
+    nonce = secrets.token_hex(8)
+    run.record_submission(nonce, start_local(run, nonce))
+    if detach:
+        print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
+        return int(ExitCode.DONE)
+    submission = next(found for found in run.submissions() if found.nonce == nonce)
+    _watch(run, experiment, submission)
+    return _conclude(run, submission)
+
+
+def _watch(run: RunDirectory, experiment: Experiment, submission: Submission) -> None:
+    """Show progress until the jobs have ended. Ctrl-C once drains the run, twice stops it now."""
+    interrupts: list[int] = []
+
+    def interrupted(number: int, _frame: FrameType | None) -> None:
+        interrupts.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    obeyed = 0
+    try:
+        with Progress(run, experiment) as progress:
+            while living := living_jobs(run, submission):
+                if len(interrupts) > obeyed:
+                    obeyed = len(interrupts)
+                    give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
+                    progress.note("finishing the calls in flight; Ctrl-C again stops now" if obeyed == 1 else "stopping")
+                if "master" not in living and _verdict_of(run, submission) is None:
+                    end_leftovers(run, submission)
+                progress.update()
+                time.sleep(WATCH_S)
+            progress.update()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _verdict_of(run: RunDirectory, submission: Submission) -> Verdict | None:
+    number = run.newest_attempt_of(submission.nonce)
+    return None if number is None else run.read_verdict(number)
+
+
+def _conclude(run: RunDirectory, submission: Submission) -> int:
+    """Say how it ended and what to do next."""
+    verdict = _verdict_of(run, submission)
+    if verdict is None:
+        print(
+            f"The master of {run.root} ended without a verdict (killed?). Nothing that was finished is lost:\n"
+            f"  hpcrl resume {run.root}\n  hpcrl logs {run.root}",
+            file=sys.stderr,
+        )
+        return int(ExitCode.REQUEUE)
+    if verdict.exit_code == ExitCode.DONE:
+        print(f"{run.root} is done: {verdict.reason}.")
+        return int(ExitCode.DONE)
+    print(f"{run.root}: {verdict.state}: {verdict.reason}", file=sys.stderr)
+    if verdict.traceback:
+        print(verdict.traceback, file=sys.stderr)
+    print(f"  hpcrl resume {run.root}\n  hpcrl logs {run.root}", file=sys.stderr)
+    return verdict.exit_code

@@ -1,0 +1,57 @@
+"""Orders to a running master from other processes: files `control/<nonce>.json`, read once each."""
+
+import secrets
+import time
+from typing import Literal
+
+import msgspec
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.logs import EventLog
+
+POLL_S = 0.2
+
+
+class Order(msgspec.Struct, frozen=True):
+    """`hpcrl stop`, Ctrl-C or a script → master. A drain lets calls in flight finish; `now` does not."""
+
+    command: Literal["pause", "continue", "drain", "stop"]
+    submission: str
+
+
+def give_order(run: RunDirectory, order: Order) -> None:
+    """From any process that can write the run directory."""
+    path = run.control / f"{secrets.token_hex(8)}.json"
+    run.files.publish(path, msgspec.json.encode(order), "control")
+
+
+class Control:
+    """What this submission has been ordered; older submissions' orders are not for it."""
+
+    def __init__(self, run: RunDirectory, submission: str) -> None:
+        self._run = run
+        self._submission = submission
+        self._seen: set[str] = set()
+        self._next = 0.0
+        self.paused = False
+        self.stop: Literal["", "drain", "now"] = ""
+
+    def poll(self, log: EventLog) -> None:
+        """Read new orders; at most every `POLL_S`."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + POLL_S
+        for name in self._run.files.listing(self._run.control):
+            if name.startswith(".") or not name.endswith(".json") or name in self._seen:
+                continue
+            self._seen.add(name)
+            order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Order)
+            if order.submission == self._submission:
+                log.event("order", command=order.command, nonce=name)
+                self._obey(order)
+
+    def _obey(self, order: Order) -> None:
+        if order.command in ("pause", "continue"):
+            self.paused = order.command == "pause"
+        else:
+            self.stop = "now" if order.command == "stop" else (self.stop or "drain")

@@ -1,0 +1,332 @@
+"""The master: finds the agents, begins attempts, keeps the calls going, and says how the run ended.
+
+Owns membership, the sockets and the verdict; `execution` owns the order of calls and what is durable. An attempt ends
+when the run is done, somebody is lost, code raised, or it was told to go; after a loss the next attempt begins here.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import zmq
+
+from hpcrl.config.experiment import from_dict
+from hpcrl.durable.files import Files
+from hpcrl.durable.recovery import attempts_without_progress
+from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.workers.signals import Signals
+from hpcrl.logs import EventLog
+from hpcrl.nameresolve.filesystem import FilesystemStore
+from hpcrl.nameresolve.rendezvous import NodeRecord, Roster, announced, publish_roster
+from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.workers.attempt import AttemptFiles, begin_attempt
+from hpcrl.workers.channel import Hub, RunKey
+from hpcrl.workers.control import Control
+from hpcrl.workers.execution import Execution
+from hpcrl.workers.members import Members
+from hpcrl.workers.messages import (
+    AgentHello,
+    Beat,
+    Begin,
+    Exported,
+    Failed,
+    Finish,
+    Message,
+    NodeDraining,
+    Reply,
+    ShardWritten,
+    Spilled,
+    StartWorkers,
+    Syn,
+    WorkerExited,
+    WorkerHello,
+    WorkerReady,
+)
+
+TICK_MS = 50
+SETTLE_S = 0.5
+FRUITLESS_ATTEMPTS = 3
+"""How long to collect failures before deciding which was first: one death makes its peers fail too."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended. `lost` begins another attempt; all others end this submission."""
+
+    state: Literal["done", "lost", "stopped", "preempted", "failed", "superseded"]
+    exit_code: ExitCode
+    reason: str
+    failure: Failed | None = None
+
+
+class SupersededError(HpcrlError):
+    """A newer attempt has adopted what this one wrote; nothing that this one does counts any more."""
+
+    exit_code = ExitCode.REQUEUE
+
+
+def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> ExitCode:
+    """The master's process, from its first line to its exit code."""
+    signals = Signals()
+    try:
+        fault("master.start")
+        return Master(RunDirectory(run_dir), submission, signals, fault).serve_run()
+    finally:
+        signals.close()
+
+
+class Master:
+    """One submission's master."""
+
+    def __init__(
+        self, run: RunDirectory, submission: str, signals: Signals, fault: Callable[[str], None], host: str = "127.0.0.1"
+    ) -> None:
+        self._run = run
+        self._submission = submission
+        self._signals = signals
+        self._fault = fault
+        self._files = Files(fault)
+        self._experiment = from_dict(run.read_run().experiment)
+        self._cluster = self._experiment.cluster
+        self._plan: Plan = make_plan(self._experiment)
+        self._ranks = tuple(worker.rank for worker in self._plan.workers)
+        key = run.read_key()
+        self._context = zmq.Context(io_threads=1)
+        self._gatekeeper = None
+        self._key = RunKey(key.public.encode(), key.secret.encode())
+        self._hub = self._open_hub(host)
+        self._members = Members(self._cluster.lost_after_s)
+        self._control = Control(run)
+        self._poller = zmq.Poller()
+        for source in (self._hub.socket, signals.fileno()):
+            self._poller.register(source, zmq.POLLIN)
+        self._last_loop = time.monotonic()
+        self._next_beat = 0.0
+
+    def serve_run(self) -> ExitCode:
+        """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
+        while True:
+            if attempts_without_progress(self._run) >= FRUITLESS_ATTEMPTS:
+                reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
+                return self._leave(None, Ending("failed", ExitCode.NEVER_REQUEUE, reason))
+            self._members.new_attempt()
+            attempt = begin_attempt(self._run, self._files, self._plan, self._experiment, self._submission)
+            ending = self._guarded(attempt)
+            attempt.close(ending.state)
+            if ending.state != "lost":
+                return self._leave(attempt, ending)
+
+    def _guarded(self, attempt: AttemptFiles) -> Ending:
+        try:
+            return self._attempt(attempt)
+        except SupersededError as error:
+            return Ending("superseded", error.exit_code, str(error))
+        except HpcrlError as error:
+            return Ending("failed", error.exit_code, str(error))
+
+    def _leave(self, attempt: AttemptFiles | None, ending: Ending) -> ExitCode:
+        """Tell everybody, write the verdict, close the sockets."""
+        for member in (*self._members.workers.values(), *self._members.agents.values()):
+            self._hub.send(member.identity, Finish(int(ending.exit_code)))
+        number = self._run.newest_attempt() if attempt is None else attempt.number
+        failure = ending.failure
+        verdict = Verdict(
+            attempt=-1 if number is None else number,
+            state=ending.state,
+            exit_code=int(ending.exit_code),
+            reason=ending.reason,
+            worker=None if failure is None else f"worker-{failure.rank}",
+            call=None if failure is None else failure.what,
+            traceback=None if failure is None else failure.traceback,
+            time=time.time(),
+        )
+        if number is not None:
+            self._files.publish_verdict(self._run, number, verdict)
+        self._hub.socket.close(1000)
+        self._context.term()
+        return ending.exit_code
+
+    # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _attempt(self, attempt: AttemptFiles) -> Ending:
+        log = attempt.events
+        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe())
+        ending = self._assemble(attempt) or self._start_workers(attempt)
+        if ending is not None:
+            return ending
+        execution = Execution(attempt, self._plan, self._experiment, self._send)
+        while True:
+            self._loop(log, execution)
+            execution.advance()
+            ending = self._ending(attempt, execution)
+            if ending is not None:
+                log.event("ending", state=ending.state, reason=ending.reason)
+                return ending
+
+    def _assemble(self, attempt: AttemptFiles) -> Ending | None:
+        """Wait until every node has an agent that is connected to this master."""
+        store = FilesystemStore(self._run.rendezvous(attempt.number))
+        first = not self._members.agents
+        patience_s = self._cluster.start_timeout_s if first else self._cluster.replace_timeout_s
+        deadline = time.monotonic() + patience_s
+        rostered = False
+        while missing := self._members.missing_nodes(self._cluster.nodes):
+            if time.monotonic() > deadline:
+                came = self._cluster.nodes - len(missing)
+                reason = (
+                    f"{came} of {self._cluster.nodes} nodes came within {patience_s:g} s; missing: {missing}. "
+                    f"Resume with `hpcrl resume {self._run.root}`, or raise cluster."
+                    f"{'start' if first else 'replace'}_timeout_s."
+                )
+                return Ending("preempted", ExitCode.REQUEUE, reason)
+            if told := self._told_to_go():
+                return told
+            if not rostered:
+                records = announced(store)
+                if {record.node for record in records} >= set(missing):
+                    publish_roster(store, Roster(attempt.number, self._hub.address, list(records)))
+                    rostered = True
+                    attempt.events.event("rostered", nodes=[record.node for record in records])
+            self._loop(attempt.events, None)
+        return None
+
+    def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
+        """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
+        deadline = time.monotonic() + self._cluster.start_timeout_s
+        for node, agent in self._members.agents.items():
+            ranks = tuple(worker.rank for worker in self._plan.workers if worker.node == node)
+            self._hub.send(agent.identity, StartWorkers(attempt.number, ranks))
+        introduced = False
+        while not self._members.all_ready(self._ranks):
+            self._loop(attempt.events, None)
+            if ending := self._broken() or self._told_to_go():
+                return ending
+            if not introduced and self._members.all_connected(self._ranks):
+                hellos = [self._members.hellos[rank] for rank in self._ranks]
+                begin = Begin(
+                    tuple(hello.address for hello in hellos),
+                    tuple(hello.prepared for hello in hellos),
+                    attempt.checkpoint_shards(),
+                )
+                for rank in self._ranks:
+                    self._send(rank, begin)
+                introduced = True
+            if time.monotonic() > deadline:
+                late = [rank for rank in self._ranks if rank not in self._members.ready]
+                reason = f"workers {late} were not ready within cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
+                return Ending("preempted", ExitCode.REQUEUE, reason)
+        attempt.events.event("ready", workers=len(self._ranks))
+        return None
+
+    def _ending(self, attempt: AttemptFiles, execution: Execution) -> Ending | None:
+        if execution.finished:
+            return Ending("done", ExitCode.DONE, execution.why_finished)
+        if broken := self._broken():
+            return broken
+        if self._members.draining or self._signals.caught or self._control.stop:
+            execution.drain()
+            if execution.idle or execution.draining_s > self._grace_s():
+                execution.record_stop(self._why_go())
+                return self._told_to_go()
+        execution.paused = self._control.paused
+        return None
+
+    def _grace_s(self) -> float:
+        return 0.0 if self._control.stop == "now" else self._cluster.grace_s
+
+    def _why_go(self) -> str:
+        asked = f"asked to by `hpcrl stop` ({self._control.stop})" if self._control.stop else ""
+        got = f"the master got {self._signals.caught}" if self._signals.caught else ""
+        return asked or got or self._members.draining
+
+    def _told_to_go(self) -> Ending | None:
+        """The ending that was asked for: by a user (never requeued) or by the system (requeue)."""
+        why = self._why_go()
+        if not why:
+            return None
+        if self._control.stop:
+            return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
+        return Ending("preempted", ExitCode.REQUEUE, why)
+
+    def _broken(self) -> Ending | None:
+        """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
+        members = self._members
+        if not members.losses and not members.failures:
+            return None
+        first = min([loss.time for loss in members.losses] + [failure.time for failure in members.failures])
+        raised = [failure for failure in members.failures if failure.exit_code != ExitCode.REQUEUE]
+        if time.time() - first < SETTLE_S and not members.losses:
+            return None
+        if members.losses:
+            loss = min(members.losses, key=lambda loss: loss.time)
+            return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
+        if raised:
+            failure = min(raised, key=lambda failure: failure.time)
+            reason = f"worker-{failure.rank}, {failure.what}: {failure.error}"
+            return Ending("failed", ExitCode(failure.exit_code), reason, failure)
+        failure = min(members.failures, key=lambda failure: failure.time)
+        return Ending("lost", ExitCode.REQUEUE, f"worker-{failure.rank}, {failure.what}: {failure.error}")
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _loop(self, log: EventLog, execution: Execution | None) -> None:
+        """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
+        self._beat()
+        self._poller.poll(TICK_MS)
+        if time.monotonic() - self._last_loop > self._cluster.lost_after_s / 2:
+            self._after_freeze()
+        self._last_loop = time.monotonic()
+        self._signals.quiet()
+        for identity, envelope, _raw in self._hub.receive():
+            self._hear(identity, envelope.body, log, execution)
+        self._members.find_silent()
+        self._control.poll(log)
+
+    def _after_freeze(self) -> None:
+        """This process slept: nobody is to be blamed for the silence, and somebody may have taken the run over."""
+        for member in (*self._members.agents.values(), *self._members.workers.values()):
+            member.heard = time.monotonic()
+
+    def _hear(self, identity: bytes, body: Message, log: EventLog, execution: Execution | None) -> None:
+        self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
+        if isinstance(body, Beat):
+            return
+        if isinstance(body, Syn | Reply | Spilled | ShardWritten | Exported):
+            if execution is not None and self._current(identity):
+                execution.hear(body)
+        elif isinstance(body, WorkerHello):
+            if body.attempt == self._run.newest_attempt():
+                self._members.worker(identity, body)
+        elif isinstance(body, WorkerReady):
+            if self._current(identity):
+                self._members.ready.add(body.rank)
+        elif isinstance(body, AgentHello):
+            self._members.agent(identity, body)
+            log.event("node", node=body.node, host=body.host, pid=body.pid)
+        elif isinstance(body, WorkerExited):
+            log.event("worker ended", rank=body.rank, how=body.how, log=body.log)
+            if body.attempt == self._run.newest_attempt():
+                self._members.exited(body)
+        elif isinstance(body, Failed):
+            log.event("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
+            if self._current(identity):
+                self._members.failures.append(body)
+        elif isinstance(body, NodeDraining):
+            log.event("draining", node=body.node, why=body.why)
+            self._members.draining = f"node {body.node} is to go: {body.why}"
+
+    def _current(self, identity: bytes) -> bool:
+        """Whether a worker of this attempt speaks; what a late one of an older attempt says is not heard."""
+        return any(member.identity == identity for member in self._members.workers.values())
+
+    def _beat(self) -> None:
+        if time.monotonic() < self._next_beat:
+            return
+        self._next_beat = time.monotonic() + self._cluster.heartbeat_s
+        for member in (*self._members.agents.values(), *self._members.workers.values()):
+            self._hub.send(member.identity, Beat())
+
+    def _send(self, rank: int, body: Message) -> None:
+        self._hub.send(self._members.workers[rank].identity, body)

@@ -1,0 +1,175 @@
+"""The smallest roles there are: vectors in numpy. They try a cluster's plumbing in seconds and prove the runtime in tests.
+
+A trained role is a vector `w` with a momentum. `generate` adds seeded noise to w, inferences are fixed functions of
+rows, `train_step` moves w towards the mean of its minibatch: a stand-in for a model whose arithmetic is exact to check.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcrl.config.experiment import ToyExperiment, from_dict
+from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import PeerLostError
+from hpcrl.placement.plan import RolePlan
+from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
+
+
+class Exchange:
+    """All-to-all of small byte strings between the ranks of the run, over authenticated local sockets."""
+
+    def __init__(self, rank: int, secret: bytes) -> None:
+        self._rank = rank
+        self._secret = secret
+        self._listener = Listener(("127.0.0.1", 0), authkey=secret)
+        self._peers: dict[int, Connection] = {}
+
+    @property
+    def address(self) -> str:
+        host, port = self._listener.address
+        return f"{host}:{port}"
+
+    def connect(self, addresses: Sequence[str]) -> None:
+        """Every lower rank listens to every higher one."""
+        for peer, address in enumerate(addresses[: self._rank]):
+            host, port = address.split(":")
+            self._peers[peer] = Client((host, int(port)), authkey=self._secret)
+            self._peers[peer].send_bytes(str(self._rank).encode())
+        for _ in addresses[self._rank + 1 :]:
+            connection = self._listener.accept()
+            self._peers[int(connection.recv_bytes())] = connection
+
+    def sum(self, mine: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+        """The sum of everybody's array, added in rank order."""
+        total = np.zeros_like(mine)
+        try:
+            for peer in ranks:
+                if peer != self._rank:
+                    self._peers[peer].send_bytes(mine.tobytes())
+            for peer in ranks:
+                theirs = mine if peer == self._rank else np.frombuffer(self._peers[peer].recv_bytes(), mine.dtype)
+                total += theirs.reshape(mine.shape)
+        except (EOFError, OSError) as error:
+            raise PeerLostError(f"rank {self._rank} lost a peer while summing: {error!r}") from error
+        return total
+
+    def close(self) -> None:
+        for connection in self._peers.values():
+            connection.close()
+        self._listener.close()
+
+
+class ToyRole:
+    """A vector, its momentum, and how often it was trained."""
+
+    def __init__(self, name: str, width: int) -> None:
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+        self.w = np.random.default_rng(seed).standard_normal(width)
+        self.momentum = np.zeros(width)
+        self.version = 0
+
+    def digest(self) -> str:
+        state = hashlib.blake2b(self.w.tobytes() + self.momentum.tobytes(), digest_size=8)
+        state.update(str(self.version).encode())
+        return state.hexdigest()
+
+    def move(self, gradient: np.ndarray, lr: float) -> None:
+        self.momentum = 0.9 * self.momentum + gradient
+        self.w = self.w - lr * self.momentum
+
+
+class ToyHost:
+    """Holds the toy roles of one worker."""
+
+    def __init__(self, context: HostContext) -> None:
+        self._context = context
+        self._experiment = from_dict(context.plan.experiment)
+        if not isinstance(self._experiment, ToyExperiment):
+            raise TypeError(f"ToyHost runs algorithm toy, not {self._experiment.algorithm}")
+        self._plans: Mapping[str, RolePlan] = {
+            name: role for name, role in context.plan.roles.items() if context.rank in role.ranks
+        }
+        secret = RunDirectory(context.run_dir).read_key().secret.encode()
+        self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest())
+        self._roles: dict[str, ToyRole] = {}
+        self._calls = {call.name: call for call in context.plan.calls}
+        self._methods: Mapping[str, Callable[[Work, ToyRole], Outcome]] = {
+            "generate": self._generate,
+            "inference": self._inference,
+            "train_step": self._train_step,
+        }
+
+    def prepare(self) -> str:
+        return self._exchange.address
+
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+        from hpcrl.durable.checkpoints import read_shard
+
+        self._exchange.connect(peers)
+        for name, plan in self._plans.items():
+            role = self._roles[name] = ToyRole(name, self._experiment.toy.width)
+            if name in checkpoint:
+                arrays, state = read_shard(checkpoint[name][plan.ranks.index(self._context.rank)])
+                role.w, role.momentum, role.version = arrays["w"], arrays["momentum"], state["version"]
+
+    def execute(self, work: Work) -> Outcome:
+        call = self._calls[work.call]
+        if self._experiment.toy.delay_s:
+            time.sleep(self._experiment.toy.delay_s)
+        return self._methods[call.kind](work, self._roles[call.role])
+
+    def _generate(self, work: Work, role: ToyRole) -> Outcome:
+        rows = []
+        for sample_id, x in zip(work.batch.ids, work.batch.rows("x"), strict=True):
+            seed = sample_seed(self._experiment.seed, work.step, work.call, sample_id)
+            rows.append(np.resize(x, role.w.shape) + role.w + np.random.default_rng(seed).standard_normal(role.w.shape))
+        stats = {"norm": (float(sum(np.abs(row).sum() for row in rows)), float(len(rows)))}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
+
+    def _inference(self, work: Work, role: ToyRole) -> Outcome:
+        output = {"reward": "r", "reference": "z", "critic": "v"}[self._calls[work.call].role]
+        rows = [
+            np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w
+            for y in work.batch.rows("y")
+        ]
+        stats = {output: (float(sum(row.sum() for row in rows)), float(len(rows)))}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)
+
+    def _train_step(self, work: Work, role: ToyRole) -> Outcome:
+        ranks = self._plans[self._calls[work.call].role].ranks
+        run, losses = len(work.minibatches), []
+        if work.record is not None:
+            run = work.record["minibatches"]
+        mine = set(work.batch.ids)
+        for minibatch in work.minibatches[:run]:
+            here = [sample_id for sample_id in minibatch if sample_id in mine]
+            target = np.zeros_like(role.w)
+            if here:
+                rows = work.batch.select(here)
+                for y, z, v, r in zip(rows.rows("y"), rows.rows("z"), rows.rows("v"), rows.rows("r"), strict=True):
+                    target += 0.5 * (y + z + v) + r[0]
+            gradient = role.w - self._exchange.sum(target, ranks) / len(minibatch)
+            role.move(gradient, lr=0.05)
+            losses.append(float(gradient @ gradient))
+        role.version += 1
+        record: dict[str, Any] = {"minibatches": run, "lr": 0.05, "losses": losses, "digest": role.digest()}
+        return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
+
+    def snapshot(self, role: str) -> Snapshot:
+        held = self._roles[role]
+        return Snapshot({"w": held.w.copy(), "momentum": held.momentum.copy()}, {"version": held.version})
+
+    def exporter(self, role: str) -> Callable[[Path], None] | None:
+        if self._plans[role].ranks[0] != self._context.rank:
+            return None
+        w = self._roles[role].w.copy()
+        return lambda folder: np.save(folder / "w.npy", w, allow_pickle=False)
+
+    def close(self) -> None:
+        self._exchange.close()

@@ -1,0 +1,97 @@
+"""A run's processes on this machine without submitit: master and agents forked from a warm server, with faults in them."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from hpcrl.launch.entry import main as entry
+
+PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.durable.recovery"]
+
+
+def no_fault(_point: str) -> None:
+    """Nothing happens."""
+
+
+def forkserver(preload: list[str] | None = None) -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(preload or PRELOAD)
+    return context
+
+
+def _job(process: str, run_dir: str, submission: str, node: int, out: str, fault: Callable[[str], None]) -> None:
+    os.setpgid(0, 0)
+    descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os._exit(entry(process, run_dir, submission, node, 1, fault))
+
+
+@dataclass
+class Jobs:
+    """The jobs of one submission: name → process."""
+
+    processes: dict[str, ForkServerProcess]
+
+    def pid(self, name: str) -> int:
+        pid = self.processes[name].pid
+        assert pid is not None
+        return pid
+
+    def wait(self, timeout_s: float) -> dict[str, int]:
+        """Exit codes (negative: killed by that signal); what does not end in time is killed and reported as 999."""
+        deadline = time.monotonic() + timeout_s
+        codes = {}
+        for name, process in self.processes.items():
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                os.kill(self.pid(name), signal.SIGCONT)
+                process.kill()
+                process.join()
+                codes[name] = 999
+            else:
+                codes[name] = process.exitcode
+        return codes
+
+    def kill_all(self) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        for process in self.processes.values():
+            process.join()
+
+
+def start(run_dir: Path, submission: str, fault: Callable[[str], None] = no_fault, nodes: int = 1) -> Jobs:
+    """Start the master and the agents of a submission."""
+    context = forkserver()
+    processes = {}
+    for name in ("master", *(f"agent-{node}" for node in range(nodes))):
+        process, _, node = name.partition("-")
+        out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
+        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault)
+        processes[name] = context.Process(target=_job, args=arguments)
+        processes[name].start()
+    return Jobs(processes)
+
+
+def alive_of(run_dir: Path) -> list[str]:
+    """Command lines or names of processes that still have a file of the run open."""
+    found = []
+    for proc in Path("/proc").iterdir():
+        if not proc.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            held = [os.readlink(fd) for fd in (proc / "fd").iterdir()]
+            if any(path.startswith(str(run_dir)) for path in held) and not _zombie(proc):
+                found.append(f"{proc.name} {(proc / 'comm').read_text().strip()}")
+    return found
+
+
+def _zombie(proc: Path) -> bool:
+    return (proc / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
