@@ -1,0 +1,245 @@
+import pytest
+from support.imagined_run import Imagined, Scene, random_scene
+
+from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.dataflow.readiness import Offer, Readiness, Unit
+from hpcrl.dataflow.recipes import Recipe, ppo, text_evaluation
+
+PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts",))
+IDS = ["a", "b", "c", "d"]
+
+
+def opened(lag: int = 0, window: int = 2, steps: int = 1, parts: list[list[str]] | None = None) -> Readiness:
+    """PPO without evaluation, with its first steps open."""
+    readiness = Readiness(ppo().graph(lag), window)
+    for step in range(steps):
+        readiness.open(step, [mfc.name for mfc in ppo().calls], {mfc.name: parts or [IDS] for mfc in ppo().calls})
+    return readiness
+
+
+def offers(readiness: Readiness) -> list[tuple[int, str, int]]:
+    return [(offer.unit.step, offer.unit.call, offer.unit.part) for offer in readiness.offer()]
+
+
+def run(readiness: Readiness, step: int, *calls: str) -> None:
+    for call in calls:
+        readiness.executed(Unit(step, call, 0))
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_no_rule_is_broken_in_a_thousand_runs_of_random_graphs_with_random_delays_and_crashes(block: int) -> None:
+    replays = 0
+    for seed in range(100 * block, 100 * block + 100):
+        imagined = Imagined(random_scene(seed, PPO if seed % 4 == 0 else None), seed, crashes=seed % 3)
+        imagined.run()
+        replays += imagined.replays
+    assert replays > 50, "crashes came where they matter"
+
+
+def test_without_a_crash_every_unit_runs_exactly_once() -> None:
+    for seed in range(30):
+        scene = random_scene(seed)
+        imagined = Imagined(scene, seed, crashes=0)
+        imagined.run()
+        expected = sorted(unit for step in range(len(scene.steps)) for unit in scene.units(step))
+        assert sorted(imagined.executions) == expected
+
+
+def test_the_three_inferences_of_ppo_overlap() -> None:
+    readiness = opened()
+    assert offers(readiness) == [(0, "actor_gen", 0)]
+    run(readiness, 0, "actor_gen")
+    assert offers(readiness) == [(0, "critic_inf", 0), (0, "ref_inf", 0), (0, "rew_inf", 0)]
+    run(readiness, 0, "critic_inf", "ref_inf", "rew_inf")
+    assert offers(readiness) == [(0, "actor_train", 0), (0, "critic_train", 0)]
+
+
+def test_a_part_starts_when_the_parts_that_hold_its_samples_are_executed() -> None:
+    readiness = Readiness(ppo().graph())
+    parts = {mfc.name: [["a", "b"], ["c", "d"]] for mfc in ppo().calls}
+    parts["rew_inf"] = [["a"], ["b", "c"], ["d"]]
+    readiness.open(0, parts, parts)
+    offers(readiness)
+    readiness.executed(Unit(0, "actor_gen", 0))
+    assert offers(readiness) == [(0, "critic_inf", 0), (0, "ref_inf", 0), (0, "rew_inf", 0)]
+    readiness.executed(Unit(0, "actor_gen", 1))
+    assert offers(readiness) == [(0, "critic_inf", 1), (0, "ref_inf", 1), (0, "rew_inf", 1), (0, "rew_inf", 2)]
+
+
+def test_generation_of_the_next_step_waits_for_its_own_role_only() -> None:
+    readiness = opened(steps=2)
+    offers(readiness)
+    run(readiness, 0, "actor_gen")
+    offers(readiness)
+    run(readiness, 0, "critic_inf", "ref_inf", "rew_inf")
+    offers(readiness)
+    run(readiness, 0, "actor_train")
+    assert offers(readiness) == [(1, "actor_gen", 0)]
+    run(readiness, 1, "actor_gen")
+    assert offers(readiness) == [(1, "ref_inf", 0), (1, "rew_inf", 0)]
+    run(readiness, 0, "critic_train")
+    assert offers(readiness) == [(1, "critic_inf", 0)]
+    assert readiness.versions == {"actor": 1, "critic": 1}
+
+
+def test_with_a_lag_generation_runs_ahead_of_training_by_that_much() -> None:
+    assert offers(opened(lag=0, steps=3)) == [(0, "actor_gen", 0)]
+    assert offers(opened(lag=1, steps=3)) == [(0, "actor_gen", 0), (1, "actor_gen", 0)]
+    assert offers(opened(lag=2, steps=3)) == [(0, "actor_gen", 0), (1, "actor_gen", 0), (2, "actor_gen", 0)]
+
+
+def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_step() -> None:
+    recipe = Recipe(
+        (MFC("train", "m", "train_step", ("x",)), MFC("check", "m", "generate", ("e",), ("y",), source="eval")),
+        ("x",),
+        ("e",),
+    )
+    readiness = Readiness(recipe.graph())
+    readiness.open(0, ["train", "check"], {"train": [["a"]], "check": [["e1"], ["e2"]]})
+    readiness.open(1, ["train"], {"train": [["b"]]})
+    assert offers(readiness) == [(0, "train", 0)]
+    run(readiness, 0, "train")
+    assert offers(readiness) == [(0, "check", 0), (0, "check", 1)]
+    run(readiness, 0, "check")
+    assert offers(readiness) == []
+    readiness.executed(Unit(0, "check", 1))
+    assert offers(readiness) == [(1, "train", 0)]
+
+
+def test_a_ready_train_step_steps_back_for_a_call_that_opens_late_and_reads_what_it_overwrites() -> None:
+    recipe = Recipe((MFC("gen", "m", "generate", ("x",), ("y",)), MFC("train", "m", "train_step", ("y",))), ("x",))
+    readiness = Readiness(recipe.graph(lag=1))
+    for step in range(2):
+        if step == 1:
+            run(readiness, 0, "gen")
+        readiness.open(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
+        assert offers(readiness) == [(step, "gen", 0)]
+    run(readiness, 1, "gen")
+    assert offers(readiness) == [(0, "train", 0)]
+
+
+def test_a_line_waits_for_the_lines_of_what_its_unit_consumed_parameters_included() -> None:
+    recipe = Recipe((MFC("gen", "m", "generate", ("x",), ("y",)), MFC("train", "m", "train_step", ("y",))), ("x",))
+    readiness = Readiness(recipe.graph())
+    for step in range(2):
+        readiness.open(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
+    for step in range(2):
+        for call in ("gen", "train"):
+            offers(readiness)
+            run(readiness, step, call)
+    assert readiness.recordable() == []
+    readiness.spilled(Unit(1, "gen", 0))
+    assert readiness.recordable() == []
+    readiness.spilled(Unit(0, "gen", 0))
+    order = []
+    while lines := readiness.recordable():
+        order += lines
+        readiness.recorded(lines[0])
+    assert order == [Unit(0, "gen", 0), Unit(0, "train", 0), Unit(1, "gen", 0), Unit(1, "train", 0)]
+
+
+def test_a_spill_may_be_reported_before_all_ranks_have_replied() -> None:
+    readiness = opened()
+    offers(readiness)
+    readiness.spilled(Unit(0, "actor_gen", 0))
+    assert readiness.recordable() == []
+    run(readiness, 0, "actor_gen")
+    assert readiness.recordable() == [Unit(0, "actor_gen", 0)]
+
+
+def test_a_part_without_samples_is_no_unit() -> None:
+    readiness = opened(parts=[["a"], [], ["b"]])
+    assert offers(readiness) == [(0, "actor_gen", 0), (0, "actor_gen", 2)]
+    assert all(unit.part != 1 for unit in readiness.unfinished())
+
+
+def test_what_is_recorded_is_never_offered_and_train_steps_are_replayed_in_version_order() -> None:
+    readiness = opened(steps=3, window=1)
+    calls = [mfc.name for mfc in ppo().calls if mfc.kind != "train_step"]
+    recorded = [Unit(step, call, 0) for step in (0, 1) for call in calls] + [Unit(2, "actor_gen", 0)]
+    replay = [Unit(1, "actor_train", 0), Unit(0, "critic_train", 0), Unit(0, "actor_train", 0)]
+    readiness.restore(recorded, replay)
+    assert readiness.offer() == [
+        Offer(Unit(0, "actor_train", 0), True),
+        Offer(Unit(0, "critic_train", 0), True),
+        Offer(Unit(2, "ref_inf", 0), False),
+        Offer(Unit(2, "rew_inf", 0), False),
+    ]
+    run(readiness, 0, "actor_train", "critic_train")
+    assert readiness.offer() == [Offer(Unit(1, "actor_train", 0), True), Offer(Unit(1, "critic_train", 0), False)]
+    run(readiness, 1, "actor_train", "critic_train")
+    assert readiness.offer() == [Offer(Unit(2, "critic_inf", 0), False)]
+    assert readiness.recordable() == [Unit(1, "critic_train", 0)]
+    assert readiness.closable() == [0]
+
+
+def test_a_step_that_was_closed_before_takes_no_room_and_is_not_closed_again() -> None:
+    readiness = opened(steps=2, window=1)
+    calls = [mfc.name for mfc in ppo().calls]
+    trains = [Unit(step, call, 0) for step in (0, 1) for call in ("actor_train", "critic_train")]
+    readiness.restore([Unit(step, call, 0) for step in (0, 1) for call in calls if "train" not in call], trains)
+    readiness.was_closed(0)
+    readiness.was_closed(1)
+    assert readiness.can_open(2) and not readiness.can_open(3)
+    for step in (0, 1):
+        assert [offer.replay for offer in readiness.offer()] == [True, True]
+        run(readiness, step, "actor_train", "critic_train")
+    assert readiness.closable() == [] and readiness.unfinished() == [] and readiness.recordable() == []
+
+
+def test_steps_open_within_the_window_and_one_after_another() -> None:
+    readiness = opened(window=2, lag=1, steps=2)
+    assert readiness.can_open(2) and not readiness.can_open(3) and not readiness.can_open(1)
+    assert not opened(window=2, lag=0, steps=2).can_open(2)
+    assert Readiness(ppo().graph()).can_open(17)
+
+
+def wrong_calls(readiness: Readiness) -> list[tuple[str, object]]:
+    calls = [mfc.name for mfc in ppo().calls]
+    parts = {call: [IDS] for call in calls}
+    return [
+        ("steps open one after another", lambda: readiness.open(5, calls, parts)),
+        ("not in the graph", lambda: readiness.open(1, [*calls, "nap"], parts)),
+        ("no partition", lambda: readiness.open(1, calls, {})),
+        ("which has no such samples", lambda: readiness.open(1, calls[1:], parts)),
+        ("which has no such samples", lambda: readiness.open(1, calls, {**parts, "rew_inf": [["z"]]})),
+        ("in two parts", lambda: readiness.open(1, calls, {**parts, "rew_inf": [["a"], ["a"]]})),
+        ("without having been offered", lambda: readiness.executed(Unit(0, "rew_inf", 0))),
+        ("twice", lambda: readiness.executed(Unit(0, "actor_gen", 0))),
+        ("not among the units", lambda: readiness.executed(Unit(9, "actor_gen", 0))),
+        ("may not be written", lambda: readiness.recorded(Unit(0, "actor_gen", 0))),
+        ("nothing to spill", lambda: readiness.spilled(Unit(0, "actor_train", 0))),
+        ("cannot close", lambda: readiness.closed(0)),
+        ("is no train_step", lambda: readiness.restore([], [Unit(0, "actor_gen", 0)])),
+    ]
+
+
+@pytest.mark.parametrize("case", range(13))
+def test_misuse_is_refused_and_changes_nothing(case: int) -> None:
+    readiness = opened()
+    offers(readiness)
+    run(readiness, 0, "actor_gen")
+    says, wrong = wrong_calls(readiness)[case]
+    with pytest.raises(ValueError, match=says):
+        wrong()
+    assert len(offers(readiness)) == 3 and readiness.can_open(1)
+
+
+def test_a_step_of_hundreds_of_parts_and_dozens_of_calls_is_run_in_seconds() -> None:
+    parts = [[f"s{i}"] for i in range(256)]
+    chain = [MFC(f"c{i:02d}", f"role{i % 5}", "inference", (f"k{i}",), (f"k{i + 1}",)) for i in range(24)]
+    recipe = Recipe((*chain, MFC("train", "role0", "train_step", ("k24",))), ("k0",))
+    scene = Scene(recipe, 0, 2, [{mfc.name: parts for mfc in recipe.calls}])
+    readiness = Readiness(build_graph(recipe.calls, recipe.dataset_keys))
+    readiness.open(0, list(scene.steps[0]), scene.steps[0])
+    executed = 0
+    while batch := readiness.offer():
+        for offer in batch:
+            readiness.executed(offer.unit)
+            executed += 1
+            if offer.unit.call != "train":
+                readiness.spilled(offer.unit)
+        for unit in readiness.recordable():
+            readiness.recorded(unit)
+    assert executed == 24 * 256 + 1
+    assert readiness.closable() == [0]
