@@ -34,7 +34,7 @@ class Packing:
         given = torch.tensor(lengths)
         sizes, ranks = given.sort(stable=True)
         ends = sizes.cumsum(0)
-        positions = _within(sizes, ends)
+        positions = counting(sizes)
         order = inverse = None
         if not torch.equal(given, sizes):
             order = (given.cumsum(0) - given)[ranks].repeat_interleave(sizes) + positions
@@ -65,10 +65,11 @@ class Packing:
         """
         tails = torch.tensor(counts)
         begins = torch.tensor(self.lengths).cumsum(0) - tails
-        rows = begins.repeat_interleave(tails) + _within(tails, tails.cumsum(0))
+        rows = begins.repeat_interleave(tails) + counting(tails)
         return rows.to(self.positions.device)
 
 
-def _within(sizes: Tensor, ends: Tensor) -> Tensor:
+def counting(sizes: Tensor) -> Tensor:
     """0, 1, … size - 1 for each size, one after the other."""
-    return torch.arange(int(ends[-1])) - (ends - sizes).repeat_interleave(sizes)
+    ends = sizes.cumsum(0)
+    return torch.arange(int(ends[-1]), device=sizes.device) - (ends - sizes).repeat_interleave(sizes)
