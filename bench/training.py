@@ -76,13 +76,15 @@ class Ours:
         from hpcrl.algos.functional.losses import Denominators, token_weights
         from hpcrl.algos.sft import answer_loss
         from hpcrl.backends.engine import Sequences
+        from hpcrl.backends.inference import Site
         from hpcrl.backends.native import NativeEngine
         from hpcrl.config.model import OptimizerConfig
         from hpcrl.models.pretrained import new_model
         from hpcrl.parallel.context import Group
 
         alone = Group((0,), 0, torch.device("cpu"))
-        self._engine = NativeEngine("actor", new_model(folder), folder, alone, 10**9, OptimizerConfig(lr=PEAK_RATE))
+        site = Site("actor", folder, alone, micro_batch_tokens=10**9)
+        self._engine = NativeEngine(new_model(folder), site, OptimizerConfig(lr=PEAK_RATE))
         self._sequences = Sequences.from_rows(prompts, answers)
         self._loss = answer_loss
         whole = Denominators(int(self._sequences.labels.sum()), len(self._sequences))

@@ -6,7 +6,7 @@ log-probabilities of training have the rollout's temperature.
 Shape legend: N response tokens of this rank's B samples.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,17 @@ import numpy as np
 import torch
 
 from hpcrl.algos import rollout
+from hpcrl.algos.builder import Builder
 from hpcrl.algos.functional.advantages import generalised_advantages, whiten
 from hpcrl.algos.functional.kl import adapted_kl_coef, sequence_means, token_kl
 from hpcrl.algos.functional.losses import policy_loss, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
 from hpcrl.algos.functional.totals import Total
-from hpcrl.algos.role import Calls
+from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
 from hpcrl.backends.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
 from hpcrl.config.experiment import PPOExperiment
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
@@ -76,6 +78,11 @@ def scores(rewards_B: torch.Tensor, finished_B: torch.Tensor, config: PPOConfig)
 
 def responses(batch: SequenceSample) -> Sequences:
     return Sequences.from_rows(batch.rows("prompts"), batch.rows("responses"))
+
+
+def sampled_temperature(config: GenerationConfig) -> float:
+    """That of the log-probabilities of a rollout; greedy ones are the model's own."""
+    return 1.0 if config.greedy else config.temperature
 
 
 class KLCoefficient:
@@ -137,7 +144,7 @@ class Actor:
         return Objective(
             self._loss,
             self._config.aggregation,
-            temperature=self._experiment.generation.temperature,
+            temperature=sampled_temperature(self._experiment.generation),
             with_entropy=True,
             stop=self._gone_too_far if self._may_stop else None,
         )
@@ -222,9 +229,9 @@ class Critic:
 class Reference:
     """The policy that the actor is held close to."""
 
-    def __init__(self, engine: Engine, experiment: PPOExperiment, steps: int) -> None:
+    def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
-        self._temperature = experiment.generation.temperature
+        self._temperature = sampled_temperature(experiment.generation)
 
     @property
     def calls(self) -> Calls:
@@ -270,3 +277,11 @@ def _double(batch: SequenceSample, key: str) -> torch.Tensor:
 def _per_token(batch: SequenceSample, key: str, packed_N: np.ndarray, sequences: Sequences) -> SequenceSample:
     rows = np.split(packed_N.astype(np.float32), np.cumsum(sequences.labels)[:-1]) if len(sequences) else []
     return SequenceSample.from_rows(batch.ids, {key: rows})
+
+
+ROLES: Mapping[str, Callable[[Builder[PPOExperiment]], Role]] = {
+    "actor": lambda b: Actor(b.trained(b.experiment.actor), b.experiment, b.steps),
+    "critic": lambda b: Critic(b.trained(b.experiment.critic, head="value"), b.experiment, b.steps),
+    "reference": lambda b: Reference(b.frozen(b.experiment.reference), b.experiment),
+    "reward": lambda b: b.reward(b.experiment.reward),
+}

@@ -1,12 +1,13 @@
 """Supervised fine-tuning: the likelihood of given answers (Ouyang et al. 2022, step 1). Prompts carry no loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from hpcrl.algos import rollout
-from hpcrl.algos.role import Calls
+from hpcrl.algos.builder import Builder
+from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
 from hpcrl.backends.engine import Predictions, Sequences, TrainableEngine
 from hpcrl.config.experiment import SFTExperiment
@@ -59,3 +60,9 @@ def answer_loss(
 ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     """Cross entropy, weighted to a mean over the mini-batch."""
     return -(columns["weights"] * predictions.log_probs).sum(), {}
+
+
+ROLES: Mapping[str, Callable[[Builder[SFTExperiment]], Role]] = {
+    "actor": lambda b: Student(b.trained(b.experiment.actor), b.experiment, b.steps),
+    "reward": lambda b: b.reward(b.experiment.reward),
+}

@@ -11,6 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.models.generation import Generated
+
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
@@ -56,28 +59,6 @@ def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: Sequence[int] | np.
     ends = np.cumsum(lengths)
     parts = [packed[ends[i] - lengths[i] : ends[i]] for i in rows]
     return np.concatenate(parts) if parts else packed[:0]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn. `top_k` 0 and `top_p` 1 keep the whole vocabulary; `slots` sequences run at a time."""
-
-    max_new_tokens: int
-    min_new_tokens: int = 0
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    greedy: bool = False
-    slots: int = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Generated:
-    """One response: its tokens (EOS included if it came) and the log-probabilities that they were drawn with."""
-
-    tokens: np.ndarray  # int32 [T]
-    log_probs: np.ndarray  # float32 [T]
-    finished: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +117,7 @@ class Engine(Protocol):
         """Log-probabilities (of a critic: values) of all labels, float32 [P]. A value is that *before* its label."""
         ...
 
-    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], sampling: Sampling) -> list[Generated]:
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
         ...
 

@@ -1,29 +1,44 @@
 """A model that is not trained: parameters only, neither gradients nor optimizer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hpcrl.backends.engine import Predictions, Sequences, Writer
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import save_pretrained
+from hpcrl.models.sampling import SamplingOptions
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
 
 
-class InferenceEngine:
-    """Owns the model's memory on its device. `group` are the data-parallel ranks of the role.
+@dataclass(frozen=True)
+class Site:
+    """What an engine is told of its role. `group` are its data-parallel ranks; `name` is for messages.
 
-    The tokenizer's files in `folder`, which the model came from, go with an export.
+    The tokenizer's files in `folder`, which the model came from, go with an export. A forward pass takes at most
+    `micro_batch_tokens` tokens.
     """
 
-    def __init__(self, model: Transformer, folder: Path, group: Group, micro_batch_tokens: int) -> None:
+    name: str
+    folder: Path
+    group: Group
+    micro_batch_tokens: int
+    eos_token_ids: tuple[int, ...] = ()
+
+
+class InferenceEngine:
+    """Owns the model's memory on its device."""
+
+    def __init__(self, model: Transformer, site: Site) -> None:
         self._model = model
-        self._folder = folder
-        self._group = group
-        self._micro_batch_tokens = micro_batch_tokens
+        self._site = site
+        self._group = site.group
         self._parked: list[torch.Tensor] = []
 
     def total(self, vector: torch.Tensor) -> torch.Tensor:
@@ -32,13 +47,26 @@ class InferenceEngine:
     @torch.no_grad()
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
         predicted: list[np.ndarray] = [np.zeros(0, np.float32)] * len(sequences)
-        for rows in micro_batches(sequences.lengths, self._micro_batch_tokens):
+        for rows in micro_batches(sequences.lengths, self._site.micro_batch_tokens):
             part = sequences.select(rows)
             predictions = self._predict(part, temperature, with_entropy=False)
             numbers = (predictions.values if self._is_critic else predictions.log_probs).float().cpu().numpy()
             for row, of_row in zip(rows, np.split(numbers, np.cumsum(part.labels)[:-1]), strict=True):
                 predicted[row] = of_row
         return np.concatenate(predicted) if predicted else np.zeros(0, np.float32)
+
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+        if not prompts:
+            return Generated([], [], [])
+        options = GenerationOptions(
+            max_new_tokens=config.max_new_tokens,
+            min_new_tokens=config.min_new_tokens,
+            sampling=SamplingOptions(config.temperature, config.top_k, config.top_p, config.greedy),
+            eos_token_ids=self._site.eos_token_ids,
+            slots=config.slots,
+            prefill_tokens=self._site.micro_batch_tokens,
+        )
+        return Generator(self._model, options).generate(prompts, seeds)
 
     def export(self) -> Writer | None:
         if self._group.index != 0:
@@ -48,7 +76,7 @@ class InferenceEngine:
             entry.name: copied[entry.offset : entry.offset + entry.numel].view(entry.shape)
             for entry in self._model.layout.entries
         }
-        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._folder)
+        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.folder)
 
     def release(self) -> None:
         self._parked = [tensor.to("cpu", copy=True) for tensor in self._memory()]

@@ -2,39 +2,28 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import torch
 
 from hpcrl.backends.adamw import ShardedAdamW
 from hpcrl.backends.engine import Columns, Loss, Predictions, Sequences, Shard, Totals, TrainResult, take_rows
-from hpcrl.backends.inference import InferenceEngine, micro_batches
+from hpcrl.backends.inference import InferenceEngine, Site, micro_batches
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.errors import InternalError
 from hpcrl.models.layout import Layout
 from hpcrl.models.transformer import Transformer
-from hpcrl.parallel.context import Group
 
 
 class NativeEngine(InferenceEngine):
-    """Owns model, gradient and optimizer of one role. `name` is the role's, for messages."""
+    """Owns model, gradient and optimizer of one role."""
 
-    def __init__(
-        self,
-        name: str,
-        model: Transformer,
-        folder: Path,
-        group: Group,
-        micro_batch_tokens: int,
-        optimizer: OptimizerConfig,
-    ) -> None:
-        super().__init__(model, folder, group, micro_batch_tokens)
+    def __init__(self, model: Transformer, site: Site, optimizer: OptimizerConfig) -> None:
+        super().__init__(model, site)
         if model.flat_grad is None:
-            raise ValueError(f"{name}'s model was built without gradients; build it with trainable=True")
-        self._name = name
+            raise ValueError(f"{site.name}'s model was built without gradients; build it with trainable=True")
         self._gradient = model.flat_grad
         undecayed = [(entry.offset, entry.numel) for entry in model.layout.entries if len(entry.shape) == 1]
-        self._optimizer = ShardedAdamW(name, model.flat, undecayed, group, optimizer)
+        self._optimizer = ShardedAdamW(site.name, model.flat, undecayed, site.group, optimizer)
 
     def train_batch(
         self,
@@ -49,7 +38,7 @@ class NativeEngine(InferenceEngine):
     ) -> TrainResult:
         self._model.zero_grad()
         sums = _Sums(self.total)
-        for rows in micro_batches(sequences.lengths, self._micro_batch_tokens):
+        for rows in micro_batches(sequences.lengths, self._site.micro_batch_tokens):
             part = sequences.select(rows)
             predictions = self._predict(part, temperature, with_entropy)
             share, statistics = loss(predictions, self._columns(columns, sequences, rows))
@@ -94,8 +83,8 @@ class NativeEngine(InferenceEngine):
         written, own = shard[1]["layout"], _fingerprint(self._model.layout)
         if written != own:
             raise InternalError(
-                f"{self._name}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
-                f"{self._name}.path holds another model than the run began with"
+                f"{self._site.name}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
+                f"{self._site.name}.path holds another model than the run began with"
             )
         return shard
 

@@ -112,7 +112,7 @@ def test_training_uses_the_temperature_of_the_rollout():
 
 
 def test_the_reference_uses_the_temperature_of_the_rollout():
-    reference = Reference(native(), ppo_experiment(PPO), 10)
+    reference = Reference(native(), ppo_experiment(PPO))
     batch = BATCH.select_keys(["prompts", "responses"])
     made = reference.calls["inference"](Work(0, "ref_inf", 0, batch), CALL).sample
     np.testing.assert_allclose(made.data["ref_logprobs"], BATCH.data["logprobs"], rtol=1e-6, atol=1e-6)

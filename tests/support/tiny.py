@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hpcrl.backends.engine import Sequences
-from hpcrl.backends.inference import InferenceEngine
+from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.models.config import HeadKind, TransformerConfig
@@ -42,17 +42,21 @@ def tiny_model(
     return model
 
 
+def site(group: Group, micro_batch_tokens: int) -> Site:
+    return Site("actor", Path("nowhere"), group, micro_batch_tokens, eos_token_ids=(0,))
+
+
 def native(
     head: HeadKind = "vocabulary",
     dtype: torch.dtype = torch.float64,
     group: Group = ALONE,
     micro_batch_tokens: int = 1000,
 ) -> NativeEngine:
-    return NativeEngine("actor", tiny_model(head, dtype), Path("nowhere"), group, micro_batch_tokens, OPTIMIZER)
+    return NativeEngine(tiny_model(head, dtype), site(group, micro_batch_tokens), OPTIMIZER)
 
 
 def inference(head: HeadKind = "vocabulary", micro_batch_tokens: int = 1000) -> InferenceEngine:
-    return InferenceEngine(tiny_model(head, trainable=False), Path("nowhere"), ALONE, micro_batch_tokens)
+    return InferenceEngine(tiny_model(head, trainable=False), site(ALONE, micro_batch_tokens))
 
 
 def random_rows(count: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:

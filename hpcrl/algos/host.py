@@ -1,0 +1,112 @@
+"""The host of all algorithms that need torch: this worker's shards of the roles that the plan puts on it."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from hpcrl.algos import ppo, sft
+from hpcrl.algos.builder import Builder, RoleMaker
+from hpcrl.algos.role import Role, TrainedRole
+from hpcrl.backends.engine import Shard
+from hpcrl.config.experiment import from_dict
+from hpcrl.durable.checkpoints import read_shard
+from hpcrl.errors import ConfigurationError
+from hpcrl.parallel.context import ParallelContext
+from hpcrl.placement.plan import RolePlan
+from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
+
+ALGORITHMS: Mapping[str, Mapping[str, RoleMaker]] = {"sft": sft.ROLES, "ppo": ppo.ROLES}
+"""algorithm → role → what makes it"""
+
+
+class TorchHost:
+    """Fulfils `hpcrl.workers.roles.Host`. Owns the process group and the roles; knows no algorithm's arithmetic."""
+
+    def __init__(self, context: HostContext) -> None:
+        self._plan = context.plan
+        self._rank = context.rank
+        self._experiment = from_dict(context.plan.experiment)
+        self._device = _device(context.device)
+        self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
+        self._roles: dict[str, Role] = {}
+        _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
+
+    def prepare(self) -> str:
+        return self._parallel.invite()
+
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+        self._parallel.join(peers[0])
+        for name in sorted(self._plan.roles):
+            role = self._plan.roles[name]
+            if self._rank not in role.ranks:
+                continue
+            self._roles[name] = self._build(role)
+            if name in checkpoint:
+                self._resume(name, checkpoint[name])
+
+    def execute(self, work: Work) -> Outcome:
+        call = self._plan.call(work.call)
+        return self._roles[call.role].calls[call.kind](work, call)
+
+    def snapshot(self, role: str) -> Snapshot:
+        trained = self._trained(role)
+        arrays, numbers = trained.engine.state()
+        return Snapshot(arrays, {"engine": numbers, "algorithm": trained.state()})
+
+    def exporter(self, role: str) -> Callable[[Path], None] | None:
+        return self._trained(role).engine.export()
+
+    def close(self) -> None:
+        for role in self._roles.values():
+            role.close()
+        self._parallel.leave()
+
+    def _build(self, role: RolePlan) -> Role:
+        layout = role.arrangement
+        if layout.tp * layout.pp > 1:
+            raise ConfigurationError(
+                [f"{role.name}.layout is {role.layout}; the native backend splits data only. Use d{len(role.ranks)}."]
+            )
+        builder = Builder(
+            role=role.name,
+            experiment=self._experiment,
+            steps=...,
+            group=self._parallel.group(role.ranks),
+            device=self._device,
+            texts=...,
+        )
+        return ALGORITHMS[self._plan.algorithm][role.name](builder)
+
+    def _resume(self, name: str, shards: Sequence[Path]) -> None:
+        role = self._trained(name)
+        role.load_state(read_shard(shards[0])[1]["algorithm"])
+        role.engine.load_state(_engine_shards(shards))
+
+    def _trained(self, name: str) -> TrainedRole:
+        assert self._plan.roles[name].trainable, name
+        return cast(TrainedRole, self._roles[name])
+
+
+def _engine_shards(paths: Sequence[Path]) -> Iterator[Shard]:
+    """One shard after another, so that one is in memory at a time."""
+    for path in paths:
+        arrays, state = read_shard(path)
+        yield arrays, state["engine"]
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _settle_numerics(threads: int, deterministic: bool) -> None:
+    """Threads of this process, and kernels that give the same bits every time where that is asked for."""
+    torch.set_num_threads(threads)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False

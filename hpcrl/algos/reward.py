@@ -1,0 +1,57 @@
+"""The reward role: texts to numbers by the run's reward function. It has no model."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcrl.algos.role import Calls
+from hpcrl.data.samples import SequenceSample
+from hpcrl.placement.plan import CallPlan
+from hpcrl.rewards.run import RewardFunction
+from hpcrl.workers.roles import Outcome, Work
+
+FULL_MARKS = 1.0
+"""A response with this reward counts as right in `accuracy`."""
+
+
+class Texts(Protocol):
+    """The data set and the tokenizer, as far as a reward needs them."""
+
+    def decode(self, tokens: np.ndarray) -> str: ...
+
+    def record(self, source: str, sample_id: str) -> Mapping[str, Any]:
+        """The row of the data set that a sample was made from."""
+        ...
+
+
+class Reward:
+    """Scores responses. A function that fails ends the run with an error that names it."""
+
+    engine = None
+
+    def __init__(self, function: RewardFunction, texts: Texts) -> None:
+        self._function = function
+        self._texts = texts
+
+    @property
+    def calls(self) -> Calls:
+        return {"inference": self.inference}
+
+    def inference(self, work: Work, call: CallPlan) -> Outcome:
+        """prompts, responses → rewards."""
+        records = [self._texts.record(call.source, sample_id) for sample_id in work.batch.ids]
+        prompts, answers = (
+            [self._texts.decode(row) for row in work.batch.rows(key)] for key in ("prompts", "responses")
+        )
+        scores = self._function.score(prompts, answers, records)
+        count = float(len(scores))
+        stats = {
+            "reward": (float(sum(scores)), count),
+            "accuracy": (float(sum(score >= FULL_MARKS for score in scores)), count),
+        }
+        rows = [np.array([score], np.float32) for score in scores]
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {"rewards": rows}), stats)
+
+    def close(self) -> None:
+        self._function.close()
