@@ -1,0 +1,112 @@
+"""How sequences are divided: over minibatches, data-parallel parts, or neighbouring pieces. Arithmetic on lengths only.
+
+Every result is a function of the arguments, ties included, so that a division can be computed again after a crash.
+"""
+
+import heapq
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+Ids = tuple[str, ...]
+
+
+def contiguous(sizes: Sequence[float], parts: int, min_size: int = 1) -> list[range]:
+    """Cut items into runs of neighbours so that the heaviest run is as light as any such cut allows.
+
+    Each run has at least `min_size` items. Dynamic programming over prefixes: O(parts · items²), vectorised.
+
+    Raises:
+        ValueError: fewer than parts · min_size items, or sizes below zero.
+    """
+    count = len(sizes)
+    _check_division(count, parts, min_size)
+    ends = np.concatenate([[0.0], np.cumsum(np.asarray(sizes, dtype=np.float64))])  # [count + 1]: weight of a prefix
+    if (np.diff(ends) < 0).any():
+        raise ValueError(f"the smallest size is {min(sizes)}; sizes are zero or more")
+    heaviest = np.full(count + 1, math.inf)  # of the best cut of each prefix
+    heaviest[0] = 0.0
+    last_cut = np.zeros((parts, count + 1), dtype=np.int64)
+    for part in range(parts):
+        before, heaviest = heaviest, np.full(count + 1, math.inf)
+        for end in range((part + 1) * min_size, count + 1):
+            options = np.maximum(before[: end - min_size + 1], ends[end] - ends[: end - min_size + 1])
+            last_cut[part, end] = start = int(options.argmin())
+            heaviest[end] = options[start]
+    cuts = [count]
+    for part in reversed(range(parts)):
+        cuts.append(int(last_cut[part, cuts[-1]]))
+    return [range(start, end) for start, end in pairwise(reversed(cuts))]
+
+
+def balanced(lengths: Sequence[int], parts: int) -> list[list[int]]:
+    """Divide sequences into parts of nearly equal token counts: indices, in their order within each part.
+
+    Longest first into the lightest part (Graham 1969: at most 4/3 of the best). Parts may stay empty.
+    """
+    _check_division(len(lengths), parts, 0)
+    return _longest_first(lengths, range(len(lengths)), [0] * parts, len(lengths))
+
+
+def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Divide sequences into as few batches of at most `batch_size` as possible, of nearly equal token counts.
+
+    The heaviest batch comes first, so that a batch which does not fit in memory fails at once.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; a batch holds at least one sequence")
+    batches = math.ceil(len(lengths) / batch_size)
+    filled = _longest_first(lengths, range(len(lengths)), [0] * batches, batch_size)
+    return sorted(filled, key=lambda batch: -sum(lengths[i] for i in batch))
+
+
+def partition_step(
+    ids: Sequence[str], lengths: Sequence[int], minibatches: int, dp: int
+) -> tuple[tuple[Ids, ...], tuple[Ids, ...]]:
+    """A step's samples as minibatches, and as parts for `dp` workers: (minibatches, parts), both in the order of `ids`.
+
+    Minibatches are runs of `ids` that differ by one in size at most; there are fewer where ids are. Each minibatch is
+    spread over the parts by `lengths` (whatever measures a sample's work), so that every optimizer step is balanced. A
+    minibatch with fewer samples than parts leaves some parts idle, and in a small step a part may be empty.
+    """
+    if len(ids) != len(lengths):
+        raise ValueError(f"{len(ids)} ids have {len(lengths)} lengths")
+    _check_division(len(ids), minibatches, 0)
+    _check_division(len(ids), dp, 0)
+    cuts = [len(ids) * i // minibatches for i in range(minibatches + 1)]
+    runs = [range(start, end) for start, end in pairwise(cuts) if start < end]
+    chosen: list[list[int]] = [[] for _ in range(dp)]
+    loads = [0] * dp
+    for run in runs:
+        for part, members in enumerate(_longest_first(lengths, run, loads, len(run))):
+            chosen[part] += members
+            loads[part] += sum(lengths[i] for i in members)
+    return tuple(tuple(ids[i] for i in run) for run in runs), tuple(tuple(ids[i] for i in part) for part in chosen)
+
+
+def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:
+    """Put each item, longest first, into the lightest bin that has room for one more.
+
+    Among equally light bins that with fewer items, then that with the smaller `loads`, then the first is taken.
+    """
+    filled: list[list[int]] = [[] for _ in loads]
+    bins = [(0, 0, load, which) for which, load in enumerate(loads)]
+    heapq.heapify(bins)
+    for item in sorted(items, key=lambda i: -lengths[i]):
+        weight, count, load, which = bins[0]
+        filled[which].append(item)
+        if count + 1 < capacity:
+            heapq.heapreplace(bins, (weight + lengths[item], count + 1, load, which))
+        else:
+            heapq.heappop(bins)
+    return [sorted(members) for members in filled]
+
+
+def _check_division(count: int, parts: int, min_size: int) -> None:
+    if parts < 1 or min_size < 0 or count < parts * min_size:
+        raise ValueError(
+            f"{count} items do not make {parts} parts of at least {min_size}: "
+            f"there must be a part, and parts · min_size = {parts * min_size} items"
+        )

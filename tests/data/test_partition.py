@@ -1,0 +1,136 @@
+import itertools
+import random
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from hpcrl.data.partition import balanced, balanced_batches, contiguous, partition_step
+
+
+def best_heaviest(sizes: list[float], parts: int, min_size: int) -> float:
+    """The lightest possible heaviest run, by trying every cut."""
+    best = float("inf")
+    for cuts in itertools.combinations_with_replacement(range(len(sizes) + 1), parts - 1):
+        bounds = [0, *cuts, len(sizes)]
+        runs = list(itertools.pairwise(bounds))
+        if all(end - start >= min_size for start, end in runs):
+            best = min(best, max(sum(sizes[start:end]) for start, end in runs))
+    return best
+
+
+def test_a_contiguous_cut_is_as_good_as_the_best_of_all_cuts() -> None:
+    for seed in range(1500):
+        rng = random.Random(seed)
+        count, min_size = rng.randint(1, 10), rng.choice([0, 1, 1, 1, 2, 3])
+        parts = rng.randint(1, max(1, count // max(1, min_size)))
+        if count < parts * min_size:
+            continue
+        sizes = [rng.choice([rng.randint(0, 3), rng.randint(0, 50)]) for _ in range(count)]
+        runs = contiguous(sizes, parts, min_size)
+        assert [i for run in runs for i in run] == list(range(count)), "contiguous, and everything once"
+        assert len(runs) == parts and all(len(run) >= min_size for run in runs)
+        assert max(sum(sizes[i] for i in run) for run in runs) == best_heaviest(sizes, parts, min_size)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "min_size", "says"),
+    [
+        ([1, 2], 3, 1, "2 items do not make 3 parts"),
+        ([1] * 5, 3, 2, "parts · min_size = 6"),
+        ([], 1, 1, "0 items"),
+        ([1], 0, 1, "0 parts"),
+        ([1, -2], 1, 1, "-2"),
+    ],
+)
+def test_an_impossible_cut_is_refused(sizes: list[int], parts: int, min_size: int, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        contiguous(sizes, parts, min_size)
+
+
+LENGTHS = {
+    "uniform": lambda rng: rng.integers(8, 1025, 4096),
+    "skewed": lambda rng: np.clip(rng.lognormal(5.0, 1.0, 4096), 1, 4096).astype(int),
+    "long": lambda rng: rng.integers(900, 1001, 4096),
+    "equal": lambda rng: np.full(4096, 512),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(LENGTHS))
+def test_4096_sequences_in_64_parts_differ_by_less_than_a_thousandth(kind: str) -> None:
+    lengths = LENGTHS[kind](np.random.default_rng(0)).tolist()
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        parts = balanced(lengths, 64)
+        times.append(time.perf_counter() - began)
+    loads = [sum(lengths[i] for i in part) for part in parts]
+    print(f"{kind}: max/mean {max(loads) / statistics.mean(loads):.6f}, {statistics.median(times) * 1e3:.1f} ms")
+    assert max(loads) / statistics.mean(loads) <= 1.001
+    assert sorted(itertools.chain(*parts)) == list(range(4096))
+    assert all(part == sorted(part) for part in parts)
+
+
+def test_a_balanced_division_is_at_most_four_thirds_of_the_best() -> None:
+    for seed in range(150):
+        rng = random.Random(seed)
+        lengths, parts = [rng.randint(1, 20) for _ in range(rng.randint(1, 7))], rng.randint(1, 3)
+        best = min(
+            max(sum(n for n, where in zip(lengths, homes, strict=True) if where == part) for part in range(parts))
+            for homes in itertools.product(range(parts), repeat=len(lengths))
+        )
+        assert max(sum(lengths[i] for i in part) for part in balanced(lengths, parts)) <= best * 4 / 3
+
+
+def test_sequences_without_length_are_spread_by_count() -> None:
+    assert [len(part) for part in balanced([0] * 12, 4)] == [3, 3, 3, 3]
+
+
+def test_fewer_sequences_than_parts_leave_parts_empty() -> None:
+    assert balanced([5, 7], 4) == [[1], [0], [], []]
+    assert balanced([], 2) == [[], []]
+
+
+def test_reordered_batches_are_a_permutation_within_the_size_longest_first_and_far_more_even() -> None:
+    lengths = np.random.default_rng(1).lognormal(5, 1, 1000).astype(int).tolist()
+    batches = balanced_batches(lengths, 32)
+    assert sorted(itertools.chain(*batches)) == list(range(1000))
+    assert len(batches) == 32 and max(map(len, batches)) <= 32
+    loads = [sum(lengths[i] for i in batch) for batch in batches]
+    assert loads == sorted(loads, reverse=True)
+    unsorted = [sum(lengths[i : i + 32]) for i in range(0, 1000, 32)]
+    assert max(loads) - min(loads) < (max(unsorted) - min(unsorted)) / 20
+
+
+def test_a_batch_of_no_sequences_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size is 0"):
+        balanced_batches([1], 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_step_is_cut_into_even_minibatches_that_are_each_balanced_over_the_parts(seed: int) -> None:
+    rng = random.Random(seed)
+    count, minibatches, dp = rng.randint(1, 60), rng.randint(1, 6), rng.randint(1, 5)
+    ids = [f"r{i}@0" for i in rng.sample(range(1000), count)]
+    length = {sample: rng.randint(1, 100) for sample in ids}
+    cut, parts = partition_step(ids, list(length.values()), minibatches, dp)
+    assert list(itertools.chain(*cut)) == ids
+    sizes = list(map(len, cut))
+    assert len(cut) == min(minibatches, count) and max(sizes) - min(sizes) <= 1
+    assert len(parts) == dp and sorted(itertools.chain(*parts)) == sorted(ids)
+    assert all(list(part) == [sample for sample in ids if sample in part] for part in parts), "canonical order"
+    for minibatch in cut:
+        loads = [sum(length[sample] for sample in part if sample in minibatch) for part in parts]
+        assert max(loads) - min(loads) <= max(length[sample] for sample in minibatch)
+
+
+def test_small_minibatches_take_turns_with_the_parts() -> None:
+    _, parts = partition_step([f"r{i}" for i in range(8)], [5] * 8, 8, 4)
+    assert [len(part) for part in parts] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("lengths", "minibatches", "dp"), [([1], 1, 1), ([1, 1], 0, 1), ([1, 1], 1, 0)])
+def test_a_division_that_cannot_be_is_refused(lengths: list[int], minibatches: int, dp: int) -> None:
+    with pytest.raises(ValueError, match=r"ids have|do not make"):
+        partition_step(["a", "b"], lengths, minibatches, dp)
