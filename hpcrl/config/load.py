@@ -5,7 +5,7 @@ jsonargparse judges the type of each value. It stops at the first error, so it i
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from hpcrl.config.experiment import EXPERIMENTS, Experiment, from_dict
 from hpcrl.config.fields import Setting, sections, settings
-from hpcrl.config.validate import Problem, problems
+from hpcrl.config.validate import CHECKS, Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
-
-Check = Callable[[Experiment], Iterable[Problem]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Given:
         return f"{self.key} = {'null' if self.value is None else self.value} ({self.place})"
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = (problems,)) -> Experiment:
+def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> Experiment:
     """The experiment in the file `path`, with overrides like `actor.optimizer.lr=1e-6`, which win.
 
     Raises:
@@ -48,11 +46,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     reading.take(Given(key, value, path.name) for key, value in reading.leaves(values))
     reading.take(words)
     experiment = reading.experiment()
-    wrong = {key for problem in found for key in problem.keys}
-    for check in checks:
-        found += [problem for problem in check(experiment) if not _concerns(problem, wrong)]
-    if found:
-        raise ConfigurationError([problem.text for problem in found])
+    if every := collect(experiment, checks, found):
+        raise ConfigurationError([problem.text for problem in every])
     return experiment
 
 
@@ -81,11 +76,6 @@ def _algorithm(values: Mapping[str, Any], words: Sequence[Given], path: Path, fo
         raise ConfigurationError([text])
     found.append(Problem(("algorithm",), text))
     return near[0]
-
-
-def _concerns(problem: Problem, wrong: Iterable[str]) -> bool:
-    """Whether the problem is about a value that was already found wrong, and may vanish with it."""
-    return any(bad == key or bad.startswith(key + ".") for bad in wrong for key in problem.keys)
 
 
 class _Reading:

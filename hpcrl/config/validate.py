@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +25,9 @@ class Problem:
 
     keys: tuple[str, ...]
     text: str
+
+
+Check = Callable[[Experiment], Iterable[Problem]]
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,34 @@ BOUNDS: Sequence[Bound] = (
 
 def validate(experiment: Experiment) -> list[str]:
     """Everything that is wrong with the values, each with the value, the expectation and the knob."""
-    return [problem.text for problem in problems(experiment)]
+    return [problem.text for problem in collect(experiment, CHECKS, [])]
 
 
-def problems(experiment: Experiment) -> Iterator[Problem]:
-    """`validate`, with the settings that each problem is about."""
-    yield from _bound_problems(experiment)
+def collect(experiment: Experiment, checks: Sequence[Check], found: Sequence[Problem]) -> list[Problem]:
+    """`found` and what the checks find; a check is not heard about a value that was already found wrong."""
+    found = list(found)
+    for check in checks:
+        wrong = {key for problem in found for key in problem.keys}
+        found += [problem for problem in check(experiment) if not _concerns(problem, wrong)]
+    return found
+
+
+def _concerns(problem: Problem, wrong: Iterable[str]) -> bool:
+    return any(bad == key or bad.startswith(key + ".") for bad in wrong for key in problem.keys)
+
+
+def bound_problems(experiment: Experiment) -> Iterator[Problem]:
+    """Values that are wrong whatever the others are."""
+    for setting in settings(type(experiment)):
+        value = setting.of(experiment)
+        for bound in BOUNDS:
+            if value is not None and fnmatchcase(setting.key, bound.keys) and not bound.holds(value):
+                text = f"{setting.key} = {value} must be {bound.expectation}. Set {setting.key}."
+                yield Problem((setting.key,), text)
+
+
+def combined_problems(experiment: Experiment) -> Iterator[Problem]:
+    """Values that do not go together, and files that are not there."""
     yield from _cluster_problems(experiment)
     yield from _length_problems(experiment)
     if isinstance(experiment, ToyExperiment):
@@ -110,13 +135,8 @@ def problems(experiment: Experiment) -> Iterator[Problem]:
         )
 
 
-def _bound_problems(experiment: Experiment) -> Iterator[Problem]:
-    for setting in settings(type(experiment)):
-        value = setting.of(experiment)
-        for bound in BOUNDS:
-            if value is not None and fnmatchcase(setting.key, bound.keys) and not bound.holds(value):
-                text = f"{setting.key} = {value} must be {bound.expectation}. Set {setting.key}."
-                yield Problem((setting.key,), text)
+CHECKS: tuple[Check, ...] = (bound_problems, combined_problems)
+"""All that can be said of the values alone."""
 
 
 def _cluster_problems(experiment: Experiment) -> Iterator[Problem]:

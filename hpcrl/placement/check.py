@@ -5,13 +5,15 @@ from pathlib import Path
 
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, ToyExperiment
-from hpcrl.config.load import Check
 from hpcrl.config.model import ModelConfig, PlacementConfig
-from hpcrl.config.validate import Problem, problems
+from hpcrl.config.validate import CHECKS, Check, Problem
 from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.placement.shapes import read_shape
+
+WORLD = ("cluster.nodes", "cluster.workers_per_node")
+"""The settings that say how many workers there are."""
 
 
 def placement_problems(experiment: Experiment) -> Iterator[Problem]:
@@ -25,7 +27,7 @@ def placement_problems(experiment: Experiment) -> Iterator[Problem]:
     yield from _stop_problems(experiment)
 
 
-ALL_CHECKS: tuple[Check, ...] = (problems, placement_problems)
+ALL_CHECKS: tuple[Check, ...] = (*CHECKS, placement_problems)
 """What an experiment must pass before anything is made."""
 
 
@@ -36,7 +38,7 @@ def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig
     try:
         ranks = parse_mesh(placement.mesh, world)
     except ValueError as error:
-        yield Problem((mesh_key, "cluster"), f"{mesh_key} = {error}. Set {mesh_key} or cluster.nodes.")
+        yield Problem((mesh_key, *WORLD), f"{mesh_key} = {error}. Set {mesh_key} or cluster.nodes.")
         return
     try:
         layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
@@ -47,7 +49,7 @@ def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig
         of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
         has = f"{of} = {world}" if placement.mesh is None else f'{mesh_key} = "{placement.mesh}" has {len(ranks)}'
         yield Problem(
-            (layout_key, mesh_key, "cluster"),
+            (layout_key, mesh_key, *WORLD),
             f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} "
             f"workers, but {has}. Change {layout_key}, {mesh_key} or cluster.nodes.",
         )
@@ -67,7 +69,7 @@ def _batch_problems(experiment: Experiment, layout_key: str, layout: Layout) -> 
         key, rows = "data.batch_size", experiment.data.batch_size * experiment.data.samples_per_prompt
     if rows < layout.dp:
         yield Problem(
-            (key, layout_key, "cluster"),
+            (key, layout_key, *WORLD),
             f"{key} gives {rows} samples per step, but {layout_key} has dp = {layout.dp}, and every part needs one. "
             f"Raise {key} or lower {layout_key}.",
         )

@@ -88,6 +88,6 @@ def role_memory(shape: ModelShape, count: int, config: ModelConfig, layout: Layo
 
 
 def _activations_per_token(shape: ModelShape) -> int:
-    """Numbers that a block keeps for its backward pass: norms in and out, q k v, attention's output, three of the MLP."""
+    """Numbers that a block keeps for its backward pass: norms in and out, q k v, attention's output, the MLP's 3."""
     attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_size
     return 4 * shape.hidden_size + attention + 3 * shape.intermediate_size

@@ -1,0 +1,105 @@
+"""Values that make no sense are named, with what is expected and the knob."""
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import pytest
+from support.experiments import ppo_values, write_config, write_inputs
+
+from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment
+from hpcrl.config.fields import settings
+from hpcrl.config.load import load_config
+from hpcrl.config.validate import BOUNDS, validate
+from hpcrl.errors import ConfigurationError
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "ppo.yaml", ppo_values())
+    return lambda *overrides: load_config(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["cluster.nodes=0"], "cluster.nodes = 0 must be at least 1"),
+        (["cluster.start_timeout_s=0"], "cluster.start_timeout_s = 0.0 must be a finite number above 0"),
+        (["cluster.lost_after_s=2"], "at least three heartbeats, 3 · 1 s"),
+        (["cluster.orphan_timeout_s=2"], "cluster.orphan_timeout_s = 2"),
+        (["name=a/b"], "name = a/b must be letters"),
+        (["seed=-1"], "seed = -1 must be between 0"),
+        (["control.steps=null"], "Either control.steps or control.epochs must be set, but both are null"),
+        (["control.epochs=2"], "they are 3 and 2"),
+        (["control.checkpoint.steps=0"], "control.checkpoint.steps = 0 must be at least 1"),
+        (["control.keep_checkpoints=1"], "control.keep_checkpoints = 1 must be at least 2"),
+        (["control.stop_when=soon"], "control.stop_when = 'soon' is no condition"),
+        (["control.stop_when=eval_rew/accuracy > 1"], "waits for evaluations, but none is made"),
+        (["control.evaluate.steps=5"], "data.evaluate is null"),
+        (["data.train=none.jsonl"], "none.jsonl must be a file of JSON lines, but there is none"),
+        (["data.prompt_template=Q"], "a text with {prompt} in it"),
+        (["data.tokenizer=none"], "must be a folder with tokenizer.json, but there is none"),
+        (["data.batch_size=0", "ppo.minibatches=1"], "data.batch_size = 0 must be at least 1"),
+        (["actor.path=none"], "none must be a folder with config.json and *.safetensors, but there is none"),
+        (["actor.optimizer.lr=0"], "actor.optimizer.lr = 0.0 must be a finite number above 0"),
+        (["critic.optimizer.lr=.inf"], "critic.optimizer.lr = inf must be a finite number above 0"),
+        (["actor.optimizer.betas=[0.9, 1]"], "two numbers from 0 to below 1"),
+        (["actor.optimizer.min_lr_ratio=2"], "between 0 and 1"),
+        (["reference.micro_batch_tokens=0"], "reference.micro_batch_tokens = 0 must be at least 1"),
+        (["reward.function=gsm8q"], "reward.function = gsm8q must be one of gsm8k, exact"),
+        (["reward.function=none.py:score"], "names a file that is not there"),
+        (["generation.min_new_tokens=17"], "must be at most generation.max_new_tokens = 16"),
+        (["generation.temperature=0"], "set generation.greedy"),
+        (["generation.top_p=1.5"], "above 0 and at most 1"),
+        (["ppo.minibatches=9"], "must be at most data.batch_size · data.samples_per_prompt = 8"),
+        (["ppo.dual_clip=1"], "ppo.dual_clip = 1.0 must be a finite number above 1"),
+        (["ppo.gae_lambda=1.1"], "between 0 and 1"),
+        (["ppo.reward_scale=.nan"], "ppo.reward_scale = nan must be a finite number"),
+        (["ppo.kl.coef=-1"], "ppo.kl.coef = -1.0 must be at least 0"),
+    ],
+)
+def test_a_value_out_of_place_is_the_only_problem_and_names_its_knob(load, overrides, words):
+    with pytest.raises(ConfigurationError) as raised:
+        load(*overrides)
+    (problem,) = raised.value.problems
+    assert words in problem
+    assert overrides[0].partition("=")[0].removesuffix(".steps") in problem
+
+
+def test_a_valid_experiment_has_no_problem(load):
+    assert validate(load()) == []
+
+
+def test_the_tokenizer_of_a_model_without_one_must_be_named(load, tmp_path):
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"must hold tokenizer\.json"):
+        load()
+
+
+def test_a_toy_batch_is_not_larger_than_the_data_set():
+    toy = ToyExperiment(control=replace(ToyExperiment().control, steps=1))
+    assert validate(toy) == []
+    (problem,) = validate(replace(toy, toy=replace(toy.toy, rows=4)))
+    assert problem.startswith("toy.batch_size = 8 must be at most toy.rows = 4")
+
+
+def test_sft_learns_one_answer_a_row(load, tmp_path):
+    values = ppo_values() | {"algorithm": "sft"}
+    del values["critic"], values["reference"]
+    values["data"]["samples_per_prompt"] = 2
+    with pytest.raises(ConfigurationError, match="sft learns each row's answer"):
+        load_config(write_config(tmp_path / "sft.yaml", values))
+
+
+def test_every_bound_is_of_some_setting():
+    keys = [setting.key for config in EXPERIMENTS.values() for setting in settings(config)]
+    assert [bound.keys for bound in BOUNDS if not any(fnmatchcase(key, bound.keys) for key in keys)] == []
+
+
+def test_every_default_keeps_its_bounds():
+    for setting in settings(PPOExperiment):
+        if setting.required or setting.default is None:
+            continue
+        for bound in BOUNDS:
+            assert not fnmatchcase(setting.key, bound.keys) or bound.holds(setting.default), setting.key

@@ -1,0 +1,57 @@
+"""Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
+
+import json
+
+import pytest
+from support.experiments import QWEN2_TINY, ppo_values, write_config, write_inputs
+
+from hpcrl.config.load import load_config
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.check import ALL_CHECKS
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "ppo.yaml", ppo_values())
+    return lambda *overrides: load_config(path, overrides, ALL_CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (
+            ["actor.layout=d8"],
+            "d8 needs dp·tp·pp = 8·1·1 = 8 workers, but cluster.nodes · cluster.workers_per_node = 1 · 2 = 2.",
+        ),
+        (["critic.layout=d2", "critic.mesh=1"], 'workers, but critic.mesh = "1" has 1.'),
+        (["actor.layout=2x2"], 'actor.layout = "2x2" is not a layout'),
+        (["reward.mesh=0-5"], 'reward.mesh = "0-5" names worker 5, but the cluster has workers 0 to 1'),
+        (["reference.layout=t2"], "reference.layout = t2 splits a model over workers"),
+        (["cluster.nodes=5"], "data.batch_size gives 8 samples per step, but actor.layout has dp = 10"),
+        (["generation.max_new_tokens=120"], "= 136, but actor.path has max_position_embeddings = 128"),
+        (["control.stop_when=actor_trian/loss < 1"], "a metric of a call 'actor_trian', but the calls are actor_gen"),
+    ],
+)
+def test_what_does_not_fit_is_named(load, overrides, problem):
+    with pytest.raises(ConfigurationError) as raised:
+        load(*overrides)
+    assert any(problem in text for text in raised.value.problems)
+
+
+def test_a_model_of_an_unknown_family_is_refused(load, tmp_path):
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "rwkv"}))
+    with pytest.raises(ConfigurationError) as raised:
+        load()
+    assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "reference.path", "critic.path"]
+
+
+def test_problems_of_values_and_of_placement_are_reported_together(load):
+    with pytest.raises(ConfigurationError) as raised:
+        load("seed=-1", "actor.layout=d8", "cluster.nods=1")
+    assert len(raised.value.problems) == 3
+
+
+def test_more_nodes_need_no_new_layouts(load):
+    assert load("cluster.nodes=4").cluster.nodes == 4

@@ -1,0 +1,46 @@
+"""Configuration files and experiments to test with, over a model folder that has everything but weights."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+QWEN2_TINY: dict[str, Any] = {
+    "model_type": "qwen2",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": True,
+}
+
+
+def write_inputs(folder: Path) -> None:
+    """model/ and rows.jsonl, as a configuration names them."""
+    model = folder / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps(QWEN2_TINY))
+    (model / "tokenizer.json").write_text("{}")
+    (folder / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "#### 2"}\n')
+
+
+def ppo_values() -> dict[str, Any]:
+    """The shortest valid configuration of PPO, relative to the folder of `write_inputs`."""
+    return {
+        "algorithm": "ppo",
+        "control": {"steps": 3},
+        "data": {"train": "rows.jsonl", "batch_size": 8, "max_prompt_tokens": 16},
+        "actor": {"path": "model"},
+        "critic": {"path": "model"},
+        "reference": {"path": "model"},
+        "reward": {"function": "gsm8k"},
+        "generation": {"max_new_tokens": 16},
+    }
+
+
+def write_config(path: Path, values: dict[str, Any]) -> Path:
+    """JSON is YAML."""
+    path.write_text(json.dumps(values))
+    return path

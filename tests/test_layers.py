@@ -1,0 +1,144 @@
+"""Who may import whom, for every module of the package; imports inside functions count."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "hpcrl"
+
+LAYERS = (
+    ("errors", "logs", "config"),
+    ("dataflow", "placement", "data", "durable", "nameresolve", "rewards"),
+    ("launch", "inspect", "cli", "workers"),
+    ("ops", "parallel"),
+    ("models", "backends"),
+    ("algos",),
+)
+"""From top to bottom; a part imports only from its own line or from lines above."""
+
+TORCH_BELOW = 3
+"""The first line that may import torch."""
+
+FORBIDDEN = (("dataflow", "durable"), ("dataflow", "placement"))
+"""Pairs of one line that must not meet: the first does not import the second."""
+
+HEAVY = frozenset({"torch", "transformers", "deepspeed", "megatron", "flash_attn", "vllm", "ray", "accelerate"})
+"""Packages that need, or are, torch."""
+
+
+def is_heavy(name: str) -> bool:
+    return name.split(".")[0] in HEAVY or name.startswith("safetensors.torch")
+
+
+@cache
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Full names of what a module imports anywhere in it; of hpcrl, the modules that really are."""
+    tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
+    return frozenset(name for node in ast.walk(tree) for name in _imported(module, node))
+
+
+def _imported(module: str, node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{module} has a relative import; write it in full"
+        for alias in node.names:
+            inner = f"{node.module}.{alias.name}"
+            yield inner if inner in modules() else str(node.module)
+
+
+def own_imports(module: str) -> frozenset[str]:
+    return frozenset(name for name in imports(module) if name.split(".")[0] == "hpcrl" and name != "hpcrl")
+
+
+def part(module: str) -> str:
+    return module.split(".")[1]
+
+
+def line(module: str) -> int:
+    return next(number for number, parts in enumerate(LAYERS) if part(module) in parts)
+
+
+def reaches(module: str) -> set[str]:
+    """Every module of hpcrl's that importing `module` could load, itself included."""
+    return {module} | set(nx.descendants(graph(), module))
+
+
+@cache
+def graph() -> nx.DiGraph:
+    edges = nx.DiGraph()
+    edges.add_nodes_from(modules())
+    edges.add_edges_from((module, name) for module in modules() for name in own_imports(module))
+    return edges
+
+
+def test_every_part_of_the_package_has_a_line():
+    parts = {part(module) for module in modules() if module != "hpcrl"}
+    assert parts <= {name for names in LAYERS for name in names}
+
+
+def test_imports_point_upwards():
+    wrong = [
+        f"{module} imports {name}"
+        for module in modules()
+        for name in own_imports(module)
+        if module != "hpcrl" and line(name) > line(module)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("importer", "imported"), FORBIDDEN)
+def test_a_part_does_not_import_its_forbidden_neighbour(importer, imported):
+    wrong = [
+        f"{module} imports {name}"
+        for module in modules()
+        for name in own_imports(module)
+        if module != "hpcrl" and part(module) == importer and part(name) == imported
+    ]
+    assert not wrong
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert list(nx.simple_cycles(graph())) == []
+
+
+def test_nothing_above_the_bar_reaches_torch():
+    above = [module for module in modules() if module == "hpcrl" or line(module) < TORCH_BELOW]
+    wrong = [
+        f"{module} reaches {name} by {reached}"
+        for module in above
+        for reached in reaches(module)
+        for name in imports(reached)
+        if is_heavy(name)
+    ]
+    assert not wrong
+
+
+def test_init_files_are_empty_but_for_the_version():
+    full = [name for name, path in modules().items() if path.name == "__init__.py" and path.read_text().strip()]
+    assert full == ["hpcrl"]
+    assert (PACKAGE / "__init__.py").read_text().strip().startswith("__version__ = ")
+
+
+def test_no_module_changes_the_world_when_imported():
+    """Every module above the bar can be imported, and with all of them torch is still not loaded."""
+    above = [module for module in modules() if module == "hpcrl" or line(module) < TORCH_BELOW]
+    code = f"import importlib, sys\nfor name in {above!r}: importlib.import_module(name)\n"
+    code += f"print(sorted(set({sorted(HEAVY)!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
