@@ -1,0 +1,139 @@
+"""What each command does with its arguments. Runs themselves are tested where they are made."""
+
+import json
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.experiments import ppo_values, write_config, write_inputs
+
+import hpcrl.cli.resume
+import hpcrl.cli.stop
+import hpcrl.launch.submit
+from hpcrl.cli.main import main
+from hpcrl.config.experiment import from_dict
+from hpcrl.errors import DataError, ExitCode
+from hpcrl.placement.plan import Plan, make_plan
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return str(write_config(tmp_path / "ppo.yaml", ppo_values()))
+
+
+def test_plan_prints_calls_roles_workers_memory_and_the_run_directory(config, capsys, tmp_path):
+    assert main(["plan", config, "--nodes", "2"]) == ExitCode.DONE
+    text = capsys.readouterr().out
+    for word in ("actor_gen", "critic_train", "d4t1p1", "reference", "MiB", "2 nodes of 2 workers"):
+        assert word in text
+    assert str(tmp_path / "runs" / "run-<time>") in text.replace("\n", "")
+
+
+def test_plan_as_json_holds_the_plan_itself(config, capsys):
+    assert main(["plan", config, "--json"]) == ExitCode.DONE
+    shown = json.loads(capsys.readouterr().out)
+    plan = msgspec.convert(shown["plan"], Plan)
+    assert plan == make_plan(from_dict(plan.experiment))
+    assert len(shown["memory_gib"]) == 2
+
+
+def test_plan_takes_less_than_a_second(config):
+    def seconds() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "hpcrl.cli.main", "plan", config], capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(4)) < 1.0
+
+
+def test_plan_makes_nothing(config, capsys):
+    before = sorted(Path().rglob("*"))
+    assert main(["plan", config]) == ExitCode.DONE
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_draw_writes_an_svg_with_every_call(config, capsys):
+    assert main(["draw", config, "--out", "graph.svg"]) == ExitCode.DONE
+    drawn = ElementTree.parse("graph.svg")
+    text = " ".join(drawn.getroot().itertext())
+    assert drawn.getroot().tag.endswith("svg")
+    for call in ("actor_gen", "rew_inf", "ref_inf", "critic_inf", "actor_train", "critic_train"):
+        assert call in text
+
+
+def test_draw_names_a_file_that_cannot_be_written(config, capsys):
+    assert main(["draw", config, "--out", "none/graph.svg"]) == ExitCode.CONFIGURATION
+    assert "none/graph.svg cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["submit", "plan"])
+def test_a_wrong_configuration_exits_64_with_all_problems_and_makes_nothing(config, capsys, command):
+    before = sorted(Path().rglob("*"))
+    words = [command, config, "--seed", "many", "--actor.layout", "d3", "--cluster.nods", "2"]
+    assert main(words) == ExitCode.CONFIGURATION
+    assert sorted(Path().rglob("*")) == before
+    error = capsys.readouterr().err
+    assert error.startswith("hpcrl: 3 problems, nothing was started.")
+    for words in ("seed = many", "actor.layout = d3 needs", "The nearest is cluster.nodes"):
+        assert words in error
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the commands ask of hpcrl.launch, instead of doing it."""
+    found = []
+
+    def record(name):
+        def called(*arguments):
+            found.append((name, arguments))
+            return int(ExitCode.REQUEUE)
+
+        return called
+
+    monkeypatch.setattr(hpcrl.launch.submit, "submit", record("submit"))
+    monkeypatch.setattr(hpcrl.cli.resume, "resume", record("resume"))
+    monkeypatch.setattr(hpcrl.cli.stop, "stop", record("stop"))
+    return found
+
+
+def test_submit_hands_over_the_experiment_and_returns_the_runs_exit_code(config, calls):
+    assert main(["submit", config, "--run-dir", "here", "--detach", "--ppo.clip", "0.1"]) == ExitCode.REQUEUE
+    ((name, (experiment, run_dir, detach)),) = calls
+    assert (name, run_dir, detach) == ("submit", Path("here"), True)
+    assert experiment.ppo.clip == 0.1
+
+
+def test_submit_leaves_the_name_of_the_run_directory_to_the_launcher(config, calls):
+    main(["submit", config])
+    assert calls[0][1][1:] == (None, False)
+
+
+def test_resume_and_stop_hand_over_the_run(calls):
+    assert main(["resume", "RUN", "--detach", "--accept-changed", "data.train", "actor.path"]) == ExitCode.REQUEUE
+    assert main(["stop", "RUN", "--now"]) == ExitCode.REQUEUE
+    assert calls == [
+        ("resume", (Path("RUN"), True, ("data.train", "actor.path"))),
+        ("stop", (Path("RUN"), True)),
+    ]
+
+
+def test_an_error_that_is_meant_for_the_user_is_printed_without_a_traceback(config, capsys, monkeypatch):
+    def refuse(*_):
+        raise DataError("row 3 of rows.jsonl has no prompt")
+
+    monkeypatch.setattr(hpcrl.launch.submit, "submit", refuse)
+    assert main(["submit", config]) == ExitCode.DATA
+    assert capsys.readouterr().err == "hpcrl: row 3 of rows.jsonl has no prompt\n"
+
+
+def test_output_into_a_pipe_that_closes_ends_quietly(config):
+    command = f"{sys.executable} -m hpcrl.cli.main submit {config} --help | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.startswith("usage: hpcrl submit")
+    assert done.stderr == ""

@@ -1,0 +1,68 @@
+"""The command `hpcrl` itself: help, unknown commands, errors in plain words."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hpcrl.cli.main import COMMANDS, main
+from hpcrl.errors import ExitCode
+
+HEAVY = ("torch", "transformers", "numpy", "h5py", "zmq", "networkx", "submitit")
+
+
+def test_help_loads_nothing_heavy():
+    code = f"import sys\nfrom hpcrl.cli.main import main\nmain(['--help'])\nprint(set(sys.modules) & set({HEAVY!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_takes_less_than_three_tenths_of_a_second():
+    def seconds() -> float:
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "hpcrl.cli.main", "--help"], capture_output=True, check=True)
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_without_torch(command):
+    code = f"import sys\nfrom hpcrl.cli.main import main\ncode = main([{command!r}, '--help'])\n"
+    code += "assert code == 0 and 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: hpcrl {command} ")
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == "hpcrl 0.1.0\n"
+
+
+@pytest.mark.parametrize(("words", "said"), [([], "No command given"), (["sbumit"], "sbumit is not a command")])
+def test_an_unknown_command_exits_with_the_code_of_the_users_errors(capsys, words, said):
+    assert main(words) == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_without_its_argument_says_which(capsys, command):
+    assert main([command]) == ExitCode.CONFIGURATION
+    error = capsys.readouterr().err
+    assert error.startswith("hpcrl: ")
+    assert f"See hpcrl {command} --help." in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "resume"])
+def test_a_directory_that_is_no_run_is_named(capsys, tmp_path, command):
+    assert main([command, str(tmp_path / "nothing")]) in (ExitCode.CONFIGURATION, ExitCode.DATA)
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
