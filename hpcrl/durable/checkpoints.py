@@ -1,6 +1,6 @@
 """Checkpoints on disk: one safetensors file per shard, and a manifest that says which files make a cut.
 
-Knows arrays, JSON state and files; knows neither torch nor what a role is. bf16 is never stored: state has fp32 masters.
+Knows arrays, JSON state and files; knows neither torch nor what a role is. bf16 is never stored, its fp32 masters are.
 """
 
 import json
@@ -64,8 +64,8 @@ def write_shard(
         start = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    arrays_as_bytes = [memoryview(array.reshape(-1).view(np.uint8)) for array in flat.values()]
-    chunks = [struct.pack("<Q", len(text)) + text, *arrays_as_bytes]
+    chunks: list[bytes | memoryview] = [struct.pack("<Q", len(text)) + text]
+    chunks += [array.reshape(-1).view(np.uint8).data for array in flat.values()]
     return files.publish_chunks(folder / f"{role}.r{rank:03d}.safetensors", chunks, "shard")
 
 

@@ -24,6 +24,7 @@ Fault = Callable[[str], None]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+TEMPORARY_SUFFIX = ".tmp"
 PIECE_BYTES = 8 << 20
 STALE_RETRIES = 5
 STALE_PAUSE_S = 0.05
@@ -62,6 +63,7 @@ class DamagedFileError(InternalError):
     """A file is missing, or is not what was published; resuming the run computes its content again."""
 
     def __init__(self, damage: str) -> None:
+        self.damage = damage
         super().__init__(f"{damage}. Resume the run: what was in it is computed again.")
 
 
@@ -95,15 +97,16 @@ class Files:
             self.fault(f"{point}.published")
         return FileRef(self.name(path), size, crc32)
 
-    def publish_folder(self, path: Path, write: Callable[[Path], None], point: str) -> bool:
+    def publish_folder(self, path: Path, attempt: int, write: Callable[[Path], None], point: str) -> bool:
         """Have `write` fill a folder that appears whole as `path`; False if a folder of that name was there already.
 
-        All files in the folder get mode 0600 and are flushed to disk, whoever wrote them.
+        All files in the folder get mode 0600 and are flushed to disk, whoever wrote them. The temporary folder carries
+        the attempt's number, as `path` does not, so that a later attempt knows whose litter it is.
         """
         if path.name in self.listing(path.parent):
             return False
         self.directory(path.parent)
-        temporary = self._temporary_name(path)
+        temporary = self._temporary_name(path.with_name(f"{path.name}.a{attempt:03d}"))
         with self._naming_full_disk(path, None), self._removed_on_error(temporary):
             os.mkdir(temporary, DIRECTORY_MODE)
             self.fault(f"{point}.write")
@@ -151,6 +154,14 @@ class Files:
         except FileNotFoundError:
             return False
         return True
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a file, or a folder with all that it holds; what cannot be removed stays."""
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
 
     def remove_directory(self, path: Path) -> bool:
         """Remove a directory if it is empty; whether it is gone."""
@@ -273,17 +284,15 @@ class Files:
             yield temporary
 
     def _temporary_name(self, path: Path) -> Path:
-        return path.with_name(f".{path.name}.{self._token}.{os.getpid()}.{next(self._counter)}.tmp")
+        unique = f"{self._token}.{os.getpid()}.{next(self._counter)}"
+        return path.with_name(f".{path.name}.{unique}{TEMPORARY_SUFFIX}")
 
     @contextlib.contextmanager
     def _removed_on_error(self, temporary: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+            self.remove_tree(temporary)
             raise
 
     @contextlib.contextmanager
@@ -328,6 +337,10 @@ class AppendLog:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,0 +1,177 @@
+"""What older attempts wrote, and how much of it is believed.
+
+The newest attempt with a valid `adopted.json` says which prefixes of older journals count; its own journal counts as
+far as it is whole. What is in none of these counts for nothing, whoever wrote it and whenever. Changes nothing on disk.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import msgspec
+
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import (
+    Adopted,
+    Checkpointed,
+    Closed,
+    Done,
+    Event,
+    Opened,
+    Prefix,
+    Trained,
+    decode_line,
+    parse,
+)
+from hpcrl.durable.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of an attempt's journal, ending at byte `end`; `event` is None where it is damaged or lost."""
+
+    attempt: int
+    end: int
+    event: Event | None
+
+
+@dataclass(frozen=True)
+class History:
+    """All lines that a new attempt may believe, in order, and what was found damaged.
+
+    `newest` is the attempt whose beliefs these are, None before the first; `published` is the newest one that has an
+    `adopted.json`, damaged or not. `files` maps names in the lines of older attempts to the names under which `newest`
+    keeps the files.
+    """
+
+    newest: int | None = None
+    published: int | None = None
+    lines: tuple[Line, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    journals: Mapping[int, bytes] = field(default_factory=dict)
+    adopted: Mapping[int, Prefix] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+
+    def current(self, ref: FileRef) -> FileRef:
+        """The file that a line names, under the name that it has now."""
+        return msgspec.structs.replace(ref, name=self.files.get(ref.name, ref.name))
+
+    def prefixes(self, count: int) -> tuple[Prefix, ...]:
+        """What to publish when the first `count` lines are believed, and nothing behind them.
+
+        A journal that is believed as far as it was before keeps its old size and CRC, even if it has been damaged
+        since: the next reader is to notice the damage too.
+        """
+        prefixes = []
+        behind = {line.attempt for line in self.lines[count:]}
+        for attempt, lines in groupby(self.lines[:count], key=lambda line: line.attempt):
+            if attempt in self.adopted and attempt not in behind:
+                prefixes.append(self.adopted[attempt])
+            else:
+                size = max(line.end for line in lines)
+                prefixes.append(Prefix(attempt, size, zlib.crc32(self.journals[attempt][:size])))
+        return tuple(prefixes)
+
+
+def read_history(run: RunDirectory, before: int | None = None) -> History:
+    """What attempts older than `before` (all, if None) left to believe."""
+    damage: list[str] = []
+    published = published_attempts(run, before)
+    for number in published:
+        adopted = _read_adopted(run, number, damage)
+        if adopted is not None:
+            return _believe(run, published[0], number, adopted, damage)
+    return History(published=max(published, default=None), damage=tuple(damage))
+
+
+def has_new_attempt(run: RunDirectory, history: History, before: int) -> bool:
+    """Whether another attempt older than `before` has begun to count since the history was read."""
+    return max(published_attempts(run, before), default=None) != history.published
+
+
+def has_grown(run: RunDirectory, history: History) -> bool:
+    """Whether its newest attempt has written lines since the history was read."""
+    return history.newest is not None and len(_journal(run, history.newest)) > len(history.journals[history.newest])
+
+
+def published_attempts(run: RunDirectory, before: int | None = None) -> list[int]:
+    """Attempts older than `before` (all, if None) that count because they have an `adopted.json`; newest first."""
+    return [n for n in reversed(run.numbers()) if (before is None or n < before) and run.has_adopted(n)]
+
+
+def believed_count(lines: Sequence[Line], cut: int | None) -> int:
+    """How many lines count for a recovery from the checkpoint of step `cut`, or from the start if None.
+
+    A damaged line ends the belief, but only one that can concern later steps than the cut: every line about those comes
+    behind the first `Opened` of them, so that damage before it has hit nothing but what the checkpoint replaces.
+    """
+    begins = 0
+    if cut is not None:
+        begins = next((i for i, line in enumerate(lines) if _opens_after(line, cut)), len(lines))
+    return next((i for i in range(begins, len(lines)) if lines[i].event is None), len(lines))
+
+
+def supports_cut(lines: Sequence[Line], step: int) -> bool:
+    """Whether the believed lines make a checkpoint of `step` usable: it was opened and closed, and no step lacks."""
+    events = [line.event for line in lines[: believed_count(lines, step)]]
+    opened = {event.step for event in events if isinstance(event, Opened)}
+    closed = {event.step for event in events if isinstance(event, Closed)}
+    named = {event.step for event in events if isinstance(event, Checkpointed)}
+    next_step = min((later for later in opened if later > step), default=step + 1)
+    return step in opened & closed & named and next_step == step + 1
+
+
+def attempts_without_progress(run: RunDirectory) -> int:
+    """How many of the newest attempts, one after another, finished nothing: no call, no step, no checkpoint."""
+    fruitless = 0
+    for number in reversed(run.numbers()):
+        if any(isinstance(event, Done | Trained | Closed | Checkpointed) for _, event in parse(_journal(run, number))):
+            break
+        fruitless += 1
+    return fruitless
+
+
+def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:
+    """What an attempt believed; from the first line of its journal if `adopted.json` is damaged."""
+    path = run.adopted(number)
+    copies = (run.files.read(path), _journal(run, number).partition(b"\n")[0] + b"\n")
+    events = [decode_line(copy) for copy in copies]
+    if not isinstance(events[0], Adopted):
+        damage.append(f"{run.files.name(path)} is damaged")
+    return next((event for event in events if isinstance(event, Adopted)), None)
+
+
+def _believe(run: RunDirectory, published: int, newest: int, adopted: Adopted, damage: list[str]) -> History:
+    journals = {prefix.attempt: _journal(run, prefix.attempt)[: prefix.size] for prefix in adopted.prefixes}
+    journals[newest] = _journal(run, newest)
+    prefixes = {prefix.attempt: prefix for prefix in adopted.prefixes}
+    lines: list[Line] = []
+    for attempt, data in journals.items():
+        mine = [Line(attempt, end, event) for end, event in parse(data)]
+        prefix = prefixes.get(attempt)
+        if prefix is not None and _has_lost_more(data, prefix, mine):
+            mine.append(Line(attempt, len(data), None))
+        damage += [
+            f"{run.files.name(run.journal(attempt))}: line {i + 1} is damaged or lost"
+            for i, line in enumerate(mine)
+            if line.event is None
+        ]
+        lines += mine
+    return History(newest, published, tuple(lines), adopted.files, journals, prefixes, tuple(damage))
+
+
+def _has_lost_more(data: bytes, prefix: Prefix, lines: Sequence[Line]) -> bool:
+    """Whether a journal differs from what was believed before, beyond what its damaged lines explain."""
+    if len(data) < prefix.size:
+        return True
+    return zlib.crc32(data) != prefix.crc32 and all(line.event is not None for line in lines)
+
+
+def _opens_after(line: Line, cut: int) -> bool:
+    return isinstance(line.event, Opened) and line.event.step > cut
+
+
+def _journal(run: RunDirectory, attempt: int) -> bytes:
+    path = run.journal(attempt)
+    return run.files.read(path) if path.name in run.files.listing(path.parent) else b""

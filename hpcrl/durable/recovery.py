@@ -1,0 +1,349 @@
+"""From what older attempts left to where a new one goes on: what to read, what to replay, what is lost.
+
+`plan_recovery` is pure. `recover` does it for an attempt: it verifies the files, links them under the attempt's number,
+publishes `adopted.json`, from which moment the attempt counts, and begins its journal. Knows no processes, no models.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.files import DamagedFileError, FileRef, sync_directory
+from hpcrl.durable.history import History, believed_count, has_grown, has_new_attempt, read_history, supports_cut
+from hpcrl.durable.journal import (
+    Accepted,
+    Adopted,
+    Checkpointed,
+    Closed,
+    Compacted,
+    Done,
+    Event,
+    Exported,
+    Journal,
+    Opened,
+    Trained,
+    encode_line,
+    open_journal,
+)
+from hpcrl.durable.retention import remove_litter
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.spills import SpillRef, group_name
+from hpcrl.errors import StoppedError
+
+READS_OF_A_MOVING_RUN = 5
+
+
+class UnitKey(NamedTuple):
+    """One part of one call of one step."""
+
+    step: int
+    call: str
+    part: int
+
+
+class Recorded(NamedTuple):
+    """A finished unit: its line, and where its outputs are now."""
+
+    done: Done
+    spill: SpillRef
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """Where an attempt goes on. Steps up to the checkpoint's are over; all else concerns later ones.
+
+    `opened` are the later steps that were opened, `closed` those of them that were closed. The outputs of `recorded`
+    units are read. `replay` are train steps to be executed again, in this order. `lost` units were finished, but their
+    files are damaged: they are computed again. `metrics` are the rows of all closed steps, the earlier ones included.
+    """
+
+    checkpoint: Manifest | None = None
+    kept: tuple[Manifest, ...] = ()
+    opened: tuple[Opened, ...] = ()
+    last_opened: Opened | None = None
+    closed: frozenset[int] = frozenset()
+    recorded: Mapping[UnitKey, Recorded] = field(default_factory=dict)
+    replay: tuple[Trained, ...] = ()
+    lost: tuple[UnitKey, ...] = ()
+    metrics: tuple[Closed, ...] = ()
+    exported: frozenset[tuple[int, str]] = frozenset()
+    accepted: Mapping[str, str] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+
+    @property
+    def last_metrics(self) -> dict[str, float] | None:
+        """The row of the last step that was closed."""
+        return self.metrics[-1].metrics if self.metrics else None
+
+    def describe(self) -> str:
+        """What will be read, replayed and run, and what was found damaged; a line for each."""
+        return "\n".join(_describe(self))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What of a history is usable: how many lines count, the valid checkpoints (newest first), and the whole spills.
+
+    `manifests` and `spills` map the names in the lines to the files as they are now called.
+    """
+
+    history: History
+    count: int
+    checkpoints: tuple[Manifest, ...]
+    manifests: Mapping[str, FileRef]
+    spills: Mapping[str, FileRef]
+    damage: tuple[str, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        lines = self.history.lines[: self.count]
+        return tuple(line.event for line in lines if line.event is not None)
+
+
+def plan_recovery(
+    events: Sequence[Event],
+    checkpoints: Sequence[Manifest],
+    spills: Mapping[str, FileRef],
+    trained_by: Mapping[str, str],
+    damage: Sequence[str] = (),
+) -> RecoveryPlan:
+    """Decide where to go on.
+
+    `events` are the believed ones, `checkpoints` the valid ones, newest first. `spills` maps the name of every spill
+    that is whole, as the events have it, to the file now. `trained_by` maps train_step calls, in the order in which a
+    step executes them, to their roles.
+    """
+    checkpoint = checkpoints[0] if checkpoints else None
+    cut = None if checkpoint is None else checkpoint.step
+    recorded, lost = {}, []
+    replay: list[Trained] = []
+    steps = _steps_after(events, cut)
+    for step in steps.values():
+        for unit, candidates in step.candidates.items():
+            found = _first_whole(candidates, spills)
+            if found is None:
+                lost.append(unit)
+            else:
+                recorded[unit] = found
+        replay += [step.trained[call] for call in trained_by if call in step.trained]
+    rows = {event.step: event for event in events if isinstance(event, Closed)}
+    return RecoveryPlan(
+        checkpoint=checkpoint,
+        kept=tuple(checkpoints),
+        opened=tuple(step.opened for step in steps.values()),
+        last_opened=max((e for e in events if isinstance(e, Opened)), key=lambda opened: opened.step, default=None),
+        closed=frozenset(number for number, step in steps.items() if step.closed),
+        recorded=recorded,
+        replay=tuple(replay),
+        lost=tuple(lost),
+        metrics=tuple(row for _, row in sorted(rows.items())),
+        exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
+        accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
+        damage=tuple(damage),
+    )
+
+
+def plan_next_attempt(run: RunDirectory, trained_by: Mapping[str, str], keep: int = 2) -> RecoveryPlan:
+    """What the next attempt would do, from a look that changes nothing."""
+    survey = survey_run(run, read_history(run), trained_by.values(), keep)
+    return plan_recovery(survey.events, survey.checkpoints, survey.spills, trained_by, survey.damage)
+
+
+def recover(
+    run: RunDirectory, attempt: int, trained_by: Mapping[str, str], keep: int = 2
+) -> tuple[RecoveryPlan, Journal]:
+    """Take the run over: link what is usable under this attempt's number, publish what it believes, begin its journal.
+
+    Files can vanish meanwhile only if an older attempt is still alive (it compacts and prunes what is its own, or
+    older): then its newer lines say so, and all is read again. An older attempt that goes on *after* `adopted.json` is
+    published harms nobody: its later lines are behind the believed prefix, and it can unlink none of our names.
+
+    Raises StoppedError where a newer attempt has taken over, or an older one does not stop changing the run.
+    """
+    survey = _link_usable(run, attempt, trained_by.values(), keep)
+    files = {name: _ours(run, attempt, file) for name, file in (*survey.manifests.items(), *survey.spills.items())}
+    if run.superseded(attempt):
+        raise StoppedError(f"attempt {attempt} of {run.root} is superseded by attempt {run.newest_attempt()}")
+    names = {name: file.name for name, file in files.items()}
+    adopted = Adopted(survey.history.prefixes(survey.count), names)
+    run.files.publish(run.adopted(attempt), encode_line(adopted), "adopted")
+    journal = open_journal(run.files, run.journal(attempt))
+    journal.append([adopted])
+    remove_litter(run, attempt)
+    checkpoints = [read_manifest(run.files, files[name]) for name in survey.manifests]
+    return plan_recovery(survey.events, checkpoints, files, trained_by, survey.damage), journal
+
+
+def survey_run(run: RunDirectory, history: History, trained_roles: Collection[str], keep: int) -> Survey:
+    """Verify what a recovery may need: the newest `keep` valid checkpoints and all spills behind the oldest of them."""
+    damage = list(history.damage)
+    valid: list[tuple[Checkpointed, Manifest]] = []
+    for line in _checkpoint_lines(history):
+        if len(valid) < keep and (manifest := _valid_manifest(run, history, line, trained_roles, damage)) is not None:
+            valid.append((line, manifest))
+    checkpoints = tuple(manifest for _, manifest in valid)
+    count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
+    events = [line.event for line in history.lines[:count] if line.event is not None]
+    spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
+    manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
+    return Survey(history, count, checkpoints, manifests, spills, tuple(damage))
+
+
+@dataclass
+class _Step:
+    """What the events say of one step. `candidates` are the places of a unit's outputs, the latest last."""
+
+    opened: Opened
+    closed: bool = False
+    candidates: dict[UnitKey, list[Recorded]] = field(default_factory=dict)
+    trained: dict[str, Trained] = field(default_factory=dict)
+
+
+def _steps_after(events: Sequence[Event], cut: int | None) -> dict[int, _Step]:
+    """Steps after the cut in the order of their opening. Lines of a step that come before its opening say nothing."""
+    steps: dict[int, _Step] = {}
+    for event in events:
+        if isinstance(event, Opened) and (cut is None or event.step > cut):
+            steps[event.step] = _Step(event)
+        elif isinstance(event, Done | Compacted | Trained | Closed) and event.step in steps:
+            _note(steps[event.step], event)
+    return steps
+
+
+def _note(step: _Step, event: Done | Compacted | Trained | Closed) -> None:
+    if isinstance(event, Done):
+        unit = UnitKey(event.step, event.call, event.part)
+        step.candidates.setdefault(unit, []).append(Recorded(event, SpillRef(event.spill, event.group)))
+    elif isinstance(event, Compacted):
+        for unit, candidates in step.candidates.items():
+            spill = SpillRef(event.spill, group_name(unit.call, unit.part))
+            candidates.append(Recorded(candidates[-1].done, spill))
+    elif isinstance(event, Trained):
+        step.trained[event.call] = event
+    else:
+        step.closed = True
+
+
+def _first_whole(candidates: Sequence[Recorded], spills: Mapping[str, FileRef]) -> Recorded | None:
+    """The latest place whose file is whole, named as the file is now."""
+    for done, spill in reversed(candidates):
+        if spill.path in spills:
+            return Recorded(done, msgspec.structs.replace(spill, file=spills[spill.path]))
+    return None
+
+
+def _checkpoint_lines(history: History) -> Iterator[Checkpointed]:
+    """The checkpoints that lines name and support, newest step first; of one step the latest line."""
+    events = [line.event for line in history.lines]
+    by_step = {event.step: event for event in events if isinstance(event, Checkpointed)}
+    return (by_step[step] for step in sorted(by_step, reverse=True) if supports_cut(history.lines, step))
+
+
+def _valid_manifest(
+    run: RunDirectory, history: History, line: Checkpointed, trained_roles: Collection[str], damage: list[str]
+) -> Manifest | None:
+    try:
+        manifest = read_manifest(run.files, history.current(line.manifest))
+    except DamagedFileError as error:
+        damage.append(error.damage)
+        return None
+    found = checkpoint_damage(run.files, manifest, trained_roles)
+    damage += found
+    return None if found else manifest
+
+
+def _whole_spills(
+    run: RunDirectory, history: History, events: Sequence[Event], cut: int | None, damage: list[str]
+) -> dict[str, FileRef]:
+    """For each unit after the cut the latest place that is whole; each file is read once."""
+    verdicts: dict[str, str | None] = {}
+    whole: dict[str, FileRef] = {}
+    for step in _steps_after(events, cut).values():
+        for candidates in step.candidates.values():
+            for _, spill in reversed(candidates):
+                current = history.current(spill.file)
+                if spill.path not in verdicts:
+                    verdicts[spill.path] = run.files.damage(current)
+                if verdicts[spill.path] is None:
+                    whole[spill.path] = current
+                    break
+    damage += [text for text in verdicts.values() if text is not None]
+    return whole
+
+
+def _link_usable(run: RunDirectory, attempt: int, trained_roles: Collection[str], keep: int) -> Survey:
+    """Survey the run and link all that is usable, again and again until nothing changed meanwhile."""
+    linked: set[Path] = set()
+    for _ in range(READS_OF_A_MOVING_RUN):
+        survey = survey_run(run, read_history(run, before=attempt), trained_roles, keep)
+        usable = _usable(survey)
+        vanished = not _link_all(run, attempt, usable, linked)
+        explained = survey.damage and has_grown(run, survey.history)
+        if not vanished and not explained and not has_new_attempt(run, survey.history, before=attempt):
+            break
+    else:
+        raise StoppedError(
+            f"attempt {survey.history.published} is still changing {run.root}, and attempt {attempt} cannot take over. "
+            "Stop it with `hpcrl stop`, then resume."
+        )
+    for path in linked - {run.renumbered(file.name, attempt) for file in usable}:
+        run.remove(path, attempt, "adopt")
+    return survey
+
+
+def _ours(run: RunDirectory, attempt: int, file: FileRef) -> FileRef:
+    return msgspec.structs.replace(file, name=run.files.name(run.renumbered(file.name, attempt)))
+
+
+def _usable(survey: Survey) -> list[FileRef]:
+    """All files that an attempt takes over, as they are now called; a manifest comes after its shards."""
+    shards = [shard for manifest in survey.checkpoints for of_role in manifest.roles.values() for shard in of_role]
+    return [*shards, *survey.manifests.values(), *survey.spills.values()]
+
+
+def _link_all(run: RunDirectory, attempt: int, files: Sequence[FileRef], linked: set[Path]) -> bool:
+    """Link all files under our number, durably; False if one has vanished. `linked` collects the names made."""
+    try:
+        for file in files:
+            path = run.renumbered(file.name, attempt)
+            run.files.link(file, path, "adopt")
+            linked.add(path)
+    except FileNotFoundError:
+        return False
+    for folder in {path.parent for path in linked}:
+        sync_directory(folder)
+    return True
+
+
+def _describe(plan: RecoveryPlan) -> Iterator[str]:
+    checkpoint = plan.checkpoint
+    if checkpoint is None:
+        yield "starts from the base weights: no checkpoint"
+    else:
+        roles = ", ".join(checkpoint.roles)
+        yield f"starts from the checkpoint of step {checkpoint.step}, written by attempt {checkpoint.attempt}: {roles}"
+    yield f"reads {_some('finished part', [_unit(*unit) for unit in plan.recorded])}"
+    yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in plan.replay])}"
+    if plan.lost:
+        yield f"computes again {_some('finished part', [_unit(*unit) for unit in plan.lost])}"
+    unclosed = [f"step {opened.step}" for opened in plan.opened if opened.step not in plan.closed]
+    next_step = "the first step" if plan.last_opened is None else f"step {plan.last_opened.step + 1}"
+    yield f"goes on with {', '.join([*unclosed, next_step])}"
+    for text in plan.damage:
+        yield f"damaged: {text}"
+
+
+def _unit(step: int, call: str, part: int) -> str:
+    return f"step {step} {call} part {part}"
+
+
+def _some(what: str, names: Sequence[str], shown: int = 3) -> str:
+    """`5 parts: a, b, c … e`."""
+    if not names:
+        return f"no {what}"
+    listed = ", ".join(names[:shown]) + (f" … {names[-1]}" if len(names) > shown else "")
+    return f"{len(names)} {what}{'s' if len(names) > 1 else ''}: {listed}"

@@ -1,0 +1,105 @@
+"""What goes: the parts of a closed step once they are in one file, and all that is older than the checkpoints kept.
+
+Removes only; a kill at any point leaves a directory from which everything that is needed can be read. Journals nothing:
+the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pruned` after `prune`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage
+from hpcrl.durable.files import FileRef, is_temporary
+from hpcrl.durable.rundir import RunDirectory, attempt_of, step_of
+from hpcrl.durable.spills import SpillRef, compact, group_name
+
+LEAST_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """What `prune` did: spills and checkpoints of steps before this one are gone, these names of them just now."""
+
+    before_step: int
+    removed: tuple[str, ...]
+
+
+def compact_step(run: RunDirectory, attempt: int, step: int, parts: Mapping[tuple[str, int], SpillRef]) -> FileRef:
+    """Publish one file with all parts (call, part) of a closed step. DamagedFileError if one of them is not whole.
+
+    The parts stay until the journal names the new file.
+    """
+    groups = {group_name(call, part): spill for (call, part), spill in sorted(parts.items())}
+    return compact(run.files, run.compacted(step, attempt), groups)
+
+
+def remove_parts(run: RunDirectory, attempt: int, step: int) -> tuple[str, ...]:
+    """Remove the parts of a step whose compacted file the journal names; returns the names removed."""
+    folder = run.step_spills(step)
+    removed = _remove_within(run, attempt, folder, "parts")
+    run.files.remove_directory(folder)
+    return removed
+
+
+def prune(
+    run: RunDirectory, attempt: int, checkpoints: Sequence[Manifest], trained_roles: Collection[str], keep: int
+) -> Pruning | None:
+    """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) valid checkpoints.
+
+    `checkpoints` are those that lines of the journal name, by step. None where too few are there, or nothing is older.
+    Those kept are read and verified before anything goes. Checkpoints go first, each by its manifest, so that one
+    that still has a manifest still has its shards and the spills behind it.
+    """
+    keep = max(keep, LEAST_KEPT)
+    if len(checkpoints) < keep or not any(_victims(run, attempt, checkpoints[-keep].step)):
+        return None
+    newest_first = reversed(checkpoints)
+    whole = (manifest for manifest in newest_first if not checkpoint_damage(run.files, manifest, trained_roles))
+    kept = list(islice(whole, keep))
+    if len(kept) < keep:
+        return None
+    before_step = kept[-1].step
+    removed: list[str] = []
+    for path in _victims(run, attempt, before_step):
+        if path.is_dir():
+            removed += _remove_within(run, attempt, path, "prune")
+            run.files.remove_directory(path)
+        elif run.remove(path, attempt, "prune"):
+            removed.append(run.files.name(path))
+    return Pruning(before_step, tuple(removed))
+
+
+def remove_litter(run: RunDirectory, attempt: int) -> tuple[str, ...]:
+    """Remove the temporary files of older attempts' killed processes; returns the names removed."""
+    removed = []
+    for top in (run.spills, run.checkpoints, run.exports):
+        for folder in (top, *(top / name for name in run.files.listing(top) if (top / name).is_dir())):
+            for name in run.files.listing(folder):
+                number = attempt_of(name)
+                number = attempt_of(folder.name) if number is None else number
+                if is_temporary(name) and number is not None and number < attempt:
+                    run.files.remove_tree(folder / name)
+                    removed.append(run.files.name(folder / name))
+    return tuple(removed)
+
+
+def _victims(run: RunDirectory, attempt: int, before_step: int) -> Iterator[Path]:
+    """Files and directories of steps before this one, checkpoints first; none that carries a newer attempt's number."""
+    for folder in (run.checkpoints, run.spills):
+        for name in run.files.listing(folder):
+            step, number = step_of(name), attempt_of(name)
+            if step is not None and step < before_step and (number is None or number <= attempt):
+                yield folder / name
+
+
+def _remove_within(run: RunDirectory, attempt: int, folder: Path, point: str) -> tuple[str, ...]:
+    """Remove what a directory holds of this attempt and older ones, a manifest first."""
+    names = sorted(run.files.listing(folder), key=lambda name: (name != "MANIFEST.json", name))
+    removed = []
+    for name in names:
+        number = attempt_of(name)
+        number = attempt_of(folder.name) if number is None else number
+        if number is not None and number <= attempt and run.remove(folder / name, attempt, point):
+            removed.append(run.files.name(folder / name))
+    return tuple(removed)
