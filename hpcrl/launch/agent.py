@@ -5,7 +5,6 @@ never repaired: when membership changes, all workers of the node are killed and 
 """
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -17,13 +16,12 @@ import zmq
 from hpcrl.config.experiment import ExperimentConfig, from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.workers.signals import Signals
 from hpcrl.launch.zygote import Seat, Zygote
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.base import NameEntryExistsError, NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import NodeRecord, Roster, announce, wait_roster
-from hpcrl.placement.plan import Plan
+from hpcrl.placement.plan import plan_from_json
 from hpcrl.workers.channel import Link, RunKey
 from hpcrl.workers.messages import (
     AgentHello,
@@ -36,6 +34,7 @@ from hpcrl.workers.messages import (
     WorkersGone,
 )
 from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
+from hpcrl.workers.signals import Signals
 
 LEAVE_S = 10.0
 ROSTER_POLL_S = 2.0
@@ -59,7 +58,7 @@ def run_agent(run_dir: Path, node: int, submission: str, fault: Callable[[str], 
 def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
     """In the forked worker."""
     run = RunDirectory(Path(seat["run_dir"]))
-    plan = Plan.from_json(run.plan(seat["attempt"]).read_bytes())
+    plan = plan_from_json(run.plan(seat["attempt"]).read_bytes())
     experiment = from_dict(plan.experiment)
     at = WorkerSeat(
         run_dir=run.root,
@@ -212,7 +211,7 @@ class Agent:
             return
         order, self._ordered = self._ordered, None
         self._started = order
-        plan = Plan.from_json(self.run.plan(order.attempt).read_bytes())
+        plan = plan_from_json(self.run.plan(order.attempt).read_bytes())
         slots = {worker.rank: worker.slot for worker in plan.workers}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")

@@ -15,7 +15,7 @@ def no_fault(_point: str) -> None:
 def main(
     process: str, run_dir: str, submission: str, node: int, threads: int, fault: Callable[[str], None] = no_fault
 ) -> int:
-    """Be the master, or the agent of node `node`; returns the exit code. Heavy imports come after the threads are set."""
+    """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set."""
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
     try:

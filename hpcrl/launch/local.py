@@ -1,7 +1,7 @@
 """Start the jobs of a run on this machine, through submitit's local executor, in a session of their own.
 
-Run as `python -m hpcrl.launch.local RUN SUBMISSION`: the jobs must outlive the terminal that submitted them and must not
-see its Ctrl-C, and submitit starts them as children of whoever calls it. Prints the process ids as JSON.
+Run as `python -m hpcrl.launch.local RUN SUBMISSION`: the jobs must outlive the terminal that submitted them and must
+not see its Ctrl-C, and submitit starts them as children of whoever calls it. Prints the process ids as JSON.
 """
 
 import json

@@ -14,16 +14,18 @@ from types import FrameType
 
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
 from hpcrl.data.datasets import fingerprints
-from hpcrl.durable.recovery import describe_next_attempt
+from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode
 from hpcrl.inspect.progress import Progress
 from hpcrl.launch.local import end_leftovers, living_jobs, start_local
 from hpcrl.placement.plan import make_plan
+from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
 from hpcrl.workers.control import Order, give_order
 
 WATCH_S = 0.2
+DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 
 def submit(experiment: Experiment, run_dir: Path | None, detach: bool) -> int:
@@ -52,12 +54,14 @@ def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) ->
     changed = set(changed_inputs(record.inputs, fingerprints(experiment))) - set(accept_changed)
     if changed:
         raise DataError(
-            f"{', '.join(sorted(changed))} changed since {run.root} was submitted, so that resuming would give other numbers. "
+            f"{', '.join(sorted(changed))} changed since {run.root} was submitted: resuming would give other numbers. "
             f"Put it back, or accept it with --accept-changed {' '.join(sorted(changed))}."
         )
     for old in run.submissions():
         if "master" in living_jobs(run, old):
-            raise ConfigurationError([f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."])
+            raise ConfigurationError(
+                [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
+            )
         end_leftovers(run, old)
     return _start(run, experiment, detach)
 
@@ -65,7 +69,8 @@ def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) ->
 def describe_recovery(run_dir: Path) -> str:
     """What `resume` would read, replay and run; changes nothing."""
     run = RunDirectory.open(run_dir)
-    return describe_next_attempt(run, make_plan(from_dict(run.read_run().experiment)))
+    plan = make_plan(from_dict(run.read_run().experiment))
+    return plan_next_attempt(run, trained_by(plan)).describe()
 
 
 def stop(run_dir: Path, now: bool) -> int:
@@ -115,7 +120,9 @@ def _watch(run: RunDirectory, experiment: Experiment, submission: Submission) ->
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
                     give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
-                    progress.note("finishing the calls in flight; Ctrl-C again stops now" if obeyed == 1 else "stopping")
+                    progress.note(
+                        "finishing the calls in flight; Ctrl-C again stops now" if obeyed == 1 else "stopping"
+                    )
                 if "master" not in living and _verdict_of(run, submission) is None:
                     end_leftovers(run, submission)
                 progress.update()

@@ -1,7 +1,8 @@
 """The warm parent of a node's workers: imports the heavy stack once, then forks a worker in hundredths of a second.
 
-Forked from the agent before the agent owns a thread or a socket, so that its children inherit neither. It imports, forks
-and reaps; it knows nothing of attempts, the master or models. When the agent dies the kernel kills it, and its workers.
+Forked from the agent before the agent owns a thread or a socket, so that its children inherit neither. It imports,
+forks and reaps; it knows nothing of attempts, the master or models. When the agent dies the kernel kills it, and then
+its workers.
 """
 
 import importlib
@@ -61,7 +62,7 @@ class Zygote:
 
     def exits(self) -> list[Exit]:
         """Workers that ended since the last call. Raises EOFError when the zygote itself is gone."""
-        found = []
+        found: list[Exit] = []
         while True:
             try:
                 frame = self._socket.recv(1 << 16)

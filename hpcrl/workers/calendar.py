@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hpcrl.config.condition import Condition
 from hpcrl.config.control import ControlConfig, Frequency
 
+
 class Rhythm:
     """When something that is done every so many steps, epochs or seconds is due."""
 

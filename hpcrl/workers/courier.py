@@ -4,6 +4,7 @@ Owns all sockets of the worker and the requests that wait for inputs. Knows neit
 what is acked goes into `work`, in the order of the acks.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -134,7 +135,7 @@ class Courier:
                 next_beat = now + self._heartbeat_s
             if now - heard > self._orphan_timeout_s:
                 os._exit(ExitCode.REQUEUE)
-            self._poller.poll(max(1.0, (next_beat - now) * 1000))
+            self._poller.poll(max(1, int((next_beat - now) * 1000)))
             if self._drain_sockets():
                 heard = time.monotonic()
             self._drain_outbox()
@@ -156,10 +157,8 @@ class Courier:
         return bool(orders)
 
     def _drain_outbox(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            pass
         while not self._outbox.empty():
             self._outbox.get()()
 

@@ -15,8 +15,8 @@ from hpcrl.durable.journal import Closed, Done, Event, Opened, Stopped, Trained
 from hpcrl.errors import InternalError
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.workers.attempt import AttemptFiles
-from hpcrl.workers.calendar import Calendar, Due
-from hpcrl.workers.holdings import Holder, Holdings, InDataset, InMemory, InSpill
+from hpcrl.workers.calendar import Calendar
+from hpcrl.workers.holdings import Holdings, InDataset, InMemory, InSpill
 from hpcrl.workers.messages import (
     Ack,
     Exported,
@@ -76,7 +76,7 @@ class Execution:
         self._in_flight: dict[int, InFlight] = {}
         self._requests = 0
         self._results: dict[Unit, Result] = {}
-        self._unspilled: set[Unit] = set()
+        self._unspilled: dict[int, Unit] = {}
         self._stats: dict[int, dict[str, dict[int, dict[str, tuple[float, float]]]]] = {}
         self._step_started: dict[int, float] = {}
         self._drain_began: float | None = None
@@ -91,6 +91,7 @@ class Execution:
         """Write what is recordable, open and send what is ready, finish what is whole."""
         self._send_ready()
         self._write_lines()
+        self._attempt.tidy()
         self._publish_cuts()
         if self._no_more_steps and not self._readiness.unfinished() and self._drain_began is None:
             self._finish()
@@ -140,20 +141,20 @@ class Execution:
         recovery = self._attempt.recovery
         for opened in recovery.opened:
             self._enter(opened)
-        for unit, (done, spill) in recovery.recorded.items():
-            held = Unit(*unit)
-            call = self._calls[held.call]
-            self._holdings.put(held.step, call.outputs, self._ids(held), InSpill(spill.path, spill.group))
-            self._stats[held.step].setdefault(held.call, {})[held.part] = dict(done.stats)
+        for key, (done, spill) in recovery.recorded.items():
+            unit = Unit(*key)
+            outputs = self._calls[unit.call].outputs
+            self._holdings.put(unit.step, outputs, self._ids(unit), InSpill(spill.path, spill.group))
+            self._stats[unit.step].setdefault(unit.call, {})[unit.part] = dict(done.stats)
         self._replayed = {Unit(line.step, line.call, 0): line for line in recovery.replay}
         for unit, line in self._replayed.items():
             self._stats[unit.step].setdefault(unit.call, {})[0] = dict(line.stats)
         self._readiness.restore(recorded=[Unit(*unit) for unit in recovery.recorded], replay=list(self._replayed))
-        for step in recovery.closed:
-            if step in self._opened:
-                self._readiness.was_closed(step)
         if len(self._replayed) > REPLAYS_WORTH_A_CHECKPOINT:
             self._saving.expect_checkpoint(max(unit.step for unit in self._replayed))
+        for step in sorted(recovery.closed):
+            self._readiness.was_closed(step)
+            self._saving.closed(step)
         self._last_opened = recovery.last_opened
         if recovery.last_metrics is not None and self._calendar.stops_after(recovery.last_metrics):
             self._no_more_steps = True
@@ -256,7 +257,7 @@ class Execution:
             self._check_records(flight)
         elif first.meta is not None:
             self._holdings.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
-            self._unspilled.add(unit)
+            self._unspilled[reply.request] = unit
         self._results[unit] = result
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = result.stats
         self._readiness.executed(unit)
@@ -289,8 +290,8 @@ class Execution:
         self._attempt.events.event("replay_drift", step=unit.step, role=role, digest=digest, recorded=expected)
         if self._source.deterministic:
             raise InternalError(
-                f"replaying step {unit.step} gave role {role} (ranks {list(flight.ranks)}) digest {digest}; the journal has "
-                f"{expected}. Set deterministic: false to go on with other numbers."
+                f"replaying step {unit.step} gave role {role} (ranks {list(flight.ranks)}) digest {digest}; "
+                f"the journal has {expected}. Set deterministic: false to go on with other numbers."
             )
 
     def _save_after(self, step: int, role: str) -> None:
@@ -307,9 +308,8 @@ class Execution:
             self._send(rank, Save(step, role, checkpoint, export))
 
     def _spilled(self, spilled: Spilled) -> None:
-        unit = self._attempt.unit_of(spilled.spill)
+        unit = self._unspilled.pop(spilled.request)
         self._results[unit].spill = spilled.spill
-        self._unspilled.discard(unit)
         self._readiness.spilled(unit)
         self._attempt.events.event(
             "spilled", step=unit.step, call=unit.call, part=unit.part, bytes=spilled.spill.size, seconds=spilled.seconds
@@ -346,8 +346,15 @@ class Execution:
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)
         self._holdings.release(oldest)
+        self._forget(step)
         for worker in self._plan.workers:
             self._send(worker.rank, Release(oldest))
+
+    def _forget(self, before: int) -> None:
+        """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""
+        for step in [step for step in self._opened if step < before and not self._saving.expects(step)]:
+            for table in (self._opened, self._stats, self._step_started):
+                table.pop(step)
 
     def _metrics(self, step: int) -> dict[str, float]:
         """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it."""
@@ -364,7 +371,7 @@ class Execution:
     # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
     def _publish_cuts(self) -> None:
         for step, roles in self._saving.whole():
-            self._attempt.checkpointed(step, roles, self._opened[step])
+            self._attempt.checkpointed(self._opened[step], roles)
 
     def _finish(self) -> None:
         """Once: save the last state of all trained roles, unless it is there."""

@@ -14,17 +14,17 @@ from typing import Literal
 import zmq
 
 from hpcrl.config.experiment import from_dict
-from hpcrl.durable.files import Files
-from hpcrl.durable.recovery import attempts_without_progress
+from hpcrl.dataflow.recipes import evaluates
+from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.workers.signals import Signals
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import NodeRecord, Roster, announced, publish_roster
+from hpcrl.nameresolve.rendezvous import Roster, announced, publish_roster
 from hpcrl.placement.plan import Plan, make_plan
-from hpcrl.workers.attempt import AttemptFiles, begin_attempt
-from hpcrl.workers.channel import Hub, RunKey
+from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt
+from hpcrl.workers.calendar import Calendar
+from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
 from hpcrl.workers.members import Members
@@ -46,11 +46,13 @@ from hpcrl.workers.messages import (
     WorkerHello,
     WorkerReady,
 )
+from hpcrl.workers.signals import Signals
+from hpcrl.workers.stepping import step_source
 
 TICK_MS = 50
 SETTLE_S = 0.5
-FRUITLESS_ATTEMPTS = 3
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
+FRUITLESS_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -63,18 +65,12 @@ class Ending:
     failure: Failed | None = None
 
 
-class SupersededError(HpcrlError):
-    """A newer attempt has adopted what this one wrote; nothing that this one does counts any more."""
-
-    exit_code = ExitCode.REQUEUE
-
-
 def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir), submission, signals, fault).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals).serve_run()
     finally:
         signals.close()
 
@@ -82,28 +78,26 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> 
 class Master:
     """One submission's master."""
 
-    def __init__(
-        self, run: RunDirectory, submission: str, signals: Signals, fault: Callable[[str], None], host: str = "127.0.0.1"
-    ) -> None:
+    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str = "127.0.0.1") -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
-        self._fault = fault
-        self._files = Files(fault)
         self._experiment = from_dict(run.read_run().experiment)
         self._cluster = self._experiment.cluster
         self._plan: Plan = make_plan(self._experiment)
         self._ranks = tuple(worker.rank for worker in self._plan.workers)
-        key = run.read_key()
+        keys = run.read_key()
+        key = RunKey(keys.public.encode(), keys.secret.encode())
         self._context = zmq.Context(io_threads=1)
-        self._gatekeeper = None
-        self._key = RunKey(key.public.encode(), key.secret.encode())
-        self._hub = self._open_hub(host)
+        self._gatekeeper = Gatekeeper(self._context, key)
+        self._hub = Hub(self._context, key, f"master.{submission}.{os.getpid()}", host)
         self._members = Members(self._cluster.lost_after_s)
-        self._control = Control(run)
+        self._control = Control(run, submission)
         self._poller = zmq.Poller()
         for source in (self._hub.socket, signals.fileno()):
             self._poller.register(source, zmq.POLLIN)
+        self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
+        self._source = step_source(self._plan, self._experiment, self._calendar)
         self._last_loop = time.monotonic()
         self._next_beat = 0.0
 
@@ -114,9 +108,10 @@ class Master:
                 reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
                 return self._leave(None, Ending("failed", ExitCode.NEVER_REQUEUE, reason))
             self._members.new_attempt()
-            attempt = begin_attempt(self._run, self._files, self._plan, self._experiment, self._submission)
+            control = self._experiment.control
+            attempt = begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
             ending = self._guarded(attempt)
-            attempt.close(ending.state)
+            attempt.close()
             if ending.state != "lost":
                 return self._leave(attempt, ending)
 
@@ -127,6 +122,8 @@ class Master:
             return Ending("superseded", error.exit_code, str(error))
         except HpcrlError as error:
             return Ending("failed", error.exit_code, str(error))
+        except OSError as error:
+            return Ending("failed", ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     def _leave(self, attempt: AttemptFiles | None, ending: Ending) -> ExitCode:
         """Tell everybody, write the verdict, close the sockets."""
@@ -145,7 +142,7 @@ class Master:
             time=time.time(),
         )
         if number is not None:
-            self._files.publish_verdict(self._run, number, verdict)
+            self._run.publish_verdict(verdict)
         self._hub.socket.close(1000)
         self._context.term()
         return ending.exit_code
@@ -157,7 +154,7 @@ class Master:
         ending = self._assemble(attempt) or self._start_workers(attempt)
         if ending is not None:
             return ending
-        execution = Execution(attempt, self._plan, self._experiment, self._send)
+        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
         while True:
             self._loop(log, execution)
             execution.advance()
@@ -216,7 +213,9 @@ class Master:
                 introduced = True
             if time.monotonic() > deadline:
                 late = [rank for rank in self._ranks if rank not in self._members.ready]
-                reason = f"workers {late} were not ready within cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
+                reason = (
+                    f"workers {late} were not ready within cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
+                )
                 return Ending("preempted", ExitCode.REQUEUE, reason)
         attempt.events.event("ready", workers=len(self._ranks))
         return None
@@ -291,31 +290,26 @@ class Master:
 
     def _hear(self, identity: bytes, body: Message, log: EventLog, execution: Execution | None) -> None:
         self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
-        if isinstance(body, Beat):
-            return
-        if isinstance(body, Syn | Reply | Spilled | ShardWritten | Exported):
-            if execution is not None and self._current(identity):
-                execution.hear(body)
-        elif isinstance(body, WorkerHello):
-            if body.attempt == self._run.newest_attempt():
+        match body:
+            case Syn() | Reply() | Spilled() | ShardWritten() | Exported() if execution is not None:
+                if self._current(identity):
+                    execution.hear(body)
+            case WorkerHello() if body.attempt == self._run.newest_attempt():
                 self._members.worker(identity, body)
-        elif isinstance(body, WorkerReady):
-            if self._current(identity):
+            case WorkerReady() if self._current(identity):
                 self._members.ready.add(body.rank)
-        elif isinstance(body, AgentHello):
-            self._members.agent(identity, body)
-            log.event("node", node=body.node, host=body.host, pid=body.pid)
-        elif isinstance(body, WorkerExited):
-            log.event("worker ended", rank=body.rank, how=body.how, log=body.log)
-            if body.attempt == self._run.newest_attempt():
+            case AgentHello():
+                self._members.agent(identity, body)
+                log.event("node", node=body.node, host=body.host, pid=body.pid)
+            case WorkerExited() if body.attempt == self._run.newest_attempt():
                 self._members.exited(body)
-        elif isinstance(body, Failed):
-            log.event("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
-            if self._current(identity):
+                log.event("worker ended", rank=body.rank, how=body.how, log=body.log)
+            case Failed() if self._current(identity):
                 self._members.failures.append(body)
-        elif isinstance(body, NodeDraining):
-            log.event("draining", node=body.node, why=body.why)
-            self._members.draining = f"node {body.node} is to go: {body.why}"
+                log.event("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
+            case NodeDraining():
+                self._members.draining = f"node {body.node} is to go: {body.why}"
+                log.event("draining", node=body.node, why=body.why)
 
     def _current(self, identity: bytes) -> bool:
         """Whether a worker of this attempt speaks; what a late one of an older attempt says is not heard."""

@@ -1,4 +1,4 @@
-"""Everything that crosses a process of a run: typed structs, msgpack on the wire. Producer → consumer stands above each.
+"""Everything that crosses a process of a run: typed structs, msgpack on the wire; producer → consumer above each.
 
 Knows neither sockets nor what a message leads to. Arrays travel as raw frames beside a `Rows`, never inside a struct.
 """
@@ -222,7 +222,7 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
-    """The rows asked for; one raw frame per key follows, in the order of `meta.keys`. `missing` names what is not here."""
+    """Rows asked for; a raw frame per key follows, in the order of `meta.keys`. `missing` says what is not here."""
 
     token: int
     meta: WireMeta | None

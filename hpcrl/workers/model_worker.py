@@ -15,7 +15,6 @@ from hpcrl.config.experiment import from_dict
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import write_shard
-from hpcrl.durable.files import Files
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import read_spill, write_spill
 from hpcrl.errors import ExitCode
@@ -65,8 +64,8 @@ class ModelWorker:
     def __init__(self, seat: WorkerSeat, fault: Callable[[str], None]) -> None:
         self._seat = seat
         self._fault = fault
-        self._run = RunDirectory(seat.run_dir)
-        self._files = Files(fault)
+        self._run = RunDirectory(seat.run_dir, fault)
+        self._files = self._run.files
         self._calls: dict[str, CallPlan] = {call.name: call for call in seat.plan.calls}
         experiment = from_dict(seat.plan.experiment)
         self._datasets = open_datasets(experiment)
@@ -190,7 +189,7 @@ class ModelWorker:
         path = None
         if exporter is not None:
             target = self._run.export(save.role, save.step)
-            self._files.publish_folder(target, exporter, "export")
+            self._files.publish_folder(target, self._seat.attempt, exporter, "export")
             path = str(target.relative_to(self._run.root))
         self._courier.post(Exported(save.step, save.role, self._seat.rank, path))
 

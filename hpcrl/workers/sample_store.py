@@ -27,7 +27,9 @@ class SampleStore:
             columns = {key: [self._rows[step][key].get(sample_id) for sample_id in ids] for key in keys}
         missing = [f"{key} of {ids[i]}" for key, rows in columns.items() for i, row in enumerate(rows) if row is None]
         if missing:
-            raise KeyError(f"step {step}: {', '.join(missing[:3])} and {max(0, len(missing) - 3)} more are not in memory")
+            raise KeyError(
+                f"step {step}: {', '.join(missing[:3])} and {max(0, len(missing) - 3)} more are not in memory"
+            )
         merged = None
         for holders in columns.values():
             column = _column(ids, [holder for holder in holders if holder is not None])

@@ -31,6 +31,14 @@ class Saving:
         """All trained roles are going to be saved after this step."""
         self._cuts.setdefault(step, Cut())
 
+    def expects(self, step: int) -> bool:
+        """Whether a checkpoint of this step is under way."""
+        return step in self._cuts
+
+    def exports(self, step: int, role: str) -> bool:
+        """Whether an export of this role after this step is under way."""
+        return (step, role) in self._exports
+
     def expect_export(self, step: int, role: str) -> None:
         self._exports[step, role] = set(self._roles[role].ranks)
 

@@ -1,13 +1,21 @@
-"""Where steps come from: the next samples in the order of the data set, cut into minibatches and data-parallel parts."""
+"""Where steps come from: the next samples in the data set's order, cut into minibatches and data-parallel parts."""
 
 from collections.abc import Mapping, Sequence
 
-from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.data.datasets import Dataset, Order
+from hpcrl.config.experiment import Experiment, PPOExperiment
+from hpcrl.data.datasets import Dataset, open_datasets, open_order
+from hpcrl.data.order import Order, sample_ids
 from hpcrl.data.partition import partition_step
-from hpcrl.durable.journal import Opened
+from hpcrl.durable.journal import Ids, Opened, Parts
 from hpcrl.placement.plan import Plan
 from hpcrl.workers.calendar import Calendar
+
+
+def step_source(plan: Plan, experiment: Experiment, calendar: Calendar) -> "StepSource":
+    """Over the experiment's data sets, which are opened and checked here. Raises DataError."""
+    datasets = open_datasets(experiment)
+    minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
+    return StepSource(plan, experiment, datasets, open_order(experiment, datasets["train"].ids), calendar, minibatches)
 
 
 class StepSource:
@@ -16,49 +24,58 @@ class StepSource:
     def __init__(
         self,
         plan: Plan,
-        experiment: ExperimentConfig,
+        experiment: Experiment,
         datasets: Mapping[str, Dataset],
+        order: Order,
         calendar: Calendar,
         minibatches: int,
     ) -> None:
         self.deterministic = experiment.deterministic
+        self.left_out = [text for dataset in datasets.values() if (text := dataset.left_out)]
         self._plan = plan
-        self._experiment = experiment
+        self._seed = experiment.seed
         self._datasets = datasets
+        self._order = order
         self._calendar = calendar
         self._minibatches = minibatches
-        self._order = Order(datasets["train"], experiment.seed)
-        self._sizes = {
-            source: sorted({self._width(call.name) for call in plan.calls if call.source == source})
-            for source in ("train", "eval")
-        }
+        self._eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
+        self._eval_partitions = self._cut("eval", self._eval_ids, 1)[1]
 
     def open(self, step: int, before: Opened | None) -> Opened | None:
         """The next step, or None when the run has no more."""
-        cursor = before.cursor if before is not None else self._order.start
+        cursor = self._order.start if before is None else before.cursor
         batch = self._order.batch_at(cursor)
         if not self._calendar.exists(step, batch.epoch):
             return None
-        ended = batch.epoch + 1 if batch.ends_epoch else None
-        due = self._calendar.due(step, ended)
+        due = self._calendar.due(step, batch.epoch + 1 if batch.ends_epoch else None)
         ids = batch.ids if due.train else ()
-        eval_ids = self._datasets["eval"].ids if due.evaluate else ()
         minibatches, partitions = self._cut("train", ids, self._minibatches)
+        sources = {"train": due.train, "eval": due.evaluate}
         return Opened(
             step=step,
-            ids=tuple(ids),
-            eval_ids=tuple(eval_ids),
+            ids=ids,
             epoch=batch.epoch,
             cursor=batch.next_cursor if due.train else cursor,
-            calls=tuple(call.name for call in self._plan.calls if self._takes_part(call.source, due.train, due.evaluate)),
+            calls=tuple(call.name for call in self._plan.calls if sources[call.source]),
             partitions=partitions,
-            eval_partitions=self._cut("eval", eval_ids, 1)[1],
             minibatches=minibatches,
-            seed=self._experiment.seed,
+            seed=self._seed,
             checkpoint=due.checkpoint,
             export=due.export,
+            eval_ids=self._eval_ids if due.evaluate else (),
+            eval_partitions=self._eval_partitions if due.evaluate else {},
         )
 
-    def parts(self, opened: Opened, source: str, dp: int) -> Sequence[Sequence[str]]:
+    def parts(self, opened: Opened, source: str, dp: int) -> Sequence[Ids]:
         """The ids of each data-parallel part."""
         return (opened.partitions if source == "train" else opened.eval_partitions)[str(dp)]
+
+    def _cut(self, source: str, ids: Ids, minibatches: int) -> tuple[Parts, dict[str, Parts]]:
+        """Minibatches, and the parts for every data-parallel size that a call on this source has."""
+        if not ids:
+            return (), {}
+        lengths = self._datasets[source].lengths(ids)
+        sizes = {self._plan.role_of(call.name).arrangement.dp for call in self._plan.calls if call.source == source}
+        cuts = {dp: partition_step(ids, lengths, minibatches, dp) for dp in sorted(sizes)}
+        found = next(iter(cuts.values()))[0]
+        return found, {str(dp): parts for dp, (_, parts) in cuts.items()}

@@ -1,4 +1,4 @@
-"""The smallest roles there are: vectors in numpy. They try a cluster's plumbing in seconds and prove the runtime in tests.
+"""The smallest roles there are: vectors in numpy. They try a cluster's plumbing in seconds and carry the tests.
 
 A trained role is a vector `w` with a momentum. `generate` adds seeded noise to w, inferences are fixed functions of
 rows, `train_step` moves w towards the mean of its minibatch: a stand-in for a model whose arithmetic is exact to check.
@@ -89,9 +89,10 @@ class ToyHost:
 
     def __init__(self, context: HostContext) -> None:
         self._context = context
-        self._experiment = from_dict(context.plan.experiment)
-        if not isinstance(self._experiment, ToyExperiment):
-            raise TypeError(f"ToyHost runs algorithm toy, not {self._experiment.algorithm}")
+        experiment = from_dict(context.plan.experiment)
+        if not isinstance(experiment, ToyExperiment):
+            raise TypeError(f"ToyHost runs algorithm toy, not {experiment.algorithm}")
+        self._experiment = experiment
         self._plans: Mapping[str, RolePlan] = {
             name: role for name, role in context.plan.roles.items() if context.rank in role.ranks
         }
@@ -135,8 +136,7 @@ class ToyHost:
     def _inference(self, work: Work, role: ToyRole) -> Outcome:
         output = {"reward": "r", "reference": "z", "critic": "v"}[self._calls[work.call].role]
         rows = [
-            np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w
-            for y in work.batch.rows("y")
+            np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
         ]
         stats = {output: (float(sum(row.sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)

@@ -1,4 +1,4 @@
-"""A run's processes on this machine without submitit: master and agents forked from a warm server, with faults in them."""
+"""A run's processes on this machine without submitit: master and agents from a warm server, with faults in them."""
 
 import contextlib
 import multiprocessing

@@ -1,56 +1,55 @@
-"""Faults that tests put into a run: a signal, a full disk or a frozen process at the n-th passage of a named point."""
+"""Fault points: counting them, killing the process at one, filling the disk at one."""
 
 import errno
 import os
 import signal
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from pathlib import Path
+import traceback
+from collections.abc import Callable
 
 
-@dataclass
-class Strike:
-    """Strikes once in the life of a run, whichever process passes the point in the given role first.
+class Recorder:
+    """Notes every point that is passed."""
 
-    A process says who it is by passing the point `as NAME`. `number` 0 raises ENOSPC instead of sending a signal.
-    """
-
-    role: str
-    point: str
-    number: int
-    marker: Path
-    nth: int = 1
-    victims: Path | None = None
-    me: str = ""
-    passed: int = field(default=0)
+    def __init__(self) -> None:
+        self.points: list[str] = []
 
     def __call__(self, point: str) -> None:
-        if point.startswith("as "):
-            self.me, self.passed = point.removeprefix("as "), 0
-            return
-        if not fnmatch(self.me, self.role) or not fnmatch(point, self.point):
-            return
-        self.passed += 1
-        if self.passed == self.nth and self._first():
-            self._strike()
+        self.points.append(point)
 
-    def _first(self) -> bool:
+
+class KillAt:
+    """SIGKILL to this very process when the `number`-th point (from 0) is passed."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, _point: str) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+
+class FullAt:
+    """No space left, once, when the `number`-th point (from 0) is passed."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, point: str) -> None:
+        self._left -= 1
+        if self._left == -1:
+            raise OSError(errno.ENOSPC, "No space left on device", point)
+
+
+def in_child(action: Callable[[], None]) -> int:
+    """Run `action` in a forked process; returns what subprocess calls its return code (-9: killed)."""
+    pid = os.fork()
+    if pid == 0:
         try:
-            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return False
-        return True
-
-    def _strike(self) -> None:
-        if self.number == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        for pid in self._pids():
-            os.kill(pid, self.number)
-
-    def _pids(self) -> list[int]:
-        """This process, or, where everybody is to go, the others first."""
-        others = [] if self.victims is None else [int(pid) for pid in self.victims.read_text().split()]
-        return [*(pid for pid in others if pid != os.getpid()), os.getpid()]
-
-
-SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
+            action()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)

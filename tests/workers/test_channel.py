@@ -58,7 +58,11 @@ def test_a_stranger_with_another_key_is_refused(context: zmq.Context, key: RunKe
     link.close(0)
     socket = outside.socket(zmq.DEALER)
     socket.linger = 0
-    socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = key.public, stranger.public, stranger.secret
+    socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (
+        key.public,
+        stranger.public,
+        stranger.secret,
+    )
     socket.connect(hub.address)
     socket.send(encode(Envelope("worker-0", 1, Beat())))
     assert within(3, lambda: [gate.refused] if gate.refused else [])
