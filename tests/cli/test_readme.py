@@ -1,0 +1,67 @@
+"""What the README shows works as it is shown."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.experiments import write_inputs
+
+from hpcrl.cli.main import COMMANDS, main
+from hpcrl.config.yaml_file import read_yaml
+from hpcrl.errors import ExitCode
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return [text for name, text in found if name == language]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The README's ppo.yaml, over a model and rows that stand for those it names."""
+    write_inputs(tmp_path / "inputs")
+    monkeypatch.chdir(tmp_path)
+    (text,) = blocks("yaml")
+    Path("ppo.yaml").write_text(text)
+    values = read_yaml(Path("ppo.yaml"))
+    for role in ("actor", "critic", "reference"):
+        place(values[role]["path"], Path("inputs/model"))
+    for name in ("train", "evaluate"):
+        place(values["data"][name], Path("inputs/rows.jsonl"))
+    return tmp_path
+
+
+def place(name: str, source: Path) -> None:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    if not Path(name).exists():
+        Path(name).symlink_to(source.resolve())
+
+
+def test_the_configuration_can_be_planned_but_for_the_length_of_its_texts(folder, capsys):
+    """The stand-in model has 128 positions, fewer than the README's texts."""
+    assert main(["plan", "ppo.yaml", "--generation.max_new_tokens", "64", "--data.max_prompt_tokens", "64"]) == 0
+    assert "critic_train" in capsys.readouterr().out
+
+
+def test_the_reported_mistakes_are_those_that_are_reported(folder, capsys):
+    text = Path("ppo.yaml").read_text().replace("actor: {", "actor: {optimizer: {learning_rate: 1e-6}, ")
+    Path("ppo.yaml").write_text(
+        text.replace("max_new_tokens: 512", "max_new_tokens: 64, top_p: 0").replace("256", "64")
+    )
+    assert main(["submit", "ppo.yaml", "--nodes", "two"]) == ExitCode.CONFIGURATION
+    (shown,) = (block for block in blocks("") if block.startswith("hpcrl: "))
+    assert capsys.readouterr().err == shown
+
+
+def test_every_command_is_shown_and_every_shown_command_exists():
+    lines = [shlex.split(line, comments=True) for block in blocks("") for line in block.splitlines()]
+    shown = [words for words in lines if words[:1] == ["hpcrl"]]
+    assert {words[1] for words in shown} == set(COMMANDS)
+
+
+def test_every_file_that_is_linked_to_exists():
+    targets = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (README.parent / target).is_file()] == []
