@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
-from hpcrl.data.datasets import fingerprints
+from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode
