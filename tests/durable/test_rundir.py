@@ -1,0 +1,207 @@
+import os
+import stat
+from collections import Counter
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from support.kills import KillAt, Recorder, in_child
+from support.miniature import make_run
+
+from hpcrl.durable.journal import Adopted, encode_line
+from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict, attempt_of, changed_inputs, step_of
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError
+
+KEY = KeyPair("p" * 40, "s" * 40)
+
+
+def publish_adopted(run: RunDirectory, attempt: int) -> None:
+    run.files.publish(run.adopted(attempt), encode_line(Adopted((), {})), "adopted")
+
+
+def test_created_run_is_read_back(root: Path) -> None:
+    run = make_run(root / "run")
+    record = RunDirectory.open(root / "run").read_run()
+    assert (record.experiment, record.host, record.inputs) == ({"a": 1}, "m:C", {"data": "1"})
+    assert run.read_key() == KEY
+
+
+def test_run_is_readable_by_its_owner_only(root: Path) -> None:
+    before = os.umask(0)
+    try:
+        run = make_run(root / "run")
+        run.claim_attempt("s")
+    finally:
+        os.umask(before)
+    for path in (run.root, *run.root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_directory_that_holds_anything_does_not_become_a_run(root: Path) -> None:
+    (root / "run").mkdir()
+    (root / "run" / "thesis.tex").touch()
+    with pytest.raises(ConfigurationError, match=r"holds thesis\.tex\. Choose another --run-dir"):
+        make_run(root / "run")
+    (root / "empty").mkdir()
+    make_run(root / "empty")
+
+
+def test_run_killed_while_it_is_made_is_no_run_before_run_json_is_there(root: Path) -> None:
+    recorder = Recorder()
+    make_run(root / "whole", recorder)
+    for number, point in enumerate(recorder.points):
+        path = root / f"run{number}"
+        assert in_child(lambda n=number, p=path: make_run(p, KillAt(n))) == -9
+        if point == "run.published":
+            RunDirectory.open(path).read_run()
+        else:
+            with pytest.raises(ConfigurationError, match=r"has no run\.json"):
+                RunDirectory.open(path)
+
+
+def test_damaged_run_json_is_noticed(root: Path) -> None:
+    run = make_run(root / "run")
+    whole = run.run_json.read_bytes()
+    for damaged in (whole.replace(b'"a": 1', b'"a": 2'), whole[:40], b""):
+        assert damaged != whole
+        run.run_json.write_bytes(damaged)
+        with pytest.raises(InternalError, match=r"run\.json is damaged"):
+            run.read_run()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])
+def test_key_that_others_can_read_is_refused(root: Path, mode: int) -> None:
+    run = make_run(root / "run")
+    run.key_json.chmod(mode)
+    with pytest.raises(InternalError, match=f"mode {mode:04o}.*chmod 600"):
+        run.read_key()
+
+
+def test_key_behind_a_symbolic_link_is_refused(root: Path) -> None:
+    run = make_run(root / "run")
+    run.key_json.rename(root / "elsewhere")
+    run.key_json.symlink_to(root / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        run.read_key()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_key_of_another_user_is_refused(root: Path) -> None:
+    run = make_run(root / "run")
+    os.chown(run.key_json, 12345, -1)
+    with pytest.raises(InternalError, match="owner 12345"):
+        run.read_key()
+
+
+def test_attempts_are_numbered_in_the_order_of_their_claims(root: Path) -> None:
+    run = make_run(root / "run")
+    assert run.newest_attempt() is None
+    assert [run.claim_attempt(submission) for submission in ("a", "b", "a")] == [0, 1, 2]
+    assert run.newest_attempt_of("a") == 2 and run.newest_attempt_of("b") == 1 and run.newest_attempt_of("c") is None
+    claim = run.read_claim(1)
+    assert claim is not None and claim.pid == os.getpid() and claim.pid_started > 0 and len(claim.boot_id) == 36
+
+
+def test_numbers_go_on_beyond_three_digits(root: Path) -> None:
+    run = make_run(root / "run")
+    for number in (0, 7, 999, 1000):
+        run.attempt(number).mkdir()
+    (run.attempts / "lost+found").mkdir()
+    assert run.numbers() == [0, 7, 999, 1000]
+    assert run.claim_attempt("s") == 1001
+
+
+def _claim_five(root: str) -> list[int]:
+    run = RunDirectory(Path(root))
+    return [run.claim_attempt("s") for _ in range(5)]
+
+
+def test_processes_that_race_for_attempts_get_different_numbers(root: Path) -> None:
+    make_run(root / "run")
+    with get_context("spawn").Pool(4) as pool:
+        claimed = pool.map(_claim_five, [str(root / "run")] * 8, chunksize=1)
+    assert sorted(number for numbers in claimed for number in numbers) == list(range(40))
+    run = RunDirectory(root / "run")
+    assert Counter(run.read_claim(number) is not None for number in run.numbers()) == {True: 40}
+
+
+def test_claim_killed_at_any_point_leaves_the_next_number_free(root: Path) -> None:
+    run = make_run(root / "run")
+    recorder = Recorder()
+    RunDirectory(run.root, recorder).claim_attempt("s")
+    for number in range(len(recorder.points)):
+        assert in_child(lambda n=number: RunDirectory(run.root, KillAt(n)).claim_attempt("s")) == -9
+    assert run.claim_attempt("s") == 1 + len(recorder.points)
+
+
+def test_attempt_is_superseded_by_a_newer_one_that_has_adopted_not_by_one_that_has_not(root: Path) -> None:
+    run = make_run(root / "run")
+    for _ in range(3):
+        run.claim_attempt("s")
+    publish_adopted(run, 0)
+    assert not run.superseded(0)
+    publish_adopted(run, 2)
+    assert run.superseded(0) and run.superseded(1) and not run.superseded(2)
+
+
+def test_attempt_removes_own_and_older_names_only(root: Path) -> None:
+    run = make_run(root / "run")
+    for attempt in (0, 1, 2):
+        run.files.publish(run.spill(3, "gen", 0, attempt), b"x", "spill")
+        run.files.publish(run.checkpoint(3, attempt) / "actor.r000.safetensors", b"x", "shard")
+    for attempt in (0, 1):
+        assert run.remove(run.spill(3, "gen", 0, attempt), 1, "p")
+        assert run.remove(run.checkpoint(3, attempt) / "actor.r000.safetensors", 1, "p")
+    assert not run.remove(run.spill(3, "gen", 0, 1), 1, "p")
+    for path in (run.spill(3, "gen", 0, 2), run.checkpoint(3, 2) / "actor.r000.safetensors", run.run_json):
+        with pytest.raises(InternalError, match="attempt 1 must not remove"):
+            run.remove(path, 1, "p")
+        assert path.exists()
+
+
+def test_names_say_their_step_and_attempt(root: Path) -> None:
+    run = RunDirectory(root)
+    assert attempt_of(run.spill(12, "actor_gen", 3, 7).name) == 7
+    assert attempt_of(run.compacted(12, 1234).name) == 1234
+    assert attempt_of(run.checkpoint(12, 7).name) == 7
+    assert attempt_of(".actor_gen.dp00.a007.h5.node.a100.example.1f.33.0.tmp") == 7
+    assert attempt_of(".MANIFEST.json.node.a100.example.1f.33.0.tmp") is None
+    assert attempt_of("run.json") is None
+    assert [step_of(path.name) for path in (run.step_spills(12), run.compacted(3, 0), run.checkpoint(4, 0))] == [
+        12,
+        3,
+        4,
+    ]
+    assert step_of("12") is None
+    assert run.renumbered("spills/step-00000012.a003.h5", 10) == run.compacted(12, 10)
+    assert run.renumbered("checkpoints/step-00000012.a003/MANIFEST.json", 10) == run.manifest(12, 10)
+    with pytest.raises(InternalError, match="carries no attempt's number"):
+        run.renumbered("run.json", 1)
+
+
+def test_verdict_and_submissions_are_read_back_and_damaged_ones_are_absent(root: Path) -> None:
+    run = make_run(root / "run")
+    run.claim_attempt("s")
+    assert run.read_verdict(0) is None
+    verdict = Verdict(0, "failed", int(ExitCode.INTERNAL), "worker-1: boom", "worker-1", "gen", "Traceback", 1.5)
+    run.publish_verdict(verdict)
+    run.record_submission("one", {"master": 1})
+    run.record_submission("two", {"master": "12_0"})
+    assert run.read_verdict(0) == verdict
+    assert [submission.nonce for submission in run.submissions()] == ["one", "two"]
+    run.verdict(0).write_bytes(b"{")
+    run.claim(0).write_bytes(b"")
+    assert run.read_verdict(0) is None and run.read_claim(0) is None and run.newest_attempt_of("s") is None
+
+
+def test_closing_an_attempt_is_seen(root: Path) -> None:
+    run = make_run(root / "run")
+    run.claim_attempt("s")
+    assert not run.is_closed(0)
+    run.close(0)
+    assert run.is_closed(0)
+
+
+def test_changed_added_and_missing_inputs_are_named() -> None:
+    assert changed_inputs({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "d": "4"}) == ["b", "c", "d"]
+    assert changed_inputs({"a": "1"}, {"a": "1"}) == []

@@ -1,0 +1,185 @@
+"""A whole run in one sequential process: two parts of a generation, a reward, two train steps, over the real durable layer.
+
+Numbers depend on the parameters, on the step and on sample ids only, so that a run that was cut to pieces must end with
+the bits of one that was left alone. Every execution is noted outside the run directory.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.durable.checkpoints import Manifest, read_shard, write_manifest, write_shard
+from hpcrl.durable.files import FileRef, no_fault
+from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Journal, Opened, Pruned, Stopped, Trained
+from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
+from hpcrl.durable.retention import compact_step, prune, remove_parts
+from hpcrl.durable.rundir import KeyPair, RunDirectory
+from hpcrl.durable.spills import SpillRef, read_spill, write_spill
+from hpcrl.errors import InternalError, StoppedError
+
+TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
+PARTS = {"gen": 2, "rew": 1}
+BATCH = 4
+WIDTH = 3
+STEPS = 4
+CHECKPOINT_STEPS = (1, 2, 4)
+COMPACTED_STEPS = (1, 3)
+
+
+def make_run(root: Path, fault: Callable[[str], None] = no_fault) -> RunDirectory:
+    key = KeyPair("p" * 40, "s" * 40)
+    return RunDirectory.create(root, experiment={"a": 1}, host="m:C", key=key, inputs={"data": "1"}, fault=fault)
+
+
+class Miniature:
+    """One attempt. `notes` gets a line for every unit that is executed. Knows nothing of processes or signals."""
+
+    def __init__(self, run: RunDirectory, notes: Path) -> None:
+        self._run = run
+        self._notes = notes
+        self._weights: dict[str, np.ndarray] = {}
+        self._journal: Journal
+        self._plan: RecoveryPlan
+        self._checkpoints: list[Manifest] = []
+        self._recorded: dict[UnitKey, Recorded] = {}
+
+    def go(self, steps: int = STEPS) -> None:
+        """From where older attempts left off to the end."""
+        self.attempt = self._run.claim_attempt("s")
+        self._plan, self._journal = recover(self._run, self.attempt, TRAINED_BY)
+        self._checkpoints = sorted(self._plan.kept, key=lambda manifest: manifest.step)
+        self._recorded = dict(self._plan.recorded)
+        self._load()
+        for opened in self._plan.opened:
+            self._step(opened)
+        first = 1 if self._plan.last_opened is None else self._plan.last_opened.step + 1
+        for step in range(first, steps + 1):
+            opened = _opened(step)
+            self._append(opened)
+            self._step(opened)
+        self._append(Stopped("done"))
+        self._journal.close()
+
+    def _load(self) -> None:
+        self._weights = {role: np.arange(WIDTH) + 0.5 for role in TRAINED_BY.values()}
+        if self._plan.checkpoint is not None:
+            for role, shards in self._plan.checkpoint.roles.items():
+                arrays, _ = read_shard(self._run.files.path(shards[0]))
+                self._weights[role] = arrays["w"]
+
+    def _append(self, *events: object) -> None:
+        if self._run.superseded(self.attempt):
+            raise StoppedError("superseded")
+        self._journal.append(events)  # type: ignore[arg-type]
+
+    def _step(self, opened: Opened) -> None:
+        step = opened.step
+        outputs = [self._part(opened, UnitKey(step, call, part)) for call in PARTS for part in range(PARTS[call])]
+        for call, role in TRAINED_BY.items():
+            self._train(step, call, role, outputs)
+        if step not in self._plan.closed:
+            rows = {role: float(np.sum(self._weights[role])) for role in TRAINED_BY.values()}
+            self._append(Closed(step, {"step": step, **rows}))
+        self._tidy(opened)
+
+    def _part(self, opened: Opened, unit: UnitKey) -> SequenceSample:
+        held = self._recorded.get(unit)
+        if held is not None:
+            return read_spill(self._run.root / held.spill.path, held.spill.group)
+        self._note("run", unit)
+        ids = opened.partitions[str(PARTS[unit.call])][unit.part]
+        rows = [self._row(unit.step, unit.call, sample_id) for sample_id in ids]
+        sample = SequenceSample.from_rows(ids, {unit.call: rows})
+        spill = write_spill(self._run.files, self._run.spill(*unit, self.attempt), sample)
+        done = Done(*unit, spill, None, {"sum": (float(sum(map(np.sum, rows))), len(rows))})
+        self._append(done)
+        self._recorded[unit] = Recorded(done, SpillRef(spill))
+        return sample
+
+    def _row(self, step: int, call: str, sample_id: str) -> np.ndarray:
+        generator = np.random.default_rng(sample_seed(1, step, call, sample_id))
+        length = int(generator.integers(1, 5))
+        return np.resize(self._weights["actor"], length) + generator.standard_normal(length)
+
+    def _train(self, step: int, call: str, role: str, outputs: list[SequenceSample]) -> None:
+        replayed = [line for line in self._plan.replay if (line.step, line.call) == (step, call)]
+        self._note("replay" if replayed else "run", UnitKey(step, call, 0))
+        gradient = sum(float(np.sum(row)) for sample in outputs for key in sample.keys for row in sample.rows(key))
+        self._weights[role] = 0.9 * self._weights[role] + 0.01 * gradient / (1 + np.arange(WIDTH))
+        digest = hashlib.blake2b(self._weights[role].tobytes(), digest_size=8).hexdigest()
+        if replayed and replayed[0].record["digest"] != digest:
+            raise InternalError(f"step {step}, {call}: digest {digest}, recorded {replayed[0].record['digest']}")
+        if not replayed:
+            self._append(Trained(step, call, {"digest": digest}, {"loss": (gradient, 1.0)}))
+
+    def _tidy(self, opened: Opened) -> None:
+        """Compact, checkpoint and prune, unless an older attempt has done so."""
+        step = opened.step
+        held = {key: recorded.spill for key, recorded in self._recorded.items() if key.step == step}
+        if step in COMPACTED_STEPS and any(spill.group is None for spill in held.values()):
+            parts = {(key.call, key.part): spill for key, spill in held.items()}
+            self._append(Compacted(step, compact_step(self._run, self.attempt, step, parts)))
+            remove_parts(self._run, self.attempt, step)
+        if opened.checkpoint and all(manifest.step != step for manifest in self._checkpoints):
+            self._checkpoint(opened)
+        pruning = prune(self._run, self.attempt, self._checkpoints, TRAINED_BY.values(), 2)
+        if pruning is not None:
+            self._append(Pruned(pruning.before_step))
+
+    def _checkpoint(self, opened: Opened) -> None:
+        folder = self._run.checkpoint(opened.step, self.attempt)
+        files = self._run.files
+        roles: dict[str, tuple[FileRef, ...]] = {
+            role: (write_shard(files, folder, role, 0, {"w": w}, {"step": opened.step}),)
+            for role, w in self._weights.items()
+        }
+        manifest = Manifest(opened.step, self.attempt, roles, opened.epoch, opened.cursor)
+        ref = write_manifest(files, self._run.manifest(opened.step, self.attempt), manifest)
+        self._append(Checkpointed(opened.step, ref))
+        self._checkpoints.append(manifest)
+        self._checkpoints.sort(key=lambda manifest: manifest.step)
+
+    def _note(self, what: str, unit: UnitKey) -> None:
+        line = json.dumps([self.attempt, what, *unit]) + "\n"
+        descriptor = os.open(self._notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(descriptor, line.encode())
+        os.close(descriptor)
+
+
+def outcome(run: RunDirectory) -> Mapping[str, object]:
+    """What a finished run amounts to, read from its directory: rows, order of samples, final parameters."""
+    plan = plan_next_attempt(run, TRAINED_BY)
+    assert plan.checkpoint is not None
+    weights = {
+        role: read_shard(run.files.path(shards[0]))[0]["w"].tobytes().hex()
+        for role, shards in plan.checkpoint.roles.items()
+    }
+    return {"rows": [row.metrics for row in plan.metrics], "step": plan.checkpoint.step, "weights": weights}
+
+
+def executions(notes: Path) -> list[tuple[int, str, UnitKey]]:
+    """(attempt, "run" or "replay", unit) in the order of time."""
+    lines = map(json.loads, notes.read_text().splitlines()) if notes.exists() else ()
+    return [(attempt, what, UnitKey(*unit)) for attempt, what, *unit in lines]
+
+
+def _opened(step: int) -> Opened:
+    ids = tuple(f"r{(step * BATCH + i) % 7}@{step}" for i in range(BATCH))
+    half = BATCH // 2
+    return Opened(
+        step=step,
+        ids=ids,
+        epoch=0,
+        cursor=step * BATCH,
+        calls=(*PARTS, *TRAINED_BY),
+        partitions={"1": (ids,), "2": (ids[:half], ids[half:])},
+        minibatches=(ids,),
+        seed=1,
+        checkpoint=step in CHECKPOINT_STEPS,
+        export=False,
+    )
