@@ -21,9 +21,9 @@ def best_heaviest(sizes: list[float], parts: int, min_size: int) -> float:
 
 
 def test_a_contiguous_cut_is_as_good_as_the_best_of_all_cuts() -> None:
-    for seed in range(1500):
+    for seed in range(400):
         rng = random.Random(seed)
-        count, min_size = rng.randint(1, 10), rng.choice([0, 1, 1, 1, 2, 3])
+        count, min_size = rng.randint(1, 10), rng.choice([0, 1, 1, 2, 3])
         parts = rng.randint(1, max(1, count // max(1, min_size)))
         if count < parts * min_size:
             continue

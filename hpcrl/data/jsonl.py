@@ -1,0 +1,84 @@
+"""Rows of a .jsonl file by id. Holds ids and offsets only; the text stays on disk."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.errors import DataError
+
+
+class _Prompt(msgspec.Struct):
+    prompt: str
+    id: str | int | None = None
+
+
+class _PromptAndAnswer(_Prompt, kw_only=True):
+    answer: str
+
+
+class JsonLines:
+    """One record per line, blank lines aside: `prompt`, `answer` where wanted, and maybe `id`, else its number from 0.
+
+    Every line is checked when the file is opened.
+
+    Raises:
+        DataError: naming the file, the line, the field, and `knob`, the setting that chose the file.
+    """
+
+    def __init__(self, path: Path | str, knob: str, *, answers: bool) -> None:
+        self.path = Path(path)
+        self._knob = knob
+        self._form = _PromptAndAnswer if answers else _Prompt
+        self._offsets: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for number, offset, row in self._scan():
+            row_id = str(len(lines) if row.id is None else row.id)
+            if row_id in lines:
+                raise DataError(
+                    f"{self.path}, lines {lines[row_id]} and {number}: both have id {row_id!r}; "
+                    f"an id is to be unique in {knob}. Change one, or drop all ids to count rows instead."
+                )
+            lines[row_id], self._offsets[row_id] = number, offset
+        if not lines:
+            raise DataError(f"{self.path} has no rows; set {knob} to a file with one JSON object per line")
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._offsets)
+
+    def read(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """The whole records, each with its id."""
+        records = []
+        with self.path.open("rb") as file:
+            for row_id in ids:
+                file.seek(self._offsets[row_id])
+                records.append({**msgspec.json.decode(file.readline()), "id": row_id})
+        return records
+
+    def _scan(self) -> Iterator[tuple[int, int, _Prompt]]:
+        """(line number from 1, offset, what is needed of the record) of each row."""
+        decoder = msgspec.json.Decoder(self._form)
+        offset = 0
+        try:
+            with self.path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield number, offset, self._decode(decoder, number, line)
+                    offset += len(line)
+        except OSError as error:
+            raise DataError(f"cannot read {self.path} ({error.strerror}); set {self._knob} to a .jsonl file") from error
+
+    def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> _Prompt:
+        try:
+            row: _Prompt = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fields = " and ".join(name for name in self._form.__struct_fields__ if name != "id")
+            raise DataError(
+                f"{self.path}, line {number}: {error}. Each line of {self._knob} is a JSON object with the text of "
+                f"{fields} (and, if you like, an id)."
+            ) from error
+        if not row.prompt:
+            raise DataError(f"{self.path}, line {number}: prompt is empty; a row of {self._knob} needs a text there")
+        return row

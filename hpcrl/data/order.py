@@ -1,0 +1,76 @@
+"""Which rows come when, and what their samples are called. A function of the seed and the rows' ids, for ever."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Batch(NamedTuple):
+    """The samples of one step. `next_cursor` is where the step after it begins."""
+
+    ids: tuple[str, ...]
+    epoch: int
+    next_cursor: int
+    ends_epoch: bool
+
+
+def sample_ids(rows: Sequence[str], epoch: int, samples_per_prompt: int = 1) -> tuple[str, ...]:
+    """Ids unique in a step: `<row>@<epoch>`, or `<row>@<epoch>#<k>` where a row has several samples."""
+    if samples_per_prompt == 1:
+        return tuple(f"{row}@{epoch}" for row in rows)
+    return tuple(f"{row}@{epoch}#{k}" for row in rows for k in range(samples_per_prompt))
+
+
+def row_of(sample_id: str) -> str:
+    """The row id that a sample id was made of."""
+    return sample_id.rpartition("@")[0]
+
+
+class Order:
+    """The rows of all epochs, one after another; a cursor is a position in it, counted in rows from the run's start.
+
+    Batches do not cross the end of an epoch: its last batch may be smaller, so that no row is lost. The order of an
+    epoch is that of hashes of (seed, epoch, id), which no library's next version changes and which adding a row does
+    not shuffle anew.
+    """
+
+    start = 0
+
+    def __init__(
+        self, rows: Sequence[str], *, batch_size: int, seed: int, shuffle: bool = True, samples_per_prompt: int = 1
+    ) -> None:
+        if not rows or batch_size < 1 or samples_per_prompt < 1:
+            raise ValueError(
+                f"{len(rows)} rows in batches of {batch_size} with {samples_per_prompt} samples each: none may be 0"
+            )
+        self._rows = tuple(rows)
+        self._batch_size = batch_size
+        self._seed = seed
+        self._shuffle = shuffle
+        self._samples_per_prompt = samples_per_prompt
+        self._epoch = -1
+        self._ordered: tuple[str, ...] = ()
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return math.ceil(len(self._rows) / self._batch_size)
+
+    def batch_at(self, cursor: int) -> Batch:
+        epoch, begin = divmod(cursor, len(self._rows))
+        rows = self.epoch(epoch)[begin : begin + self._batch_size]
+        ids = sample_ids(rows, epoch, self._samples_per_prompt)
+        return Batch(ids, epoch, cursor + len(rows), begin + len(rows) == len(self._rows))
+
+    def epoch(self, epoch: int) -> tuple[str, ...]:
+        """All rows in the order of one epoch."""
+        if epoch != self._epoch:
+            self._ordered = self._permuted(epoch) if self._shuffle else self._rows
+            self._epoch = epoch
+        return self._ordered
+
+    def _permuted(self, epoch: int) -> tuple[str, ...]:
+        def place(row: str) -> bytes:
+            return hashlib.blake2b(f"{self._seed}\n{epoch}\n{row}".encode(), digest_size=16).digest()
+
+        return tuple(sorted(self._rows, key=place))

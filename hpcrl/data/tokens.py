@@ -1,0 +1,94 @@
+"""Text to tokens and back, with the `tokenizers` library alone: transformers would bring torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from hpcrl.errors import DataError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A folder's tokenizer. Any of `eos_ids` ends a text; the first is the one that is written.
+
+    `prefix` is what it puts before every text: a BOS token, or nothing.
+    """
+
+    tokenizer: Tokenizer
+    eos_ids: tuple[int, ...]
+    prefix: tuple[int, ...] = ()
+
+    @property
+    def eos_id(self) -> int:
+        return self.eos_ids[0]
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """One int32 array [tokens] per text, with the prefix once."""
+        found = []
+        for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False):
+            begun = tuple(encoding.ids[: len(self.prefix)]) == self.prefix
+            found.append(np.array(encoding.ids if begun else [*self.prefix, *encoding.ids], dtype=np.int32))
+        return found
+
+    def encode_answers(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """One int32 array [tokens] per text, ended by EOS."""
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array([*encoding.ids, self.eos_id], dtype=np.int32) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text without special tokens."""
+        return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+
+
+def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
+    """The tokenizer of a Hugging Face folder.
+
+    What ends a text is named by tokenizer_config.json, config.json and generation_config.json; the first of them that
+    names anything says what is written, and all together what is understood.
+
+    Raises:
+        DataError: naming `knob`, where the folder has no readable tokenizer.json or names no EOS token.
+    """
+    folder = Path(folder)
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(
+            f"{path} is no tokenizer ({error}); set {knob} to a folder with a tokenizer.json of Hugging Face's"
+        ) from error
+    probe = tokenizer.encode("a")
+    mask = [*probe.special_tokens_mask, 0]
+    eos_ids = _eos_ids(folder, tokenizer)
+    if not eos_ids:
+        raise DataError(
+            f"{folder} names no token that ends a text: give tokenizer_config.json an eos_token of the vocabulary, "
+            f"or config.json an eos_token_id, or set {knob} to another folder"
+        )
+    return Tokens(tokenizer, eos_ids, tuple(probe.ids[: mask.index(0)]))
+
+
+def _eos_ids(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
+    named = _read(folder / "tokenizer_config.json").get("eos_token")
+    text = named.get("content") if isinstance(named, dict) else named
+    found = [] if text is None else [tokenizer.token_to_id(text)]
+    for file in ("config.json", "generation_config.json"):
+        listed = _read(folder / file).get("eos_token_id")
+        found += listed if isinstance(listed, list) else [listed]
+    return tuple(dict.fromkeys(int(token) for token in found if token is not None))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, empty where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,202 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.batches import assert_same
+from support.tiny_tokenizer import train_tokenizer
+
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment
+from hpcrl.config.model import CriticConfig, ModelConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.toy import ToyConfig
+from hpcrl.data.datasets import open_datasets, open_order, open_texts
+from hpcrl.data.order import sample_ids
+from hpcrl.data.tokens import load_tokens
+from hpcrl.errors import DataError
+
+PAIRS = [
+    ("2 + 2 = ", "#### 4"),
+    ("10 + 20 = ", "ten and twenty are thirty: #### 30"),
+    ("a much longer question, about 1 + 1: ", "#### 2"),
+]
+GSM8K = Path(__file__).parents[2].parent / "shared" / "data" / "gsm8k"
+EVALUATES = ControlConfig(evaluate=Frequency(steps=5))
+
+
+def write_rows(path: Path, pairs: list[tuple[str, str]]) -> str:
+    path.write_text("".join(json.dumps({"prompt": prompt, "answer": answer}) + "\n" for prompt, answer in pairs))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(train_tokenizer(tmp_path_factory.mktemp("tokenizer"), [text for pair in PAIRS for text in pair]))
+
+
+@pytest.fixture
+def data(tmp_path: Path, tokenizer: str) -> DataConfig:
+    return DataConfig(
+        train=write_rows(tmp_path / "train.jsonl", PAIRS),
+        evaluate=write_rows(tmp_path / "test.jsonl", PAIRS[::-1]),
+        tokenizer=tokenizer,
+        batch_size=2,
+    )
+
+
+def sft(data: DataConfig, control: ControlConfig = EVALUATES) -> SFTExperiment:
+    return SFTExperiment(data=data, actor=StudentConfig(path="model"), control=control)
+
+
+def ppo(data: DataConfig, control: ControlConfig = EVALUATES) -> PPOExperiment:
+    return PPOExperiment(
+        data=data,
+        actor=TrainedModelConfig(path="model"),
+        critic=CriticConfig(path="model"),
+        reference=ModelConfig(path="model"),
+        reward=RewardConfig(function="gsm8k"),
+        control=control,
+    )
+
+
+def test_sft_rows_are_prompts_and_answers_that_end(data: DataConfig) -> None:
+    training = open_datasets(sft(data))["train"]
+    tokens = load_tokens(data.tokenizer)
+    batch = training.rows(["1@0", "0@0"])
+    assert batch.keys == ("prompts", "answers") and batch.ids == ("1@0", "0@0")
+    for (prompt, answer), row, label in zip(
+        [PAIRS[1], PAIRS[0]], batch.rows("prompts"), batch.rows("answers"), strict=True
+    ):
+        assert tokens.decode(row) == prompt and tokens.decode(label) == answer
+        assert label[-1] == tokens.eos_id and row.dtype == np.int32
+    assert training.lengths(batch.ids) == [
+        a + b for a, b in zip(batch.length("prompts"), batch.length("answers"), strict=True)
+    ]
+
+
+def test_ppo_rows_are_prompts_and_evaluation_has_keys_of_its_own(data: DataConfig) -> None:
+    found = open_datasets(ppo(data))
+    assert found["train"].rows(["0@0"]).keys == ("prompts",)
+    held_out = found["eval"].rows(["2@0"])
+    assert held_out.keys == ("eval_prompts",)
+    np.testing.assert_array_equal(held_out.data["eval_prompts"], found["train"].rows(["0@0"]).data["prompts"])
+
+
+def test_samples_of_one_row_have_equal_rows(data: DataConfig) -> None:
+    training = open_datasets(ppo(data))["train"]
+    batch = training.rows(sample_ids(["2", "0"], 4, 2))
+    assert batch.ids == ("2@4#0", "2@4#1", "0@4#0", "0@4#1")
+    first, second, *_ = batch.rows("prompts")
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_batch_equals_its_rows_one_at_a_time(data: DataConfig) -> None:
+    training = open_datasets(sft(data))["train"]
+    ids = ("2@0", "0@0", "1@0")
+    assert_same(training.rows(ids), type(training.rows(ids)).gather([training.rows([sample]) for sample in ids]))
+
+
+def test_a_part_without_samples_has_a_batch_without_rows(data: DataConfig) -> None:
+    training = open_datasets(sft(data))["train"]
+    assert training.rows([]).ids == () and training.lengths([]) == []
+
+
+def test_the_template_surrounds_the_prompt_and_braces_mean_nothing_else(data: DataConfig) -> None:
+    templated = replace(data, prompt_template="Q {x}: {prompt}\nA:")
+    prompt = open_datasets(ppo(templated))["train"].rows(["0@0"])
+    assert load_tokens(data.tokenizer).decode(prompt.data["prompts"]) == "Q {x}: 2 + 2 = \nA:"
+
+
+def test_rows_that_are_too_long_are_left_out_and_named(data: DataConfig) -> None:
+    everything = open_datasets(sft(data))["train"]
+    assert everything.ids == ("0", "1", "2") and everything.left_out == () and everything.notice == ""
+    bound = everything.rows(["1@0"]).length("prompts")[0]
+    some = open_datasets(sft(replace(data, max_prompt_tokens=bound)))["train"]
+    assert some.ids == ("0", "1") and some.left_out == ("2",)
+    assert "1 of 3 rows of data.train" in some.notice and f"data.max_prompt_tokens = {bound}" in some.notice
+    assert some.notice.endswith("left out: 2.")
+
+
+def test_the_bound_of_answers_counts_for_sft_only(data: DataConfig) -> None:
+    bounded = replace(data, max_answer_tokens=len(open_datasets(sft(data))["train"].rows(["0@0"]).data["answers"]))
+    assert "2" in open_datasets(sft(bounded))["train"].ids
+    assert "1" in open_datasets(sft(bounded))["train"].left_out
+    assert open_datasets(ppo(bounded))["train"].left_out == ()
+
+
+def test_bounds_that_leave_no_row_are_refused(data: DataConfig) -> None:
+    with pytest.raises(DataError, match=r"data.max_prompt_tokens = 0 .*No row remains; raise the bound"):
+        _ = open_datasets(ppo(replace(data, max_prompt_tokens=0)))["train"].ids
+
+
+def test_only_the_first_rows_are_evaluated_on_where_that_is_asked_for(data: DataConfig) -> None:
+    assert open_datasets(ppo(replace(data, evaluate_rows=2)))["eval"].ids == ("0", "1")
+
+
+def test_there_is_an_evaluation_set_only_where_something_is_evaluated(data: DataConfig) -> None:
+    assert list(open_datasets(ppo(data, control=ControlConfig()))) == ["train"]
+    assert list(open_datasets(ppo(replace(data, evaluate=None)))) == ["train"]
+    assert sorted(open_datasets(ToyExperiment(control=EVALUATES))) == ["eval", "train"]
+
+
+def test_a_missing_answer_matters_to_sft_alone(data: DataConfig) -> None:
+    Path(data.train).write_text('{"prompt": "p"}\n')
+    assert open_datasets(ppo(data))["train"].ids == ("0",)
+    with pytest.raises(DataError, match=r"line 1: .*`answer`.*data.train"):
+        open_datasets(sft(data))
+
+
+def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: DataConfig) -> None:
+    texts = open_texts(ppo(data))
+    assert texts.record("train", "1@3#0") == {"id": "1", "prompt": PAIRS[1][0], "answer": PAIRS[1][1]}
+    assert texts.record("eval", "0@0")["prompt"] == PAIRS[2][0]
+    tokens = load_tokens(data.tokenizer)
+    assert texts.eos_token_ids == tokens.eos_ids
+    assert texts.decode(tokens.encode_answers(["#### 4"])[0]) == "#### 4"
+
+
+def test_the_actors_folder_has_the_tokenizer_where_no_other_is_named(data: DataConfig) -> None:
+    experiment = sft(replace(data, tokenizer=None))
+    with pytest.raises(DataError, match=r"model/tokenizer.json .*set actor.path or data.tokenizer"):
+        open_datasets(experiment)
+    assert open_datasets(replace(experiment, actor=StudentConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
+
+
+def test_the_order_takes_its_settings_from_the_experiment(data: DataConfig) -> None:
+    order = open_order(ppo(replace(data, samples_per_prompt=2, shuffle=False)), ["a", "b", "c"])
+    assert order.batch_at(order.start).ids == ("a@0#0", "a@0#1", "b@0#0", "b@0#1")
+    assert len(open_order(ToyExperiment(toy=ToyConfig(batch_size=3)), list("abcd")).batch_at(0).ids) == 3
+
+
+def test_made_up_rows_follow_from_their_ids_alone() -> None:
+    training, held_out = open_datasets(ToyExperiment(toy=ToyConfig(rows=40, width=8), control=EVALUATES)).values()
+    assert training.ids[:2] == ("r0", "r1") and len(training.ids) == 40
+    samples = sample_ids(training.ids, 0)
+    batch = training.rows(samples)
+    assert batch.keys == ("x",) and held_out.rows(["e0@0"]).keys == ("eval_x",)
+    assert training.lengths(samples) == list(batch.length("x")) and set(batch.length("x")) == set(range(1, 9))
+    assert np.abs(batch.data["x"]).max() < 0.5 and abs(batch.data["x"].mean()) < 0.1
+    assert_same(
+        open_datasets(ToyExperiment(toy=ToyConfig(rows=2, width=8)))["train"].rows(["r1@0"]), batch.select(["r1@0"])
+    )
+    assert training.text("r3@0") == {"id": "r3"}
+
+
+@pytest.mark.skipif(not GSM8K.is_dir(), reason="needs real rows in ../shared/data/gsm8k")
+def test_real_rows_of_gsm8k_survive_the_way_to_tokens_and_back(tmp_path: Path) -> None:
+    pairs = [json.loads(line) for line in (GSM8K / "train.jsonl").read_text().strip().split("\n")]
+    folder = train_tokenizer(tmp_path, (row["prompt"] for row in pairs[:500]), size=1000)
+    data = DataConfig(train=str(GSM8K / "train.jsonl"), tokenizer=str(folder), batch_size=64, max_prompt_tokens=150)
+    training = open_datasets(sft(data))["train"]
+    order = open_order(sft(data), training.ids)
+    assert len(training.ids) + len(training.left_out) == 7473 and 0 < len(training.left_out) < 2000
+    batch = order.batch_at(order.start)
+    rows, tokens = training.rows(batch.ids), load_tokens(folder)
+    by_id = {row["id"]: row for row in pairs}
+    for sample, prompt, answer in zip(batch.ids, rows.rows("prompts"), rows.rows("answers"), strict=True):
+        record = by_id[sample.rpartition("@")[0]]
+        assert tokens.decode(prompt) == record["prompt"] and tokens.decode(answer) == record["answer"]
+        assert training.text(sample) == record and len(prompt) <= 150

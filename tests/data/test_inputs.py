@@ -1,0 +1,90 @@
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import SFTExperiment, ToyExperiment
+from hpcrl.config.model import StudentConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.inputs import fingerprints
+from hpcrl.errors import DataError
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> SFTExperiment:
+    for name in ("model/config.json", "model/tokenizer.json", "train.jsonl", "test.jsonl", "score.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "model/model.safetensors").write_bytes(b"begin" + bytes(9 << 20) + b"end")
+    return SFTExperiment(
+        data=DataConfig(train=str(tmp_path / "train.jsonl"), evaluate=str(tmp_path / "test.jsonl"), batch_size=1),
+        actor=StudentConfig(path=str(tmp_path / "model")),
+        reward=RewardConfig(function=f"{tmp_path / 'score.py'}:score"),
+    )
+
+
+CHANGES = {
+    "train.jsonl": "data.train",
+    "test.jsonl": "data.evaluate",
+    "model/tokenizer.json": "data.tokenizer",
+    "model/config.json": "actor.path",
+    "model/model.safetensors": "actor.path",
+    "score.py": "reward.function",
+}
+
+
+@pytest.mark.parametrize("file", CHANGES)
+def test_a_changed_byte_changes_the_fingerprint_of_its_setting_alone(
+    experiment: SFTExperiment, tmp_path: Path, file: str
+) -> None:
+    before = fingerprints(experiment)
+    content = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(b"X" + content[1:])
+    after = fingerprints(experiment)
+    assert before.keys() == after.keys() == set(CHANGES.values())
+    assert {name for name in before if before[name] != after[name]} == {CHANGES[file]}
+
+
+def test_another_last_byte_of_the_weights_and_another_file_are_seen(experiment: SFTExperiment, tmp_path: Path) -> None:
+    before = fingerprints(experiment)
+    weights = tmp_path / "model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"X")
+    changed = fingerprints(experiment)["actor.path"]
+    assert changed != before["actor.path"]
+    (tmp_path / "model/more.safetensors").touch()
+    assert fingerprints(experiment)["actor.path"] != changed
+
+
+def test_times_and_folders_are_not_part_of_a_fingerprint(experiment: SFTExperiment, tmp_path: Path) -> None:
+    before = fingerprints(experiment)
+    os.utime(tmp_path / "train.jsonl", (1, 1))
+    assert fingerprints(experiment) == before
+
+
+@pytest.mark.parametrize("function", ["gsm8k", "exact"])
+def test_hpcrls_own_functions_and_made_up_data_have_none(experiment: SFTExperiment, function: str) -> None:
+    assert "reward.function" not in fingerprints(replace(experiment, reward=RewardConfig(function=function)))
+    assert fingerprints(ToyExperiment()) == {}
+
+
+def test_the_module_of_a_reward_is_found_without_being_imported(
+    experiment: SFTExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge/__init__.py").write_text("raise RuntimeError")
+    (tmp_path / "judge/strict.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module, file in (("judge", "__init__.py"), ("judge.strict", "strict.py")):
+        found = fingerprints(replace(experiment, reward=RewardConfig(function=f"{module}:score")))
+        assert found["reward.function"].startswith(file)
+    assert "reward.function" not in fingerprints(replace(experiment, reward=RewardConfig(function="nowhere:score")))
+    assert "judge" not in sys.modules
+
+
+def test_a_file_that_cannot_be_read_is_named_with_its_setting(experiment: SFTExperiment, tmp_path: Path) -> None:
+    (tmp_path / "score.py").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*score.py \(No such file.*set reward.function"):
+        fingerprints(experiment)

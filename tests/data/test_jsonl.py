@@ -1,0 +1,58 @@
+from pathlib import Path
+
+import pytest
+
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.errors import DataError
+
+
+def written(folder: Path, *lines: str | bytes) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    return path
+
+
+def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"id": "ü", "prompt": "p0", "more": [1]}', "", '{"id": 7, "prompt": "p1"}', "")
+    records = JsonLines(path, "data.train", answers=False)
+    assert records.ids == ("ü", "7")
+    assert records.read(["7", "ü", "7"]) == [
+        {"id": "7", "prompt": "p1"},
+        {"id": "ü", "prompt": "p0", "more": [1]},
+        {"id": "7", "prompt": "p1"},
+    ]
+
+
+def test_rows_without_ids_are_counted_from_0_and_blank_lines_do_not_count(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"prompt": "a"}', "   ", '{"prompt": "b"}\r', '{"prompt": "c"}')
+    records = JsonLines(path, "data.train", answers=False)
+    assert records.ids == ("0", "1", "2")
+    assert [record["prompt"] for record in records.read(records.ids)] == ["a", "b", "c"]
+
+
+GOOD = '{"prompt": "p", "answer": "a"}'
+REFUSED = [
+    ("bad JSON", [GOOD, '{"prompt": '], r"line 2: .*data.train is a JSON object with the text of prompt and answer"),
+    ("no object", ["[1]"], "line 1: Expected `object`"),
+    ("no prompt", ['{"answer": "a"}'], "line 1: .*`prompt`"),
+    ("no answer", [GOOD, "", '{"prompt": "p"}'], "line 3: .*`answer`"),
+    ("a number for a text", ['{"prompt": 3, "answer": "a"}'], r"line 1: Expected `str`, got `int` - at `\$.prompt`"),
+    ("an empty prompt", ['{"prompt": "", "answer": "a"}'], "line 1: prompt is empty"),
+    ("no UTF-8", [b'{"prompt": "\xff", "answer": "a"}'], "line 1: "),
+    ("an id twice", ['{"prompt": "p", "answer": "a", "id": "1"}', GOOD], "lines 1 and 2: both have id '1'"),
+    ("nothing", ["", ""], "has no rows; set data.train"),
+]
+
+
+@pytest.mark.parametrize(("lines", "says"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_a_row_that_cannot_be_used_is_named_by_file_line_field_and_setting(
+    tmp_path: Path, lines: list[str], says: str
+) -> None:
+    with pytest.raises(DataError, match=says) as caught:
+        JsonLines(written(tmp_path, *lines), "data.train", answers=True)
+    assert "rows.jsonl" in str(caught.value) and "data.train" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*gone.jsonl \(No such file.*set data.evaluate"):
+        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", answers=False)
