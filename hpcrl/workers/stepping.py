@@ -31,7 +31,7 @@ class StepSource:
         minibatches: int,
     ) -> None:
         self.deterministic = experiment.deterministic
-        self.left_out = [text for dataset in datasets.values() if (text := dataset.left_out)]
+        self.notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
         self._plan = plan
         self._seed = experiment.seed
         self._datasets = datasets
