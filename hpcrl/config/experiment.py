@@ -104,8 +104,8 @@ EXPERIMENTS: Mapping[str, type[Experiment]] = MappingProxyType(
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as JSON would hold it; `from_dict` undoes it."""
-    return msgspec.to_builtins(experiment)
+    """The experiment as JSON holds it, lists for tuples; `from_dict` undoes it."""
+    return msgspec.json.decode(msgspec.json.encode(experiment))
 
 
 def from_dict(values: Mapping[str, Any]) -> Experiment:
