@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "draw": "draw a configuration's dataflow graph as SVG",
         "submit": "start a run",
         "status": "what a run is doing",
+        "inspect": "what a run has reached and what it cost, in numbers and curves",
         "logs": "the logs of all processes of a run, merged by time",
         "stop": "stop a run; it can be resumed",
         "resume": "go on with a run that ended early, from the last finished call",

@@ -99,7 +99,7 @@ def _speed(view: RunView) -> str:
 
 def _next(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
     root = run.root
-    hints = [f"hpcrl logs {root}", f"hpcrl status {root}"]
+    hints = [f"hpcrl inspect {root} --plot", f"hpcrl logs {root}"]
     if verdict is None or verdict.state != "done":
         hints.insert(0, f"hpcrl resume {root}")
     return Text("\n".join(["what to try next", *(f"  {hint}" for hint in hints)]), style="dim")

@@ -1,0 +1,25 @@
+"""`hpcrl inspect RUN`: what a run has reached and what it cost; with --plot, its curves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.inspect.plots import plot
+from hpcrl.inspect.summary import print_summary
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser("inspect", "Sum up a run, from its directory alone: metrics, time by call, first failure.")
+    parser.add_argument("run", type=str, help="the run's directory")
+    parser.add_argument("--plot", action="store_true", help="draw the curves into curves.png and curves.svg there")
+    if asks_for_help(words):
+        print(parser.format_help())
+        return int(ExitCode.DONE)
+    given = parse(parser, words)
+    run_dir = RunDirectory.open(Path(given.run))
+    print_summary(run_dir)
+    for path in plot(run_dir) if given.plot else ():
+        print(path)
+    return int(ExitCode.DONE)
