@@ -98,6 +98,7 @@ class Master:
             self._poller.register(source, zmq.POLLIN)
         self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
+        self._assembled = False
         self._last_loop = time.monotonic()
         self._next_beat = 0.0
 
@@ -151,6 +152,8 @@ class Master:
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
         log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe())
+        for notice in self._source.notices:
+            log.event("rows left out", notice=notice)
         ending = self._assemble(attempt) or self._start_workers(attempt)
         if ending is not None:
             return ending
@@ -166,7 +169,7 @@ class Master:
     def _assemble(self, attempt: AttemptFiles) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
         store = FilesystemStore(self._run.rendezvous(attempt.number))
-        first = not self._members.agents
+        first = not self._assembled
         patience_s = self._cluster.start_timeout_s if first else self._cluster.replace_timeout_s
         deadline = time.monotonic() + patience_s
         rostered = False
@@ -188,6 +191,7 @@ class Master:
                     rostered = True
                     attempt.events.event("rostered", nodes=[record.node for record in records])
             self._loop(attempt.events, None)
+        self._assembled = True
         return None
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:

@@ -59,6 +59,12 @@ class Jobs:
                 codes[name] = process.exitcode
         return codes
 
+    def wait_for(self, name: str, timeout_s: float) -> int:
+        """Exit code of one job; 999 if it does not end in time."""
+        process = self.processes[name]
+        process.join(timeout_s)
+        return 999 if process.exitcode is None else process.exitcode
+
     def kill_all(self) -> None:
         for process in self.processes.values():
             with contextlib.suppress(ProcessLookupError):

@@ -1,55 +1,83 @@
-"""Fault points: counting them, killing the process at one, filling the disk at one."""
+"""Faults that tests put into a run: a signal or a full disk at the n-th passage of a named point."""
 
+import contextlib
 import errno
 import os
 import signal
-import traceback
-from collections.abc import Callable
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
+PIDS_WAIT_S = 3.0
 
 
-class Recorder:
-    """Notes every point that is passed."""
+@dataclass
+class Strike:
+    """Strikes once in the life of a run: when a process in `role` passes `point` for the `nth` time.
 
-    def __init__(self) -> None:
-        self.points: list[str] = []
+    A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP or FULL (the operation finds no
+    room). `target` is "self", "all", or the name of a job whose process id stands in `folder/pids`.
+    """
 
-    def __call__(self, point: str) -> None:
-        self.points.append(point)
-
-
-class KillAt:
-    """SIGKILL to this very process when the `number`-th point (from 0) is passed."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number
-
-    def __call__(self, _point: str) -> None:
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._left -= 1
-
-
-class FullAt:
-    """No space left, once, when the `number`-th point (from 0) is passed."""
-
-    def __init__(self, number: int) -> None:
-        self._left = number
+    folder: Path
+    name: str
+    role: str
+    point: str
+    what: str
+    target: str = "self"
+    nth: int = 1
+    me: str = ""
+    passed: int = 0
 
     def __call__(self, point: str) -> None:
-        self._left -= 1
-        if self._left == -1:
-            raise OSError(errno.ENOSPC, "No space left on device", point)
+        if point.startswith("as "):
+            self.me, self.passed = point.removeprefix("as "), 0
+            return
+        if not fnmatch(self.me, self.role) or not fnmatch(point, self.point):
+            return
+        self.passed += 1
+        if self.passed >= self.nth and self._first():
+            self._strike()
 
+    @property
+    def marker(self) -> Path:
+        return self.folder / f"{self.name}.struck"
 
-def in_child(action: Callable[[], None]) -> int:
-    """Run `action` in a forked process; returns what subprocess calls its return code (-9: killed)."""
-    pid = os.fork()
-    if pid == 0:
+    def _first(self) -> bool:
         try:
-            action()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status)
+            os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _strike(self) -> None:
+        if self.what == "FULL":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, SIGNALS[self.what])
+
+    def _pids(self) -> list[int]:
+        """Whom to hit; this process last."""
+        if self.target == "self":
+            return [os.getpid()]
+        deadline = time.monotonic() + PIDS_WAIT_S
+        while not (self.folder / "pids").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        jobs = dict(line.split() for line in (self.folder / "pids").read_text().splitlines())
+        if self.target != "all":
+            return [int(jobs[self.target])]
+        return [*(int(pid) for pid in jobs.values() if int(pid) != os.getpid()), os.getpid()]
+
+
+@dataclass
+class Strikes:
+    """Several faults in one run."""
+
+    strikes: tuple[Strike, ...]
+
+    def __call__(self, point: str) -> None:
+        for strike in self.strikes:
+            strike(point)

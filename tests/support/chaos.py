@@ -1,0 +1,136 @@
+"""Runs that are disturbed and resumed until they are done, and what is left of them to compare."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.experiment import Experiment, ToyExperiment, from_dict, to_dict
+from hpcrl.config.model import PlacementConfig
+from hpcrl.config.toy import ToyConfig
+from hpcrl.durable.checkpoints import read_shard
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Adopted, Done, Opened, Trained, decode_line, parse
+from hpcrl.durable.recovery import plan_next_attempt
+from hpcrl.durable.rundir import KeyPair, RunDirectory
+from hpcrl.inspect.lines import parse as parse_row
+from hpcrl.placement.plan import make_plan
+from hpcrl.workers.attempt import trained_by
+from hpcrl.workers.channel import RunKey
+from support.cluster import Jobs, no_fault, start
+
+MOST_RESUMES = 6
+
+
+def toy_experiment(steps: int = 5, **cluster: Any) -> ToyExperiment:
+    """Two workers; actor and reference on both, critic on one, reward on the other: calls overlap, trains are shared."""
+    fast = {"heartbeat_s": 0.1, "lost_after_s": 0.8, "orphan_timeout_s": 1.0, "replace_timeout_s": 0.2, "grace_s": 5.0}
+    return ToyExperiment(
+        control=ControlConfig(steps=steps, checkpoint=Frequency(steps=2), evaluate=Frequency(steps=3)),
+        cluster=ClusterConfig(device="cpu", start_timeout_s=2.5, **(fast | cluster)),
+        toy=ToyConfig(rows=20, batch_size=8),
+        critic=PlacementConfig(mesh="1", layout="d1"),
+        reward=PlacementConfig(mesh="0", layout="d1"),
+    )
+
+
+def create_run(root: Path, experiment: Experiment) -> RunDirectory:
+    key = RunKey.generate()
+    return RunDirectory.create(
+        root,
+        experiment=to_dict(experiment),
+        host=make_plan(experiment).host,
+        key=KeyPair(key.public.decode(), key.secret.decode()),
+        inputs={},
+    )
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What has to be the same however often a run was disturbed."""
+
+    parameters: dict[str, bytes]
+    state: dict[str, Any]
+    metrics: tuple[dict[str, float], ...]
+    ids: dict[int, tuple[str, ...]]
+
+
+def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 30.0) -> list[int]:
+    """Start the run and resume it until it is done; returns the exit codes of its masters.
+
+    As `hpcrl resume` does, what is left of the jobs before is killed before the next are started.
+    """
+    codes = []
+    for attempt in range(MOST_RESUMES):
+        (run.root.parent / "pids").unlink(missing_ok=True)
+        jobs = start(run.root, f"s{attempt}", fault)
+        _write_pids(run, jobs)
+        codes.append(jobs.wait_for("master", timeout_s))
+        if codes[-1] == 0:
+            jobs.wait(timeout_s)
+            return codes
+        jobs.kill_all()
+    raise AssertionError(f"not done after {MOST_RESUMES} submissions: {codes}\n{outputs(run)}")
+
+
+def remains(run: RunDirectory) -> Remains:
+    """Read offline, as anybody could."""
+    plan = make_plan(from_dict(run.read_run().experiment))
+    recovery = plan_next_attempt(run, trained_by(plan))
+    assert recovery.checkpoint is not None, recovery.describe()
+    assert not recovery.damage, recovery.damage
+    parameters, state = {}, {}
+    for role, shards in recovery.checkpoint.roles.items():
+        for rank, shard in enumerate(shards):
+            arrays, state[f"{role}.{rank}"] = read_shard(run.root / shard.name)
+            parameters |= {f"{role}.{rank}.{name}": array.tobytes() for name, array in arrays.items()}
+    events = [line.event for line in read_history(run).lines]
+    ids = {event.step: event.ids for event in events if isinstance(event, Opened)}
+    return Remains(parameters, state, tuple(row.metrics for row in recovery.metrics), ids)
+
+
+def started_twice(run: RunDirectory) -> list[str]:
+    """Units that an attempt started although it had adopted their lines, replays of train steps apart."""
+    found = []
+    for attempt in run.numbers():
+        if not run.has_adopted(attempt):
+            continue
+        adopted = decode_line(run.files.read(run.adopted(attempt)))
+        assert isinstance(adopted, Adopted)
+        finished = set()
+        for prefix in adopted.prefixes:
+            data = run.files.read(run.journal(prefix.attempt))[: prefix.size]
+            for _, event in parse(data):
+                if isinstance(event, Done):
+                    finished.add((event.step, event.call, event.part))
+                elif isinstance(event, Trained):
+                    finished.add((event.step, event.call, 0))
+        for path in run.logs(attempt).glob("worker-*.jsonl"):
+            for line in path.read_text().splitlines():
+                row = parse_row(line)
+                if row and row["event"] == "execute" and not row["replay"]:
+                    unit = (row["step"], row["call"], row["part"])
+                    if unit in finished:
+                        found.append(f"attempt {attempt}: {unit}")
+    return found
+
+
+def outputs(run: RunDirectory) -> str:
+    """All that the processes of a run have said, for a failed test's message."""
+    texts = [f"── {path.name}\n{path.read_text()}" for path in sorted(run.root.parent.glob("*.log"))]
+    for attempt in run.numbers():
+        verdict = run.read_verdict(attempt)
+        texts.append(f"── attempt {attempt}: {msgspec.to_builtins(verdict) if verdict else 'no verdict'}")
+        texts += [f"── {path.name}\n{path.read_text()}" for path in sorted(run.logs(attempt).glob("*.err"))]
+    return "\n".join(text for text in texts if text.strip())
+
+
+def _write_pids(run: RunDirectory, jobs: Jobs) -> None:
+    """Atomically: strikes read it."""
+    temporary = run.root.parent / "pids.tmp"
+    temporary.write_text("".join(f"{name} {jobs.pid(name)}\n" for name in jobs.processes))
+    temporary.rename(run.root.parent / "pids")

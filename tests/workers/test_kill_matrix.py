@@ -1,0 +1,132 @@
+"""Whoever is killed, wherever: the run resumes and ends bit for bit as if nothing had happened.
+
+Each case strikes once (or twice) at a named point, lets the run recover by itself or resumes it, and compares
+parameters, optimizer state, merged metrics and ids with an undisturbed run.
+"""
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.chaos import Remains, create_run, finish, outputs, remains, started_twice, toy_experiment
+from support.cluster import alive_of
+from support.faults import Strike, Strikes
+
+FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+# Where a process is struck: (role, point, passage).
+MASTER_POINTS = [
+    ("master", "master.start", 1),
+    ("master", "claim.made", 1),
+    ("master", "claim.synced", 1),
+    ("master", "plan.write", 1),
+    ("master", "adopted.write", 1),
+    ("master", "adopted.synced", 1),
+    ("master", "adopted.published", 1),
+    ("master", "journal.before", 2),
+    ("master", "journal.after", 4),
+    ("master", "journal.before", 12),
+    ("master", "journal.after", 20),
+    ("master", "master.send", 3),
+    ("master", "master.sent", 9),
+    ("master", "manifest.write", 1),
+    ("master", "manifest.synced", 1),
+    ("master", "manifest.published", 2),
+    ("master", "compact.write", 1),
+    ("master", "compact.synced", 2),
+    ("master", "compact.published", 1),
+    ("master", "parts.unlink", 3),
+    ("master", "prune.unlink", 1),
+    ("master", "prune.unlink", 4),
+]
+WORKER_POINTS = [
+    ("worker-0", "worker.start", 1),
+    ("worker-1", "worker.call", 4),
+    ("worker-0", "worker.executed", 9),
+    ("worker-1", "worker.replied", 7),
+    ("worker-0", "spill.write", 2),
+    ("worker-1", "spill.synced", 5),
+    ("worker-0", "spill.published", 8),
+    ("worker-0", "shard.write", 1),
+    ("worker-1", "shard.synced", 2),
+    ("worker-1", "shard.published", 3),
+    ("worker-0", "export.write", 1),
+    ("worker-0", "export.synced", 1),
+]
+MASTER_CASES = [
+    (*point, what, target)
+    for point, what, target in itertools.product(MASTER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "all"))
+]
+WORKER_CASES = [
+    (*point, what, target)
+    for point, what, target in itertools.product(
+        WORKER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "master", "all")
+    )
+]
+# The second strike hits the recovery from the first.
+RECOVERY_POINTS = ["claim.made", "adopt.linked", "adopted.write", "adopted.synced", "adopted.published", "journal.before"]
+DOUBLE_CASES = list(itertools.product(("worker-0", "worker-1"), RECOVERY_POINTS, ("self", "agent-0")))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Remains:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        run = create_run(Path(name, "run"), toy_experiment())
+        assert finish(run) == [0], outputs(run)
+        return remains(run)
+
+
+def check(folder: Path, strikes: Strikes, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    finish(run, strikes)
+    assert all(strike.marker.exists() for strike in strikes.strikes), "a strike never came: the test tests nothing"
+    assert remains(run) == undisturbed, outputs(run)
+    assert started_twice(run) == []
+    assert alive_of(run.root) == []
+
+
+@pytest.mark.parametrize(("role", "point", "nth", "what", "target"), MASTER_CASES + WORKER_CASES)
+def test_a_run_struck_anywhere_ends_as_if_nothing_had_happened(
+    folder: Path, undisturbed: Remains, role: str, point: str, nth: int, what: str, target: str
+) -> None:
+    check(folder, Strikes((Strike(folder, "first", role, point, what, target, nth),)), undisturbed)
+
+
+@pytest.mark.parametrize(("victim", "point", "target"), DOUBLE_CASES)
+def test_a_run_struck_again_while_it_recovers_ends_as_if_nothing_had_happened(
+    folder: Path, undisturbed: Remains, victim: str, point: str, target: str
+) -> None:
+    first = Strike(folder, "first", victim, "spill.published", "KILL", nth=6)
+    nth = 3 if point == "adopt.linked" else 1
+    second = After(folder, "second", "master", point, "KILL", target, nth, first=first)
+    check(folder, Strikes((first, second)), undisturbed)
+
+
+class After(Strike):
+    """Counts passages only once another strike has come."""
+
+    def __init__(self, *arguments: object, first: Strike) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.first = first
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as ") or self.first.marker.exists():
+            super().__call__(point)
+
+
+@pytest.mark.parametrize("target", ["self", "agent-0", "all"])
+def test_a_run_killed_while_it_drains_ends_as_if_nothing_had_happened(
+    folder: Path, undisturbed: Remains, target: str
+) -> None:
+    first = Strike(folder, "first", "master", "journal.after", "TERM", nth=5)
+    second = Strike(folder, "second", "master", "master.drain", "KILL", target)
+    check(folder, Strikes((first, second)), undisturbed)
