@@ -1,9 +1,8 @@
 import pytest
 import torch
-from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model
+from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
 
 from hpcrl.errors import DataError
-from hpcrl.models.config import TransformerConfig
 from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import load_pretrained, new_model
@@ -28,18 +27,6 @@ def pair(request, tmp_path):
     family, changes = request.param
     theirs = save_hugging_face_model(tmp_path, family, **changes)
     return theirs, new_model(tmp_path)
-
-
-def tiny(**changes) -> TransformerConfig:
-    sizes = dict(vocabulary_size=64, hidden_size=32, intermediate_size=48, blocks=2, heads=4, kv_heads=2, head_dim=8)
-    fields = {"family": "qwen2", "max_positions": 128, "qkv_bias": True, "initializer_range": 0.2} | sizes | changes
-    return TransformerConfig(**fields)
-
-
-def build(config: TransformerConfig, **kwargs) -> Transformer:
-    model = Transformer(config, **kwargs)
-    model.load(random_init(config, seed=3))
-    return model
 
 
 def texts(lengths=LENGTHS, seed=0):
@@ -82,7 +69,9 @@ def as_ours(theirs) -> dict[str, torch.Tensor]:
         return {name: tensor.contiguous() for name, tensor in load_pretrained(folder)[1]}
 
 
-@pytest.mark.parametrize(("head", "architecture"), [("value", "TokenClassification"), ("reward", "SequenceClassification")])
+@pytest.mark.parametrize(
+    ("head", "architecture"), [("value", "TokenClassification"), ("reward", "SequenceClassification")]
+)
 def test_values_equal_transformers_classification_heads(tmp_path, head, architecture):
     theirs = save_hugging_face_model(tmp_path, "qwen2", architecture, num_labels=1)
     ours = new_model(tmp_path)
@@ -95,7 +84,7 @@ def test_values_equal_transformers_classification_heads(tmp_path, head, architec
 
 
 def test_packed_equals_one_at_a_time_in_values_and_gradients():
-    model = build(tiny(), dtype=torch.float64)
+    model = tiny_model(dtype=torch.float64)
     rows = texts()
     packed = model.hidden(torch.cat(rows), Packing.of(LENGTHS))
     (packed.sin().sum()).backward()
@@ -108,14 +97,16 @@ def test_packed_equals_one_at_a_time_in_values_and_gradients():
 
 
 def test_asked_for_rows_are_the_same_rows_of_all():
-    model = build(tiny())
+    model = tiny_model()
     tokens, packing = torch.cat(texts()), Packing.of(LENGTHS)
     rows = packing.tail_rows([3, 10, 1, 1, 12, 2, 50])
-    torch.testing.assert_close(model.hidden(tokens, packing, rows), model.hidden(tokens, packing)[rows], atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        model.hidden(tokens, packing, rows), model.hidden(tokens, packing)[rows], atol=1e-6, rtol=0
+    )
 
 
 def test_a_token_sees_nothing_of_later_tokens_or_other_texts():
-    model = build(tiny())
+    model = tiny_model()
     rows = texts((6, 8))
     before = model.hidden(torch.cat(rows), Packing.of([6, 8]))
     rows[0][4:] = 63
@@ -126,7 +117,7 @@ def test_a_token_sees_nothing_of_later_tokens_or_other_texts():
 
 
 def test_all_parameters_and_gradients_lie_in_the_flat_buffers():
-    model = build(tiny(head="value"))
+    model = tiny_model(tiny_config(head="value"))
     hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
     model.values(hidden).square().sum().backward()
     for entry in model.layout.entries:
@@ -138,7 +129,7 @@ def test_all_parameters_and_gradients_lie_in_the_flat_buffers():
 
 
 def test_gaps_of_alignment_stay_zero():
-    model = build(tiny(hidden_size=20, heads=2, kv_heads=1, head_dim=10))
+    model = tiny_model(tiny_config(hidden_size=20, heads=2, kv_heads=1, head_dim=10))
     model.logprobs(model.hidden(torch.cat(texts()), Packing.of(LENGTHS)), torch.cat(texts()))[0].sum().backward()
     used = torch.zeros(model.layout.numel, dtype=torch.bool)
     for entry in model.layout.entries:
@@ -149,7 +140,7 @@ def test_gaps_of_alignment_stay_zero():
 
 
 def test_backward_adds_to_the_flat_gradient_and_zero_grad_keeps_its_views():
-    model = build(tiny())
+    model = tiny_model()
     tokens, packing = torch.cat(texts()), Packing.of(LENGTHS)
     for _ in range(2):
         model.hidden(tokens, packing).sum().backward()
@@ -161,7 +152,7 @@ def test_backward_adds_to_the_flat_gradient_and_zero_grad_keeps_its_views():
 
 
 def test_bf16_gradients_accumulate_in_fp32():
-    exact, rough = build(tiny()), build(tiny(), dtype=torch.bfloat16)
+    exact, rough = tiny_model(), tiny_model(dtype=torch.bfloat16)
     for model in (exact, rough):
         hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
         model.logprobs(hidden, torch.cat(texts()))[0].mean().backward()
@@ -171,13 +162,13 @@ def test_bf16_gradients_accumulate_in_fp32():
 
 
 def test_a_frozen_model_has_no_gradient_and_builds_no_graph():
-    model = build(tiny(), trainable=False)
+    model = tiny_model(trainable=False)
     assert model.flat_grad is None
     assert not model.hidden(torch.cat(texts()), Packing.of(LENGTHS)).requires_grad
 
 
 def test_load_refuses_missing_doubled_and_misshaped_parameters():
-    config = tiny()
+    config = tiny_config()
     given = list(random_init(config, 0))
     with pytest.raises(DataError, match=r"No weights were given for layers\.0\.embedding"):
         Transformer(config).load(given[1:])
@@ -190,6 +181,6 @@ def test_load_refuses_missing_doubled_and_misshaped_parameters():
 def test_a_head_refuses_what_it_cannot_give():
     hidden = torch.zeros(1, 32)
     with pytest.raises(ValueError, match="value or reward head"):
-        build(tiny()).values(hidden)
+        tiny_model().values(hidden)
     with pytest.raises(ValueError, match="vocabulary head"):
-        build(tiny(head="value")).logits(hidden)
+        tiny_model(tiny_config(head="value")).logits(hidden)

@@ -1,9 +1,13 @@
-"""Tiny random models of transformers, saved as folders: the oracle of hpcrl.models. Imports transformers when called."""
+"""Tiny random models: ours, and those of transformers as the oracle of ours (imported when called)."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from hpcrl.models.config import TransformerConfig
+from hpcrl.models.init import random_init
+from hpcrl.models.transformer import Transformer
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -26,6 +30,31 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+
+
+def tiny_config(**changes: Any) -> TransformerConfig:
+    """A qwen2 of the same sizes."""
+    fields: dict[str, Any] = {
+        "family": "qwen2",
+        "vocabulary_size": 64,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "blocks": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "max_positions": 128,
+        "qkv_bias": True,
+        "initializer_range": 0.2,
+    }
+    return TransformerConfig(**(fields | changes))
+
+
+def tiny_model(config: TransformerConfig | None = None, seed: int = 3, **kwargs: Any) -> Transformer:
+    """Our model with random parameters; `kwargs` go to Transformer."""
+    model = Transformer(config or tiny_config(), **kwargs)
+    model.load(random_init(model.config, seed))
+    return model
 
 
 def hugging_face_model(family: str, head: str = "CausalLM", seed: int = 0, **changes: Any) -> Any:

@@ -1,0 +1,101 @@
+import pytest
+
+from hpcrl.errors import DataError
+from hpcrl.models.config import RotaryConfig
+from hpcrl.models.families.registry import FAMILIES, config_from_hf, config_to_hf
+
+QWEN2 = {
+    "model_type": "qwen2",
+    "architectures": ["Qwen2ForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-6,
+    "eos_token_id": [2, 3],
+}
+LLAMA = QWEN2 | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        (QWEN2 | {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        (QWEN2 | {"use_sliding_window": True}, "use_sliding_window = True"),
+        (QWEN2 | {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        (QWEN2 | {"attention_dropout": 0.1}, "attention_dropout = 0.1"),
+        (QWEN2 | {"classifier_dropout": 0.1}, "classifier_dropout = 0.1"),
+        (QWEN2 | {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        (QWEN2 | {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope type 'yarn'"),
+        (QWEN2 | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope type 'dynamic'"),
+        (QWEN2 | {"rope_scaling": {"type": "linear"}}, "rope type 'linear' needs the fields"),
+        (QWEN2 | {"rope_parameters": {"rope_type": "default", "mrope_section": [1]}}, "mrope_section"),
+        (QWEN2 | {"quantization_config": {"bits": 4}}, "quantization_config"),
+        (QWEN2 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        (QWEN2 | {"hidden_size": None}, "hidden_size = None"),
+        (QWEN2 | {"num_attention_heads": 3}, "no multiple of num_key_value_heads = 2"),
+        (QWEN2 | {"architectures": ["Qwen2ForQuestionAnswering"]}, "Qwen2ForQuestionAnswering"),
+        (QWEN2 | {"architectures": ["Qwen2ForTokenClassification"], "id2label": {"0": "a", "1": "b"}}, "2 labels"),
+        (QWEN2 | {"is_encoder_decoder": True}, "is_encoder_decoder = True"),
+        (LLAMA | {"attention_bias": True}, "attention_bias = True"),
+        (LLAMA | {"mlp_bias": True}, "mlp_bias = True"),
+        (LLAMA | {"sliding_window": 4096}, "sliding_window = 4096"),
+        (QWEN2 | {"model_type": "gemma2"}, "model_type 'gemma2' is not supported; supported are llama, qwen2"),
+    ],
+)
+def test_what_would_change_the_mathematics_is_refused_by_name(fields, name):
+    with pytest.raises(DataError, match=r"here\.json|model_type") as refusal:
+        config_from_hf(fields, "here.json")
+    assert name in str(refusal.value)
+
+
+def test_all_problems_are_reported_together():
+    fields = QWEN2 | {"hidden_act": "relu", "use_sliding_window": True, "something_new": 1}
+    with pytest.raises(DataError) as refusal:
+        config_from_hf(fields, "here.json")
+    lines = str(refusal.value).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("here.json: ") for line in lines)
+
+
+def test_fields_without_influence_are_accepted():
+    config = config_from_hf(QWEN2 | {"use_cache": False, "torch_dtype": "bfloat16", "temperature": 0.3}, "here.json")
+    assert config.eos_token_ids == (2, 3)
+    assert config.qkv_bias
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, RotaryConfig(10000.0)),
+        ({"rope_theta": 5e5, "rope_scaling": None}, RotaryConfig(5e5)),
+        ({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}}, RotaryConfig(5e5, "linear", 2)),
+        ({"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}, RotaryConfig(7.0)),
+        ({"rope_scaling": LLAMA3}, RotaryConfig(10000.0, "llama3", 8.0, 1.0, 4.0, 128)),
+        (
+            {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": 64}},
+            RotaryConfig(10000.0, "llama3", 8.0, 1.0, 4.0, 64),
+        ),
+    ],
+)
+def test_rope_is_read_in_the_forms_of_transformers_4_and_5(fields, expected):
+    assert config_from_hf(LLAMA | fields, "here.json").rotary == expected
+
+
+@pytest.mark.parametrize("fields", [QWEN2, LLAMA, LLAMA | {"rope_scaling": LLAMA3}, QWEN2 | {"head_dim": 16}])
+@pytest.mark.parametrize("suffix", ["ForCausalLM", "ForTokenClassification", "ForSequenceClassification"])
+def test_what_is_written_reads_back_the_same(fields, suffix):
+    architecture = FAMILIES[fields["model_type"]].architecture
+    fields = fields | {"architectures": [architecture + suffix], "num_labels": 1}
+    config = config_from_hf(fields, "here.json")
+    assert config_from_hf(config_to_hf(config, "float32"), "there.json") == config
+
+
+def test_a_family_refuses_to_write_a_config_that_is_not_its_own():
+    config = config_from_hf(QWEN2, "here.json")
+    with pytest.raises(ValueError, match="qkv_bias"):
+        config_to_hf(config.__class__(**(vars(config) | {"family": "llama"})), "float32")

@@ -1,0 +1,28 @@
+import torch
+
+from hpcrl.models.config import TransformerConfig
+from hpcrl.models.init import random_init
+from hpcrl.models.layout import lay_out
+
+CONFIG = TransformerConfig("qwen2", 512, 64, 96, 2, 4, 2, 16, 64, qkv_bias=True, head="value", initializer_range=0.05)
+
+
+def test_a_seed_gives_the_same_numbers_and_another_seed_others():
+    first, again, other = (dict(random_init(CONFIG, seed)) for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["layers.1.qkv"], other["layers.1.qkv"])
+    assert not torch.equal(first["layers.1.qkv"], first["layers.2.qkv"])
+
+
+def test_norms_are_one_biases_zero_and_matrices_have_the_configured_deviation():
+    parameters = dict(random_init(CONFIG, 0))
+    assert set(parameters) == {entry.name for entry in lay_out(CONFIG).entries}
+    assert parameters["layers.1.mlp_norm"].eq(1).all()
+    assert parameters["layers.1.qkv_bias"].eq(0).all()
+    assert parameters["layers.3.head_bias"].eq(0).all()
+    assert abs(parameters["layers.0.embedding"].std() - 0.05) < 0.001
+
+
+def test_a_parameter_does_not_depend_on_the_head():
+    value, vocabulary = dict(random_init(CONFIG, 0)), dict(random_init(CONFIG.with_head("vocabulary"), 0))
+    assert torch.equal(value["layers.2.down"], vocabulary["layers.2.down"])

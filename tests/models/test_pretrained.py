@@ -1,0 +1,170 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
+
+from hpcrl.errors import DataError
+from hpcrl.models.packing import Packing
+from hpcrl.models.pretrained import (
+    TOKENIZER_FILES,
+    load_pretrained,
+    new_model,
+    plan_shards,
+    read_config,
+    save_pretrained,
+    write_random_pretrained,
+)
+
+TOKENS = torch.tensor([5, 9, 60, 2, 2, 31, 7])
+
+
+def logits_in_transformers(folder, architecture="AutoModelForCausalLM"):
+    import transformers
+
+    theirs = getattr(transformers, architecture).from_pretrained(folder, dtype="auto").eval()
+    with torch.no_grad():
+        return theirs(TOKENS[None], use_cache=False).logits[0], theirs
+
+
+def hidden(model):
+    return model.hidden(TOKENS, Packing.of([len(TOKENS)])).detach()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("qwen2", {}),
+        ("qwen2", {"tie_word_embeddings": True}),
+        ("llama", {"head_dim": 16}),
+        ("llama", {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500.0}}),
+    ],
+)
+@pytest.mark.parametrize("max_shard_bytes", [10**9, 20_000])
+def test_a_folder_loads_saves_and_loads_in_transformers_with_equal_tensors(tmp_path, family, changes, max_shard_bytes):
+    theirs = save_hugging_face_model(tmp_path / "in", family, **changes)
+    model = new_model(tmp_path / "in")
+    save_pretrained(tmp_path / "out", model.config, model.views, max_shard_bytes=max_shard_bytes)
+    logits, again = logits_in_transformers(tmp_path / "out")
+    for name, parameter in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[name], parameter), name
+    torch.testing.assert_close(logits, theirs(TOKENS[None], use_cache=False).logits[0], atol=1e-6, rtol=0)
+
+
+def test_sharded_folders_are_read_and_written_with_an_index(tmp_path):
+    save_hugging_face_model(tmp_path / "one", "qwen2")
+    import transformers
+
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+    theirs.save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
+    one, many = new_model(tmp_path / "one"), new_model(tmp_path / "many")
+    assert torch.equal(one.flat, many.flat)
+    save_pretrained(tmp_path / "ours", many.config, many.views, max_shard_bytes=20_000)
+    index = json.loads((tmp_path / "ours" / "model.safetensors.index.json").read_text())
+    files = {file.name: load_file(file) for file in (tmp_path / "ours").glob("*.safetensors")}
+    assert {name: file for file, tensors in files.items() for name in tensors} == index["weight_map"]
+    bytes_of_files = [sum(tensor.nbytes for tensor in tensors.values()) for tensors in files.values()]
+    assert sum(bytes_of_files) == index["metadata"]["total_size"]
+    assert max(bytes_of_files) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("head", "architecture", "class_name"),
+    [
+        ("value", "AutoModelForTokenClassification", "Qwen2ForTokenClassification"),
+        ("reward", "AutoModelForSequenceClassification", "Qwen2ForSequenceClassification"),
+    ],
+)
+def test_a_critic_loads_in_transformers_with_equal_values(tmp_path, head, architecture, class_name):
+    model = tiny_model(tiny_config(head=head))
+    with torch.no_grad():
+        for name, view in model.views.items():
+            if name.endswith("head_bias"):
+                view.fill_(0.7)
+    save_pretrained(tmp_path, model.config, model.views)
+    logits, theirs = logits_in_transformers(tmp_path, architecture)
+    assert type(theirs).__name__ == class_name
+    values = model.values(hidden(model))
+    torch.testing.assert_close(logits.flatten(), values if head == "value" else values[-1:], atol=1e-5, rtol=0)
+    assert torch.equal(new_model(tmp_path).flat, model.flat)
+
+
+def test_a_critic_made_of_a_language_model_keeps_its_trunk_and_draws_its_head_by_seed(tmp_path):
+    write_random_pretrained(tmp_path, tiny_config(), seed=0)
+    actor, critic = new_model(tmp_path), new_model(tmp_path, head="value", seed=5)
+    assert torch.equal(hidden(actor), hidden(critic))
+    same, other = (new_model(tmp_path, head="value", seed=seed) for seed in (5, 6))
+    assert torch.equal(critic.flat, same.flat)
+    assert not torch.equal(critic.flat, other.flat)
+
+
+def test_a_critic_made_of_a_reward_model_keeps_its_head(tmp_path):
+    reward = tiny_model(tiny_config(head="reward"))
+    save_pretrained(tmp_path, reward.config, reward.views)
+    critic = new_model(tmp_path, head="value")
+    assert torch.equal(critic.values(hidden(critic)), reward.values(hidden(reward)))
+
+
+def test_bf16_tensors_are_saved_as_bf16(tmp_path):
+    model = tiny_model(dtype=torch.bfloat16)
+    save_pretrained(tmp_path, model.config, model.views)
+    _, theirs = logits_in_transformers(tmp_path)
+    assert theirs.dtype == torch.bfloat16
+    assert torch.equal(new_model(tmp_path, dtype=torch.bfloat16).flat, model.flat)
+
+
+def test_the_tokenizers_files_and_token_ids_are_kept(tmp_path):
+    save_hugging_face_model(tmp_path / "in", "qwen2", eos_token_id=[2, 9])
+    for name in TOKENIZER_FILES[:3]:
+        (tmp_path / "in" / name).write_bytes(name.encode() * 3)
+    model = new_model(tmp_path / "in")
+    save_pretrained(tmp_path / "out", model.config, model.views, tokenizer_from=tmp_path / "in")
+    for name in TOKENIZER_FILES[:3]:
+        assert (tmp_path / "out" / name).read_bytes() == name.encode() * 3
+    assert read_config(tmp_path / "out").eos_token_ids == (2, 9)
+
+
+def test_a_copy_of_the_tied_embedding_in_the_folder_is_ignored(tmp_path):
+    save_hugging_face_model(tmp_path, "qwen2", tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file)
+    assert new_model(tmp_path).config.shares_embedding
+
+
+def broken(tmp_path, change):
+    save_hugging_face_model(tmp_path, "qwen2")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+    return tmp_path
+
+
+def test_missing_strange_and_misshaped_tensors_are_refused_by_name(tmp_path):
+    norm = "model.layers.1.input_layernorm.weight"
+    with pytest.raises(DataError, match=norm):
+        new_model(broken(tmp_path, lambda tensors: tensors.pop(norm)))
+    with pytest.raises(DataError, match=r"does not account for: model\.layers\.0\.self_attn\.q_norm\.weight"):
+        new_model(broken(tmp_path, lambda t: t.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})))
+    with pytest.raises(DataError, match=rf"{norm} has 3 rows; the configuration makes it 32"):
+        new_model(broken(tmp_path, lambda tensors: tensors.update({norm: torch.ones(3)})))
+
+
+def test_folders_without_safetensors_or_config_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"config\.json does not exist"):
+        load_pretrained(tmp_path)
+    write_random_pretrained(tmp_path, tiny_config(), seed=0)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(DataError, match="safe_serialization"):
+        new_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DataError, match="is no JSON"):
+        load_pretrained(tmp_path)
+
+
+def test_shards_keep_order_and_exceed_the_bound_only_for_one_large_parameter():
+    sizes = {"a": 3, "b": 3, "c": 9, "d": 1, "e": 5}
+    assert plan_shards(sizes, 6) == [["a", "b"], ["c"], ["d", "e"]]
