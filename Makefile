@@ -29,7 +29,7 @@ test-all: $(STAMP)
 	pytest -n $(JOBS) --dist loadfile --durations 30
 
 kill: $(STAMP)
-	pytest tests/kill --durations 30
+	pytest -n $(JOBS) --dist worksteal tests/workers/test_kill_matrix.py tests/durable/test_durability.py --durations 30
 
 bench: $(STAMP)
 	python bench/run.py

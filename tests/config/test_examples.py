@@ -1,0 +1,20 @@
+"""Every configuration that is shipped is read, within its bounds, and can be planned."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcrl.config.load import load_config
+from hpcrl.config.validate import bound_problems
+from hpcrl.placement.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_configuration_can_be_planned(path):
+    """Its inputs need not be there: the demo makes them."""
+    experiment = load_config(path, checks=(bound_problems,))
+    plan = make_plan(experiment)
+    assert plan.graph().number_of_nodes() == len(plan.calls)
