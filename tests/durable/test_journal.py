@@ -94,9 +94,7 @@ def test_lines_end_where_they_say() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(events, max_size=5), st.data())
-def test_journal_cut_anywhere_gives_exactly_the_lines_before_the_cut(
-    written: Sequence[Event], data: st.DataObject
-) -> None:
+def test_journal_cut_anywhere_gives_the_lines_before_the_cut(written: Sequence[Event], data: st.DataObject) -> None:
     lines = [encode_line(event) for event in written]
     whole = b"".join(lines)
     cut = data.draw(st.integers(0, len(whole)))

@@ -1,4 +1,4 @@
-"""A whole run in one sequential process: two parts of a generation, a reward, two train steps, over the real durable layer.
+"""A whole run in one sequential process over the real durable layer: generation in two parts, reward, two train steps.
 
 Numbers depend on the parameters, on the step and on sample ids only, so that a run that was cut to pieces must end with
 the bits of one that was left alone. Every execution is noted outside the run directory.
