@@ -7,13 +7,14 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpcrl.algos.reward import Reward, Texts
+from hpcrl.algos.reward import Reward
 from hpcrl.algos.role import Role
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.data.datasets import Texts
 from hpcrl.models.config import HeadKind
 from hpcrl.models.pretrained import new_model
 from hpcrl.models.transformer import Transformer
@@ -37,10 +38,12 @@ class Builder(Generic[E]):
     texts: Texts
 
     def trained(self, config: TrainedModelConfig, head: HeadKind = "vocabulary") -> NativeEngine:
-        return NativeEngine(self._model(config, head, trainable=True), self._site(config), config.optimizer)
+        model = self._model(config, head, trainable=True)
+        return NativeEngine(model, self._site(config, model), config.optimizer)
 
     def frozen(self, config: ModelConfig, head: HeadKind = "vocabulary") -> InferenceEngine:
-        return InferenceEngine(self._model(config, head, trainable=False), self._site(config))
+        model = self._model(config, head, trainable=False)
+        return InferenceEngine(model, self._site(config, model))
 
     def reward(self, config: RewardConfig) -> Reward:
         return Reward(RewardFunction(config), self.texts)
@@ -56,8 +59,10 @@ class Builder(Generic[E]):
             seed=self.experiment.seed,
         )
 
-    def _site(self, config: ModelConfig) -> Site:
-        return Site(self.role, Path(config.path), self.group, config.micro_batch_tokens, self.texts.eos_token_ids)
+    def _site(self, config: ModelConfig, model: Transformer) -> Site:
+        """A text ends with the tokenizer's EOS or with whatever else the model's folder says."""
+        ends = tuple(dict.fromkeys((*self.texts.eos_token_ids, *model.config.eos_token_ids)))
+        return Site(self.role, Path(config.path), self.group, config.micro_batch_tokens, ends)
 
 
 RoleMaker = Callable[[Builder[Any]], Role]

@@ -1,5 +1,6 @@
 """The host of all algorithms that need torch: this worker's shards of the roles that the plan puts on it."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,8 @@ from hpcrl.algos import ppo, sft
 from hpcrl.algos.builder import Builder, RoleMaker
 from hpcrl.algos.role import Role, TrainedRole
 from hpcrl.backends.engine import Shard
-from hpcrl.config.experiment import from_dict
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
+from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.errors import ConfigurationError
 from hpcrl.parallel.context import ParallelContext
@@ -28,8 +30,9 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
-        self._experiment = from_dict(context.plan.experiment)
-        self._device = _device(context.device)
+        self._experiment = _experiment(context)
+        self._texts = open_texts(self._experiment)
+        self._device = _device(context.device, context.plan.workers[context.rank].slot)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
         self._roles: dict[str, Role] = {}
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
@@ -73,10 +76,10 @@ class TorchHost:
         builder = Builder(
             role=role.name,
             experiment=self._experiment,
-            steps=...,
+            steps=training_steps(self._experiment, self._texts),
             group=self._parallel.group(role.ranks),
             device=self._device,
-            texts=...,
+            texts=self._texts,
         )
         return ALGORITHMS[self._plan.algorithm][role.name](builder)
 
@@ -90,6 +93,22 @@ class TorchHost:
         return cast(TrainedRole, self._roles[name])
 
 
+def training_steps(experiment: SFTExperiment | PPOExperiment, texts: Texts) -> int:
+    """How many training steps the run has, unless it is stopped before."""
+    control = experiment.control
+    if control.steps is not None:
+        return control.steps
+    assert control.epochs is not None, "either control.steps or control.epochs is set"
+    return control.epochs * math.ceil(len(texts.datasets["train"].ids) / experiment.data.batch_size)
+
+
+def _experiment(context: HostContext) -> SFTExperiment | PPOExperiment:
+    experiment = from_dict(context.plan.experiment)
+    if isinstance(experiment, ToyExperiment):
+        raise TypeError(f"TorchHost runs algorithms with models, not {experiment.algorithm}")
+    return experiment
+
+
 def _engine_shards(paths: Sequence[Path]) -> Iterator[Shard]:
     """One shard after another, so that one is in memory at a time."""
     for path in paths:
@@ -97,16 +116,20 @@ def _engine_shards(paths: Sequence[Path]) -> Iterator[Shard]:
         yield arrays, state["engine"]
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+def _device(name: str, slot: int) -> torch.device:
+    """This worker's device. Where a worker sees the GPUs of its whole node, it takes that of its slot."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    return torch.device("cuda", slot % torch.cuda.device_count())
 
 
 def _settle_numerics(threads: int, deterministic: bool) -> None:
-    """Threads of this process, and kernels that give the same bits every time where that is asked for."""
+    """Threads of this process, and kernels that give the same bits every time where that is asked for.
+
+    Only warns of a kernel that has no such variant (sums of a sampled token's probabilities on CUDA): digests of train
+    steps are compared in replay, and what was sampled is read, never drawn again.
+    """
     torch.set_num_threads(threads)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.use_deterministic_algorithms(True, warn_only=True)

@@ -1,11 +1,9 @@
 """The reward role: texts to numbers by the run's reward function. It has no model."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 import numpy as np
 
 from hpcrl.algos.role import Calls
+from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import CallPlan
 from hpcrl.rewards.run import RewardFunction
@@ -13,16 +11,6 @@ from hpcrl.workers.roles import Outcome, Work
 
 FULL_MARKS = 1.0
 """A response with this reward counts as right in `accuracy`."""
-
-
-class Texts(Protocol):
-    """The data set and the tokenizer, as far as a reward needs them."""
-
-    def decode(self, tokens: np.ndarray) -> str: ...
-
-    def record(self, source: str, sample_id: str) -> Mapping[str, Any]:
-        """The row of the data set that a sample was made from."""
-        ...
 
 
 class Reward:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-PRELOADED = ["torch", "torch.distributed", "numpy"]
+PRELOADED = ["torch", "torch.distributed", "hpcrl.algos.host"]
 TIMEOUT_S = 60.0
 
 
@@ -22,6 +22,7 @@ class RankPool:
     """
 
     def __init__(self, size: int) -> None:
+        self.size = size
         processes = multiprocessing.get_context("forkserver")
         processes.set_forkserver_preload(PRELOADED)
         pairs = [processes.Pipe() for _ in range(size)]

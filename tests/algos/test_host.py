@@ -1,0 +1,236 @@
+"""Whole steps through TorchHost, on one rank and on two: learn alike, save, load, continue and replay."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.hosts import run_of, write_task
+from support.pool import gloo_pool
+
+from hpcrl.algos.host import TorchHost, training_steps
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.ppo import KLConfig, PPOConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.datasets import open_texts
+from hpcrl.errors import ConfigurationError, UserCodeError
+from hpcrl.models.pretrained import new_model
+from hpcrl.placement.plan import make_plan
+from hpcrl.workers.roles import HostContext, Work
+
+OPTIMIZER = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("task")
+    write_task(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with gloo_pool(2) as ranks:
+        yield ranks
+
+
+def data(folder, **options):
+    rows, held_out = str(folder / "rows.jsonl"), str(folder / "held_out.jsonl")
+    return DataConfig(train=rows, evaluate=held_out, batch_size=5, **options)
+
+
+def ppo(folder, dtype="fp64", steps=4, function="reward.py:ones", **options):
+    model = {"path": str(folder / "model"), "dtype": dtype}
+    return PPOExperiment(
+        control=ControlConfig(steps=steps, evaluate=Frequency(steps=1)),
+        data=data(folder, samples_per_prompt=2),
+        actor=TrainedModelConfig(optimizer=OPTIMIZER, micro_batch_tokens=30, **model),
+        critic=CriticConfig(optimizer=OPTIMIZER, **model),
+        reference=ModelConfig(**model),
+        reward=RewardConfig(function=str(folder / function)),
+        generation=GenerationConfig(max_new_tokens=8, temperature=0.9, slots=4),
+        ppo=PPOConfig(
+            minibatches=2,
+            epochs=2,
+            value_norm=True,
+            entropy_coef=0.01,
+            missing_eos_penalty=0.5,
+            kl=KLConfig(coef=0.1, adaptive=True, target=0.05, horizon=100.0),
+            **options,
+        ),
+    )
+
+
+def sft(folder, dtype="fp64", steps=4):
+    return SFTExperiment(
+        control=ControlConfig(steps=steps, evaluate=Frequency(steps=1)),
+        data=data(folder),
+        actor=StudentConfig(path=str(folder / "model"), dtype=dtype, optimizer=OPTIMIZER),
+        generation=GenerationConfig(max_new_tokens=6),
+    )
+
+
+def three_steps(experiment, pool):
+    with run_of(experiment, pool) as conductor:
+        return [conductor.step(step) for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("make", [ppo, sft])
+def test_two_ranks_learn_as_one_in_float64(folder, pool, make):
+    alone, together = (three_steps(make(folder), ranks) for ranks in (None, pool))
+    for left, right in zip(alone, together, strict=True):
+        assert left.outcomes.keys() == right.outcomes.keys()
+        for call, outcome in left.outcomes.items():
+            for name, (total, weight) in outcome.stats.items():
+                assert right.outcomes[call].stats[name] == (pytest.approx(total, rel=1e-9, abs=1e-11), weight), name
+        for key in ("responses", "rewards") if make is ppo else ("answers",):
+            rows = right.rows.select(left.rows.ids).rows(key)
+            assert all(np.array_equal(a, b) for a, b in zip(left.rows.rows(key), rows, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(("make", "world"), [(ppo, 1), (ppo, 2), (sft, 1)])
+def test_a_run_continued_from_its_checkpoint_is_bit_identical(folder, pool, tmp_path, make, world, dtype):
+    experiment, ranks = make(folder, dtype), pool if world == 2 else None
+    with run_of(experiment, ranks) as conductor:
+        conductor.step(1)
+        checkpoint = conductor.save(tmp_path)
+        through = conductor.step(2)
+    with run_of(experiment, ranks, checkpoint) as conductor:
+        resumed = conductor.step(2)
+    assert resumed.records == through.records
+    assert all(np.array_equal(resumed.rows.data[key], through.rows.data[key]) for key in through.rows.keys)
+
+
+@pytest.mark.parametrize(("make", "early_stop"), [(ppo, {}), (ppo, {"early_stop_kl": 1e-4}), (sft, {})])
+def test_a_replay_of_recorded_steps_is_bit_identical(folder, pool, make, early_stop):
+    experiment = make(folder, "fp32", **early_stop)
+    with run_of(experiment, pool) as conductor:
+        done = [conductor.step(step) for step in (1, 2)]
+        third = conductor.step(3)
+    with run_of(experiment, pool) as conductor:
+        for step, first in enumerate(done, start=1):
+            again = conductor.step(step, first.records, first.rows)
+            assert again.records == first.records
+            for call, outcome in again.outcomes.items():
+                assert outcome.stats == first.outcomes[call].stats
+        assert conductor.step(3).records == third.records
+    if early_stop:
+        assert any(record["early_stopped"] for record in first.records.values())
+
+
+def test_a_checkpoint_of_two_ranks_loads_on_one_and_back(folder, pool, tmp_path):
+    experiment = ppo(folder)
+    with run_of(experiment, pool) as conductor:
+        conductor.step(1)
+        of_two = conductor.save(tmp_path / "two")
+        expected = conductor.step(2)
+    with run_of(experiment, None, of_two) as conductor:
+        on_one = conductor.step(2)
+        of_one = conductor.save(tmp_path / "one")
+        expected_third = conductor.step(3)
+    with run_of(experiment, pool, of_one) as conductor:
+        third = conductor.step(3)
+    for left, right in ((expected, on_one), (expected_third, third)):
+        for metric in ("actor_train/loss", "critic_train/loss", "actor_train/grad_norm", "rew_inf/reward"):
+            assert left.mean(metric) == pytest.approx(right.mean(metric), rel=1e-9, abs=1e-12)
+
+
+def test_supervised_training_learns_the_answers(folder):
+    slow = sft(folder, "fp32", steps=60)
+    fast = replace(
+        slow,
+        data=DataConfig(train=slow.data.train, evaluate=slow.data.train, batch_size=12),
+        actor=replace(slow.actor, optimizer=OptimizerConfig(lr=0.03)),
+    )
+    with run_of(fast) as conductor:
+        assert conductor.evaluate(0).mean("eval_rew/accuracy") == 0.0
+        losses = [conductor.step(step).mean("actor_train/loss") for step in range(1, 61)]
+        assert losses[-1] < 0.1 * losses[0]
+        assert conductor.evaluate(60).mean("eval_rew/accuracy") > 0.8
+
+
+def test_policy_optimisation_raises_the_reward(folder):
+    plain = ppo(folder, "fp32", steps=40)
+    keen = replace(
+        plain,
+        data=replace(plain.data, samples_per_prompt=6),
+        ppo=PPOConfig(minibatches=2, kl=KLConfig(coef=0.0), missing_eos_penalty=0.0),
+    )
+    with run_of(keen) as conductor:
+        rewards = [conductor.step(step).mean("rew_inf/reward") for step in range(1, 31)]
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 1.0
+
+
+def test_evaluation_is_greedy_and_changes_nothing(folder):
+    with run_of(ppo(folder, "fp32")) as conductor:
+        first, second = conductor.evaluate(1), conductor.evaluate(2)
+        assert np.array_equal(first.rows.data["eval_responses"], second.rows.data["eval_responses"])
+        assert first.outcomes["eval_rew"].stats.keys() == {"reward", "accuracy"}
+        sampled = [conductor.ranks.hosts[0].execute(work) for work in conductor_works(conductor)]
+    assert not np.array_equal(sampled[0].sample.data["responses"], sampled[1].sample.data["responses"])
+
+
+def conductor_works(conductor):
+    """The same samples in two steps."""
+    batch = conductor.batch(1)
+    return [Work(step, "actor_gen", 0, batch) for step in (1, 2)]
+
+
+def test_responses_do_not_depend_on_who_else_is_in_the_batch(folder):
+    with run_of(ppo(folder)) as conductor:
+        host, batch = conductor.ranks.hosts[0], conductor.batch(1)
+        whole = host.execute(Work(1, "actor_gen", 0, batch)).sample
+        for sample_id in batch.ids[:3]:
+            alone = host.execute(Work(1, "actor_gen", 0, batch.select([sample_id]))).sample
+            assert np.array_equal(alone.data["responses"], whole.select([sample_id]).data["responses"])
+
+
+def test_generated_log_probabilities_equal_those_of_training(folder):
+    with run_of(ppo(folder)) as conductor:
+        done = conductor.step(1)
+        np.testing.assert_allclose(done.rows.data["logprobs"], done.rows.data["ref_logprobs"], rtol=1e-5, atol=1e-6)
+        assert done.mean("actor_train/kl") == pytest.approx(0.0, abs=1e-6)
+
+
+def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path):
+    with run_of(ppo(folder, "fp32")) as conductor:
+        conductor.step(1)
+        host = conductor.ranks.hosts[0]
+        writers = {role: host.exporter(role) for role in ("actor", "critic")}
+        exported = {role: host._roles[role].engine._model.flat.clone() for role in writers}
+        conductor.step(2)
+        for role, write in writers.items():
+            write(tmp_path / role)
+            assert torch.equal(new_model(tmp_path / role).flat, exported[role])
+    assert (tmp_path / "actor" / "tokenizer.json").is_file()
+
+
+def test_a_crashed_reward_ends_the_run(folder):
+    (folder / "crash.py").write_text("def crash(prompt, response, record):\n    raise RuntimeError('no')\n")
+    with run_of(ppo(folder, function="crash.py:crash")) as conductor, pytest.raises(UserCodeError, match="crash"):
+        conductor.step(1)
+
+
+def test_the_length_of_a_run_counts_epochs_once(folder):
+    experiment = sft(folder)
+    in_epochs = replace(experiment, control=ControlConfig(epochs=3))
+    assert training_steps(experiment, open_texts(experiment)) == 4
+    assert training_steps(in_epochs, open_texts(in_epochs)) == 3 * 3
+
+
+def test_a_layout_that_splits_the_model_is_refused(folder):
+    experiment = sft(folder)
+    split = replace(
+        experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
+    )
+    host = TorchHost(HostContext(0, make_plan(split), folder))
+    host._parallel.join = lambda invitation: None
+    with pytest.raises(ConfigurationError, match=r"actor.layout is d1t1p2; the native .* Use d2"):
+        host.load([""], {})
+    host.close()

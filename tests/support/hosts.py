@@ -1,0 +1,238 @@
+"""Whole runs of TorchHosts without a master: calls in the order of the graph, rows handed over in memory."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from support.pool import RankPool
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+
+from hpcrl.algos.host import TorchHost
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.experiment import Experiment
+from hpcrl.data.datasets import open_datasets, open_order
+from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import topological_order
+from hpcrl.durable.checkpoints import write_shard
+from hpcrl.durable.files import Files
+from hpcrl.models.config import TransformerConfig
+from hpcrl.models.pretrained import write_random_pretrained
+from hpcrl.placement.plan import CallPlan, Plan, make_plan, plan_from_json
+from hpcrl.workers.roles import HostContext, Outcome, Work
+
+NOWHERE = Path("nowhere")
+LETTERS = "0123456789+=# "
+EOS = len(LETTERS)
+REWARD = """
+def ones(prompt, response, record):
+    return response.count("1") - 0.1 * len(response) + 0.5 * (response == record["answer"])
+"""
+
+
+def write_task(folder: Path, rows: int = 12, initializer_range: float = 0.3) -> None:
+    """model/, rows.jsonl, held_out.jsonl and reward.py: sums of two digits, and a model that knows nothing."""
+    config = TransformerConfig(
+        family="qwen2",
+        vocabulary_size=EOS + 1,
+        hidden_size=16,
+        intermediate_size=24,
+        blocks=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=4,
+        max_positions=64,
+        qkv_bias=True,
+        tied=True,
+        initializer_range=initializer_range,
+    )
+    write_random_pretrained(folder / "model", config, seed=1)
+    _write_tokenizer(folder / "model")
+    sums = [{"prompt": f"{i % 10}+{i * 7 % 10}=", "answer": f"# {i % 10 + i * 7 % 10}"} for i in range(rows + 4)]
+    for name, part in (("rows.jsonl", sums[:rows]), ("held_out.jsonl", sums[rows:])):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+    (folder / "reward.py").write_text(REWARD)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    vocabulary = {letter: i for i, letter in enumerate(LETTERS)} | {"<eos>": EOS}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=" "))
+    tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
+    tokenizer.decoder = Fuse()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The hosts of one run: in this process if it is one, else in a pool's."""
+
+    hosts: list[TorchHost]
+    pool: RankPool | None
+
+    def execute(self, works: Sequence[Work | None]) -> list[Outcome | None]:
+        if self.pool is None:
+            return [None if work is None else host.execute(work) for host, work in zip(self.hosts, works, strict=True)]
+        return self.pool.run(execute_on_rank, works)
+
+    def save(self, folder: Path, roles: Sequence[str]) -> None:
+        if self.pool is None:
+            save_host(self.hosts[0], folder, roles, rank=0)
+        else:
+            self.pool.run(save_on_rank, folder, roles)
+
+
+@contextmanager
+def run_of(
+    experiment: Experiment, pool: RankPool | None = None, checkpoint: Mapping[str, Sequence[Path]] | None = None
+) -> Iterator["Conductor"]:
+    """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
+    cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
+    plan = make_plan(replace(experiment, cluster=cluster))
+    if pool is None:
+        host = TorchHost(HostContext(0, plan, NOWHERE))
+        host.load([host.prepare()], checkpoint or {})
+        yield Conductor(plan, experiment, Ranks([host], None))
+        host.close()
+        return
+    pool.run(load_on_rank, pool.run(make_on_rank, plan.to_json()), checkpoint or {})
+    yield Conductor(plan, experiment, Ranks([], pool))
+    pool.run(close_on_rank)
+
+
+def make_on_rank(context: Any, plan: bytes) -> str:
+    """The pool's own process group makes way for the host's."""
+    context.leave()
+    context.host = TorchHost(HostContext(context.rank, plan_from_json(plan), NOWHERE))
+    return context.host.prepare()
+
+
+def load_on_rank(context: Any, invitations: list[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+    context.host.load(invitations, checkpoint)
+
+
+def execute_on_rank(context: Any, works: Sequence[Work | None]) -> Outcome | None:
+    work = works[context.rank]
+    return None if work is None else context.host.execute(work)
+
+
+def save_on_rank(context: Any, folder: Path, roles: Sequence[str]) -> None:
+    save_host(context.host, folder, roles, context.rank)
+
+
+def close_on_rank(context: Any) -> None:
+    context.host.close()
+
+
+def save_host(host: TorchHost, folder: Path, roles: Sequence[str], rank: int) -> None:
+    files = Files(folder)
+    for role in roles:
+        snapshot = host.snapshot(role)
+        write_shard(files, folder, role, rank, snapshot.arrays, snapshot.state)
+
+
+class Conductor:
+    """Runs steps as the master would. All roles have all ranks, split by data only; sample i goes to part i mod dp."""
+
+    def __init__(self, plan: Plan, experiment: Any, ranks: Ranks) -> None:
+        self.plan = plan
+        self.ranks = ranks
+        self._datasets = open_datasets(experiment)
+        self._order = open_order(experiment, self._datasets["train"].ids)
+        self._minibatches = experiment.ppo.minibatches if experiment.algorithm == "ppo" else 1
+
+    @property
+    def trained(self) -> list[str]:
+        return sorted(name for name, role in self.plan.roles.items() if role.trainable)
+
+    def save(self, folder: Path) -> dict[str, list[Path]]:
+        """A checkpoint, as `TorchHost.load` takes it."""
+        self.ranks.save(folder, self.trained)
+        return {
+            role: [folder / f"{role}.r{rank:03d}.safetensors" for rank in range(self.plan.world)]
+            for role in self.trained
+        }
+
+    def batch(self, step: int) -> SequenceSample:
+        cursor = 0
+        for _ in range(1, step):
+            cursor = self._order.batch_at(cursor).next_cursor
+        return self._datasets["train"].rows(self._order.batch_at(cursor).ids)
+
+    def step(self, step: int, records: Mapping[str, Any] | None = None, known: SequenceSample | None = None) -> "Done":
+        """One training step. In replay, the rows are `known` and only train_steps are run, by their records."""
+        rows = self.batch(step) if known is None else known
+        outcomes: dict[str, Outcome] = {}
+        for call in self._in_order("train"):
+            training = call.kind == "train_step"
+            if known is None or training:
+                record = None if records is None else records[call.name]
+                outcomes[call.name], rows = self._call(step, call, rows, record)
+        return Done(rows, outcomes)
+
+    def evaluate(self, step: int) -> "Done":
+        rows = self._datasets["eval"].rows([f"{row}@0" for row in self._datasets["eval"].ids])
+        outcomes: dict[str, Outcome] = {}
+        for call in self._in_order("eval"):
+            outcomes[call.name], rows = self._call(step, call, rows, None)
+        return Done(rows, outcomes)
+
+    def _in_order(self, source: str) -> list[CallPlan]:
+        calls = map(self.plan.call, topological_order(self.plan.graph()))
+        return [call for call in calls if call.source == source]
+
+    def _call(self, step: int, call: CallPlan, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
+        world, training = self.plan.world, call.kind == "train_step"
+        inputs = rows.select_keys(call.inputs).remap(call.input_remap)
+        size = -(-len(rows.ids) // self._minibatches)
+        minibatches = [rows.ids[i : i + size] for i in range(0, len(rows.ids), size)] if training else []
+        works = [
+            Work(
+                step,
+                call.name,
+                0 if training else part,
+                inputs.select(rows.ids[part::world]),
+                tuple(minibatches),
+                record,
+            )
+            for part in range(world)
+        ]
+        outcomes = [outcome for outcome in self.ranks.execute(works) if outcome is not None]
+        if training:
+            assert all(outcome == outcomes[0] for outcome in outcomes)
+            return outcomes[0], rows
+        made = SequenceSample.gather([outcome.sample for outcome in outcomes if outcome.sample is not None])
+        stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
+        return Outcome(made, stats), rows.merge(made.remap(call.output_remap))
+
+
+def _added(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return sum(total for total, _ in parts), sum(weight for _, weight in parts)
+
+
+@dataclass(frozen=True)
+class Done:
+    """All rows of a step, and what each call came to."""
+
+    rows: SequenceSample
+    outcomes: Mapping[str, Outcome]
+
+    @property
+    def records(self) -> dict[str, Any]:
+        """As they come out of a journal."""
+        return {
+            name: json.loads(json.dumps(outcome.record))
+            for name, outcome in self.outcomes.items()
+            if outcome.record is not None
+        }
+
+    def mean(self, metric: str) -> float:
+        call, _, name = metric.partition("/")
+        total, weight = self.outcomes[call].stats[name]
+        return total / weight
