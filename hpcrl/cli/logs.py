@@ -5,9 +5,9 @@ from pathlib import Path
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.logs import LogLine, follow, merged
-from hpcrl.inspect.status import ALIVE, read_status
+from hpcrl.inspect.status import is_over
 
 
 def run(words: Sequence[str]) -> int:
@@ -25,12 +25,18 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    for line in _lines(RunDirectory.open(Path(given.run)), given.follow, given.worker):
+    run_dir = RunDirectory.open(Path(given.run))
+    found = False
+    for line in _lines(run_dir, given.follow, given.worker):
+        found = True
         print(line, flush=given.follow)
+    if not found and given.worker:
+        names = sorted({line.process for line in merged(run_dir)})
+        raise ConfigurationError([f"--worker {given.worker} has logged nothing there; {', '.join(names)} have."])
     return int(ExitCode.DONE)
 
 
 def _lines(run_dir: RunDirectory, go_on: bool, process: str | None) -> Iterable[LogLine]:
     if not go_on:
         return merged(run_dir, process)
-    return follow(run_dir, lambda: read_status(run_dir.root).state not in ALIVE, process)
+    return follow(run_dir, lambda: is_over(run_dir), process)

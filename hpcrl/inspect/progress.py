@@ -76,11 +76,12 @@ class Progress:
 
     # ── without a terminal ────────────────────────────────────────────────────────────────────────────────────────────
     def _announce_attempts(self) -> None:
-        """Say why an attempt began, except the first."""
-        for attempt, before in sorted(self._view.activities.items()):
-            if before.ending and attempt not in self._announced:
+        """Say why each attempt ended that another one goes on with."""
+        for attempt in sorted(self._view.activities)[:-1]:
+            if attempt not in self._announced:
                 self._announced.add(attempt)
-                self._console.print(f"{self._now()}  attempt {attempt} ended, {before.ending}", soft_wrap=True)
+                ending = self._view.activities[attempt].ending or "killed"
+                self._console.print(f"{self._now()}  attempt {attempt} ended, {ending}", soft_wrap=True)
 
     def _print_line(self) -> None:
         """One line with the newest step, if there is anything new."""

@@ -119,6 +119,17 @@ def _state(run: RunDirectory, attempt: int | None, activity: Activity | None) ->
     return _phase(activity), seen, None
 
 
+def is_over(run: RunDirectory) -> bool:
+    """Whether nothing more will happen, as far as can be seen from here. Cheap, for those who wait."""
+    attempt = run.newest_attempt()
+    claim = None if attempt is None else run.read_claim(attempt)
+    if attempt is None or claim is None:
+        return False
+    if run.read_verdict(attempt) is not None:
+        return True
+    return claim.host == socket.gethostname() and not is_running(claim)
+
+
 def _ended(state: str) -> State:
     """A verdict's word for it; a superseded master is one that a newer attempt took over from."""
     known: dict[str, State] = {"done": "done", "stopped": "stopped", "preempted": "preempted", "failed": "failed"}

@@ -18,6 +18,7 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode
 from hpcrl.inspect.progress import Progress
+from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.local import end_leftovers, living_jobs, start_local
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
@@ -148,7 +149,7 @@ def _conclude(run: RunDirectory, submission: Submission) -> int:
         )
         return int(ExitCode.REQUEUE)
     if verdict.exit_code == ExitCode.DONE:
-        print(f"{run.root} is done: {verdict.reason}.")
+        print_summary(run)
         return int(ExitCode.DONE)
     print(f"{run.root}: {verdict.state}: {verdict.reason}", file=sys.stderr)
     if verdict.traceback:

@@ -10,7 +10,7 @@ from support.made_run import MadeRun, ended_run
 
 from hpcrl.durable.rundir import Claim
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.status import is_over, read_status
 
 
 def reclaim(made: MadeRun, **changes: object) -> None:
@@ -92,6 +92,21 @@ def test_a_verdict_is_believed(tmp_path: Path, state: str, code: int, hint: str)
     assert (status.failure is not None) == (state == "failed")
     if status.failure is not None:
         assert "worker-1 in step 1 rew_inf, part 0: boom" in status.render()
+
+
+def test_a_run_is_over_when_it_has_a_verdict_or_its_master_is_gone(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    assert not is_over(made.run)
+    made.begin()
+    assert not is_over(made.run)
+    reclaim(made, host="elsewhere")
+    assert not is_over(made.run)
+    made.begin()
+    reclaim(made, pid_started=1)
+    assert is_over(made.run)
+    made.begin()
+    made.verdict("done", 0, "step 60 was the last")
+    assert is_over(made.run)
 
 
 def test_what_is_rendered_is_short_and_complete(tmp_path: Path) -> None:
