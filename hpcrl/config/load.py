@@ -3,6 +3,7 @@
 jsonargparse judges the type of each value. It stops at the first error, so it is asked about one value at a time.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,40 +104,35 @@ class _Reading:
                 yield key, value
 
     def take(self, given: Iterable[Given]) -> None:
-        """Keep what has the right type, report the rest."""
+        """Keep what is a setting and has its type, report the rest. A right value heals an earlier wrong one."""
         for word in given:
             if word.key == "algorithm":
                 continue
-            text = self._problem(word)
-            if text is None:
-                setting = self._settings[word.key]
-                self._values[word.key] = self._typed(setting, word.value)
-                self._found[:] = [problem for problem in self._found if problem.keys != (word.key,)]
+            try:
+                self._values[word.key] = self._checked(word)
+            except ValueError as error:
+                self._found.append(Problem((word.key,), str(error)))
             else:
-                self._found.append(Problem((word.key,), text))
+                self._found[:] = [problem for problem in self._found if problem.keys != (word.key,)]
 
-    def _problem(self, word: Given) -> str | None:
+    def _checked(self, word: Given) -> Any:
+        """The value in its setting's type. Raises ValueError."""
         if word.key in self._sections:
-            inside = [key for key in self._settings if key.startswith(word.key + ".")]
-            return f"{word} is a section, not a setting. Set what is in it, as in {inside[0]}."
+            inside = next(key for key in self._settings if key.startswith(word.key + "."))
+            raise ValueError(f"{word} is a section, not a setting. Set what is in it, as in {inside}.")
         setting = self._settings.get(word.key)
         if setting is None:
             near = self._nearest(word.key)
-            return f"{word} is not a setting of algorithm {self._algorithm}. The nearest is {near}."
-        try:
-            self._typed(setting, word.value)
-        except ArgumentError:
-            return f"{word} must be {setting.expectation}. Set {word.key}."
-        return None
+            raise ValueError(f"{word} is not a setting of algorithm {self._algorithm}. The nearest is {near}.")
+        if word.value is not None or setting.optional:
+            with contextlib.suppress(ArgumentError):
+                return self._typed(setting, word.value)
+        raise ValueError(f"{word} must be {setting.expectation}. Set {word.key}.")
 
     def _typed(self, setting: Setting, value: Any) -> Any:
-        if value is None and not setting.optional:
-            raise ArgumentError(None, "null")
-        names = setting.key.split(".")
-        nested = value
-        for name in reversed(names):
-            nested = {name: nested}
-        return self._parser.parse_object(nested, defaults=False)[setting.key]
+        for name in reversed(setting.key.split(".")):
+            value = {name: value}
+        return self._parser.parse_object(value, defaults=False)[setting.key]
 
     def _nearest(self, key: str) -> str:
         """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer."""
