@@ -12,6 +12,7 @@ import torch
 
 from hpcrl.backends.checksum import MASK, checksum, signed
 from hpcrl.backends.engine import Shard
+from hpcrl.backends.pieces import pieces
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.errors import InternalError
 from hpcrl.parallel.context import Group
@@ -97,19 +98,23 @@ class ShardedAdamW:
         return self.master_S.dtype == self._flat_N.dtype
 
     def _norm(self, own_S: torch.Tensor) -> float:
-        square = torch.linalg.vector_norm(own_S, dtype=torch.float64).square().reshape(1)
+        square = torch.zeros(1, dtype=torch.float64, device=own_S.device)
+        for piece in pieces(own_S):
+            square += own_S[piece].double().square().sum()
         return math.sqrt(float(self._group.total(square)))
 
     def _update(self, gradient_S: torch.Tensor, learning_rate: float) -> None:
-        config, (beta1, beta2) = self._config, self._config.betas
+        beta1, beta2 = self._config.betas
         self.updates += 1
-        self.first_S.lerp_(gradient_S, 1.0 - beta1)
-        self.second_S.mul_(beta2).addcmul_(gradient_S, gradient_S, value=1.0 - beta2)
         for start, length in self._decayed:
-            self.master_S[start : start + length].mul_(1.0 - learning_rate * config.weight_decay)
+            self.master_S[start : start + length].mul_(1.0 - learning_rate * self._config.weight_decay)
         scale = math.sqrt(1.0 - beta2**self.updates)
-        denominator = self.second_S.sqrt().div_(scale).add_(config.eps)
-        self.master_S.addcdiv_(self.first_S, denominator, value=-learning_rate / (1.0 - beta1**self.updates))
+        rate = learning_rate / (1.0 - beta1**self.updates)
+        for piece in pieces(gradient_S):
+            gradient, first, second = gradient_S[piece], self.first_S[piece], self.second_S[piece]
+            first.lerp_(gradient, 1.0 - beta1)
+            second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
+            self.master_S[piece].addcdiv_(first, second.sqrt().div_(scale).add_(self._config.eps), value=-rate)
 
     def _publish(self) -> None:
         """Bring the masters of all ranks into the flat buffer."""

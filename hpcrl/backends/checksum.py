@@ -2,9 +2,10 @@
 
 import torch
 
+from hpcrl.backends.pieces import pieces
+
 MASK = 2**64 - 1
 ODD_STEP = 0x9E3779B97F4A7C15
-PIECE = 2**16
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -13,11 +14,9 @@ def checksum(slice_: torch.Tensor, offset: int) -> int:
     """Σ bits_i · (2i + 1) · c mod 2^64 over the elements, where i counts from the start of the whole buffer."""
     bits = slice_.view(INTEGERS[slice_.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=slice_.device)
-    for start in range(0, len(bits), PIECE):
-        piece = bits[start : start + PIECE].long()
-        first = offset + start
-        odd = torch.arange(2 * first + 1, 2 * (first + len(piece)) + 1, 2, device=slice_.device)
-        total += (piece * odd).sum()
+    for piece in pieces(bits):
+        odd = torch.arange(2 * (offset + piece.start) + 1, 2 * (offset + piece.stop) + 1, 2, device=slice_.device)
+        total += (bits[piece].long() * odd).sum()
     return (int(total) * ODD_STEP) & MASK
 
 
