@@ -13,6 +13,9 @@ from hpcrl.errors import ExitCode
 
 README = Path(__file__).parents[2] / "README.md"
 
+SHORT_TEXTS = ("--generation.max_new_tokens", "64", "--data.max_prompt_tokens", "64")
+"""The stand-in model has 128 positions, fewer than the README's texts."""
+
 
 def blocks(language: str) -> list[str]:
     found = re.findall(r"^```(\w*)\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -41,9 +44,14 @@ def place(name: str, source: Path) -> None:
 
 
 def test_the_configuration_can_be_planned_but_for_the_length_of_its_texts(folder, capsys):
-    """The stand-in model has 128 positions, fewer than the README's texts."""
-    assert main(["plan", "ppo.yaml", "--generation.max_new_tokens", "64", "--data.max_prompt_tokens", "64"]) == 0
+    assert main(["plan", "ppo.yaml", *SHORT_TEXTS]) == ExitCode.DONE
     assert "critic_train" in capsys.readouterr().out
+
+
+def test_the_graph_is_that_of_the_configuration(folder, capsys):
+    """If this fails, draw it again: hpcrl draw ppo.yaml --out docs/ppo-graph.svg, with the README's ppo.yaml."""
+    assert main(["draw", "ppo.yaml", "--out", "graph.svg", *SHORT_TEXTS]) == ExitCode.DONE
+    assert Path("graph.svg").read_text() == (README.parent / "docs" / "ppo-graph.svg").read_text()
 
 
 def test_the_reported_mistakes_are_those_that_are_reported(folder, capsys):
