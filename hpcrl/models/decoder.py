@@ -1,6 +1,6 @@
 """Prompts and single tokens through a model with a cache. Knows slots and positions; nothing of queues or sampling.
 
-Shapes: T packed prompt tokens, N rows, V vocabulary.
+Shapes: T packed prompt tokens, N rows, E hidden size, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,7 @@ class Decoder:
         self._cache = KVCache(model.config, slots, longest, model.dtype, model.device)
         self._begins = torch.arange(slots, device=model.device) * self._cache.capacity
         self._columns = torch.arange(self._cache.capacity, device=model.device)
+        self._head_EV = _small_batch_order(model.output_matrix().detach())
 
     def prefill(self, prompts: Sequence[np.ndarray], first_slot: int) -> Tensor:
         """Cache these prompts in the slots from `first_slot` on; logits [N, V] of their next tokens.
@@ -73,7 +74,7 @@ class Decoder:
 
     def _logits(self, x_NE: Tensor) -> Tensor:
         rows = x_NE.shape[0]
-        return self._model.logits(self._model.head(_at_least(x_NE)))[:rows]
+        return (self._model.head(_at_least(x_NE)) @ self._head_EV)[:rows]
 
     def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int) -> tuple[Tensor, Tensor]:
         """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several."""
@@ -93,6 +94,12 @@ def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Tensor]:
     text_of_row = [places.setdefault(np.asarray(prompt, np.int64).tobytes(), len(places)) for prompt in prompts]
     texts = [np.frombuffer(text, np.int64) for text in places]
     return texts, torch.tensor(text_of_row)
+
+
+def _small_batch_order(head_VE: Tensor) -> Tensor:
+    """[E, V], on a CPU as a copy: few rows multiply faster so, and to the same bits however few they are."""
+    transposed = head_VE.t()
+    return transposed.contiguous() if transposed.device.type == "cpu" else transposed
 
 
 def _at_least(rows: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden_RE: Tensor) -> Tensor:
         """Vocabulary logits [R, V] of hidden states, in the model's type."""
-        return linear(hidden_RE, self._output_matrix())
+        return linear(hidden_RE, self.output_matrix())
 
     def logprobs(
         self, hidden_RE: Tensor, labels_R: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
@@ -115,7 +115,7 @@ class Transformer(nn.Module):
         Rollouts sampled at temperature t are trained on with the same t here.
         """
         return label_logprobs(
-            hidden_RE, self._output_matrix(), labels_R, temperature=temperature, with_entropy=with_entropy
+            hidden_RE, self.output_matrix(), labels_R, temperature=temperature, with_entropy=with_entropy
         )
 
     def values(self, hidden_RE: Tensor) -> Tensor:
@@ -125,7 +125,8 @@ class Transformer(nn.Module):
         values = linear(hidden_RE, self.head.head, self.head.head_bias)[:, 0]
         return values if self.dtype == torch.float64 else values.float()
 
-    def _output_matrix(self) -> Tensor:
+    def output_matrix(self) -> Tensor:
+        """[V, E], from hidden states to vocabulary logits; a tied model's embedding."""
         if self.config.head != "vocabulary":
             raise ValueError(f"This model has a {self.config.head} head; logits need a model with a vocabulary head.")
         return self.head.head
