@@ -1,0 +1,82 @@
+"""The commands about a run, on one that `hpcrl submit` made."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrl.cli.main import main
+from hpcrl.errors import ExitCode
+
+
+def hpcrl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "hpcrl.cli.main", *words], capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> str:
+    """The directory of a toy run of three steps that is done."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "toy.yaml").write_text("algorithm: toy\ncontrol: {steps: 3, evaluate: {steps: 1}}\n")
+    done = hpcrl("submit", str(folder / "toy.yaml"), "--run-dir", str(folder / "run"), "--toy.width", "4")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    return str(folder / "run")
+
+
+def test_a_run_keeps_the_settings_of_the_command_line(run):
+    frozen = json.loads((Path(run) / "run.json").read_text())
+    assert frozen["experiment"]["toy"]["width"] == 4
+
+
+def test_a_run_directory_that_exists_is_not_written_into(run, capsys, tmp_path):
+    (tmp_path / "toy.yaml").write_text("algorithm: toy\ncontrol: {steps: 1}\n")
+    before = sorted(Path(run).rglob("*"))
+    assert main(["submit", str(tmp_path / "toy.yaml"), "--run-dir", run]) == ExitCode.CONFIGURATION
+    assert run in capsys.readouterr().err
+    assert sorted(Path(run).rglob("*")) == before
+
+
+def test_status_says_that_it_is_done(run, capsys):
+    assert main(["status", run]) == ExitCode.DONE
+    assert "done" in capsys.readouterr().out
+    assert main(["status", run, "--json"]) == ExitCode.DONE
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["step"], status["exit_code"]) == ("done", 3, 0)
+
+
+@pytest.mark.parametrize("follow", [[], ["--follow"]])
+def test_logs_are_of_all_processes_or_of_one_and_end_with_the_run(run, capsys, follow):
+    assert main(["logs", run, *follow]) == ExitCode.DONE
+    everybody = capsys.readouterr().out.splitlines()
+    assert {line.split()[2] for line in everybody} >= {"master", "agent-0", "worker-0", "worker-1"}
+    assert main(["logs", run, *follow, "--worker", "worker-1"]) == ExitCode.DONE
+    assert {line.split()[2] for line in capsys.readouterr().out.splitlines()} == {"worker-1"}
+
+
+def test_logs_of_a_process_that_never_was_name_those_that_were(run, capsys):
+    assert main(["logs", run, "--worker", "worker-9"]) == ExitCode.CONFIGURATION
+    assert "agent-0, master, worker-0, worker-1 have" in capsys.readouterr().err
+
+
+def test_resume_of_a_run_that_is_done_says_so_and_changes_nothing(run, capsys):
+    before = {path: path.stat().st_mtime_ns for path in Path(run).rglob("*")}
+    for words in (["--dry-run"], []):
+        assert main(["resume", run, *words]) == ExitCode.DONE
+        assert capsys.readouterr().out.strip()
+    assert {path: path.stat().st_mtime_ns for path in Path(run).rglob("*")} == before
+
+
+def test_stop_of_a_run_that_is_not_running_says_so(run, capsys):
+    assert main(["stop", run]) == ExitCode.DONE
+    assert "running" in capsys.readouterr().out
+
+
+def test_inspect_sums_it_up_and_draws_its_curves(run, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["inspect", run, "--plot"]) == ExitCode.DONE
+    shown = capsys.readouterr().out
+    assert "actor_gen" in shown or "done" in shown
+    drawn = [Path(line) for line in shown.splitlines() if line.endswith((".png", ".svg"))]
+    assert drawn and all(path.is_file() for path in drawn)
