@@ -4,7 +4,6 @@ Shapes: T rows (tokens), H query heads, K key/value heads, D dimensions of a hea
 """
 
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from types import MappingProxyType
 
 import torch
@@ -23,10 +22,7 @@ def attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> 
 
 def choose_kernel(device: torch.device, dtype: torch.dtype) -> str:
     """The name in KERNELS of the fastest kernel that runs on this device with this type."""
-    half = dtype in (torch.bfloat16, torch.float16)
-    if device.type == "cuda" and half and find_spec("torch.nn.attention.varlen"):
-        return "varlen"
-    return "sdpa"
+    return "varlen" if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) else "sdpa"
 
 
 def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:

@@ -48,20 +48,22 @@ class _LabelLogprobs(torch.autograd.Function):
             if with_entropy:
                 entropy[part] = normalizer[part] - (logits.softmax(-1) * logits).sum(-1)
         ctx.save_for_backward(hidden, head, labels, normalizer, entropy, logits if count <= rows else None)
-        ctx.temperature, ctx.with_entropy, ctx.rows = temperature, with_entropy, rows
+        ctx.temperature, ctx.rows = temperature, rows
+        ctx.set_materialize_grads(False)
         return logprobs, entropy
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, head, labels, normalizer, entropy, kept = ctx.saved_tensors
-        grad_logprobs, grad_entropy = grads
+        grad_logprobs = torch.zeros_like(normalizer) if grads[0] is None else grads[0]
+        grad_entropy = grads[1]
         grad_hidden = torch.empty_like(hidden)
         grad_head = torch.zeros_like(head, dtype=normalizer.dtype)
         for begin in range(0, hidden.shape[0], ctx.rows):
             part = slice(begin, begin + ctx.rows)
             logits = _logits(hidden[part], head, ctx.temperature, normalizer.dtype) if kept is None else kept
             logprobs = logits - normalizer[part, None]
-            if ctx.with_entropy:
+            if grad_entropy is not None:
                 slope = (logprobs + entropy[part, None]).mul_(grad_entropy[part, None]).add_(grad_logprobs[part, None])
                 grad_logits = logprobs.exp_().mul_(slope).neg_()
             else:

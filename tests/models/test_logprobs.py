@@ -43,6 +43,17 @@ def test_a_loss_without_entropy_has_the_gradient_of_log_softmax(chunk_rows):
         torch.testing.assert_close(actual, wanted, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("used", [0, 1])
+def test_a_loss_of_one_output_alone_has_its_gradient(used):
+    hidden, head, labels = inputs()
+    losses = (
+        label_logprobs(hidden, head, labels, with_entropy=True)[used].sum(),
+        naive(hidden, head, labels, 1.0)[used].sum(),
+    )
+    for actual, wanted in zip(*(torch.autograd.grad(loss, (hidden, head)) for loss in losses), strict=True):
+        torch.testing.assert_close(actual, wanted, atol=1e-12, rtol=0)
+
+
 def test_backward_may_run_twice():
     hidden, head, labels = inputs()
     loss = label_logprobs(hidden, head, labels, with_entropy=True)[0].sum()

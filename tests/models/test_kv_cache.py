@@ -1,0 +1,59 @@
+import pytest
+import torch
+from support.tiny_models import tiny_config
+
+from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded
+from hpcrl.models.scheduler import Move
+
+CONFIG = tiny_config(heads=4, kv_heads=2, head_dim=8, blocks=2)
+
+
+def filled(lengths, slots=5):
+    """A cache with random tokens, and what was put into it: [block][slot] → keys, values."""
+    cache = KVCache(CONFIG, slots, 20, torch.float64, torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    contents = []
+    for block in range(CONFIG.blocks):
+        contents.append([])
+        for slot, length in enumerate(lengths):
+            k, v = torch.randn(2, length, 2, 8, generator=generator, dtype=torch.float64)
+            cache.write(block, slot * cache.capacity + torch.arange(length), k, v)
+            contents[-1].append((k, v))
+    return cache, contents
+
+
+def mask(lengths, width):
+    seen = torch.arange(width) < torch.tensor(lengths)[:, None]
+    return torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)[:, None, None, :]
+
+
+def naive(q, keys, values):
+    """One query over its own text, head by head."""
+    heads = []
+    for head in range(4):
+        scores = keys[:, head // 2] @ q[head] / 8**0.5
+        heads.append(scores.softmax(-1) @ values[:, head // 2])
+    return torch.cat(heads)
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_attention_over_the_cache_equals_each_text_by_itself(block):
+    lengths = [3, 20, 1]
+    cache, contents = filled(lengths)
+    q = torch.randn(3, 4, 8, dtype=torch.float64)
+    out = cache.attend(block, q, mask(lengths, rounded(20)))
+    expected = torch.stack([naive(q[slot], *contents[block][slot]) for slot in range(3)])
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
+
+
+def test_a_moved_row_attends_to_what_it_did_before():
+    cache, contents = filled([3, 20, 7])
+    cache.move([Move(2, 0)])
+    q = torch.randn(1, 4, 8, dtype=torch.float64)
+    out = cache.attend(1, q, mask([7], rounded(7)))
+    torch.testing.assert_close(out[0], naive(q[0], *contents[1][2]), atol=1e-12, rtol=0)
+
+
+def test_capacity_and_lengths_are_multiples_of_the_step():
+    assert [rounded(length) for length in (1, 16, 17)] == [LENGTH_STEP, 16, 32]
+    assert KVCache(CONFIG, 1, 17, torch.float32, torch.device("cpu")).capacity == 32
