@@ -6,6 +6,7 @@ Knows arrays, JSON state and files; knows neither torch nor what a role is. bf16
 import json
 import struct
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors import safe_open
 
 from hpcrl.durable.files import DamagedFileError, FileRef, Files
 
+READERS = 4
 _DTYPES: Mapping[str, str] = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -99,7 +101,9 @@ def read_manifest(files: Files, ref: FileRef) -> Manifest:
 def checkpoint_damage(files: Files, manifest: Manifest, trained_roles: Collection[str]) -> list[str]:
     """What makes a cut unusable: trained roles that it lacks, shards that are missing or not whole."""
     missing = [f"step {manifest.step} has no {role}" for role in sorted(set(trained_roles) - manifest.roles.keys())]
-    damage = [files.damage(shard) for shards in manifest.roles.values() for shard in shards]
+    shards = [shard for of_role in manifest.roles.values() for shard in of_role]
+    with ThreadPoolExecutor(READERS) as pool:
+        damage = list(pool.map(files.damage, shards))
     return missing + [text for text in damage if text is not None]
 
 

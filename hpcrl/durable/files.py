@@ -143,7 +143,7 @@ class Files:
                 if error.errno not in _NO_LINKS:
                     raise
                 self._copy(ref, path, point)
-        self.fault(f"{point}.linked")
+            self.fault(f"{point}.linked")
         return msgspec.structs.replace(ref, name=self.name(path))
 
     def unlink(self, path: Path, point: str) -> bool:

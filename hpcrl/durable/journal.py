@@ -69,7 +69,7 @@ class Closed(_Event, frozen=True):
     """All lines of a step are written; `metrics` is its row."""
 
     step: int
-    metrics: dict[str, float]
+    metrics: dict[str, int | float]
 
 
 class Compacted(_Event, frozen=True):

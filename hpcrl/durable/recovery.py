@@ -75,7 +75,7 @@ class RecoveryPlan:
     damage: tuple[str, ...] = ()
 
     @property
-    def last_metrics(self) -> dict[str, float] | None:
+    def last_metrics(self) -> dict[str, int | float] | None:
         """The row of the last step that was closed."""
         return self.metrics[-1].metrics if self.metrics else None
 

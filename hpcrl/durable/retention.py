@@ -67,7 +67,7 @@ def prune(
             run.files.remove_directory(path)
         elif run.remove(path, attempt, "prune"):
             removed.append(run.files.name(path))
-    return Pruning(before_step, tuple(removed))
+    return Pruning(before_step, tuple(removed)) if removed else None
 
 
 def remove_litter(run: RunDirectory, attempt: int) -> tuple[str, ...]:

@@ -58,6 +58,16 @@ def case(root: Path) -> Iterator[Case]:
     yield Case(root, outcome(run), recorder.points)
 
 
+def changing(points: list[str]) -> list[int]:
+    """Without points at which the disk is as at the next: a line that names a file is begun, a file is half-written."""
+    following = zip(points, [*points[1:], ""], strict=True)
+    same = [
+        (point.endswith(".write") and point == after) or (point.endswith(".published") and after == "journal.before")
+        for point, after in following
+    ]
+    return [number for number in range(len(points)) if not same[number]]
+
+
 def telling(points: list[str]) -> list[int]:
     """Of each kind of point the first two and the last passage."""
     passages: dict[str, list[int]] = {}
@@ -87,7 +97,7 @@ def check_survives(case: Case, run: RunDirectory) -> None:
 
 
 def test_run_killed_at_any_point_ends_like_one_left_alone(case: Case) -> None:
-    for number in range(len(case.points)):
+    for number in changing(case.points):
         run = case.new()
         assert case.kill(run, number), case.points[number]
         check_survives(case, run)
@@ -129,6 +139,21 @@ def test_full_disk_at_any_write_names_the_path_and_the_run_goes_on_from_there(ca
         with pytest.raises(DiskFullError, match=f"no room for {run.root}/"):
             Miniature(RunDirectory(run.root, FullAt(number)), case.notes(run)).go()
         assert not [path for path in run.root.rglob("*") if is_temporary(path.name)]
+        check_survives(case, run)
+
+
+def test_full_disk_while_recovering_leaves_the_run_to_the_next_attempt(case: Case) -> None:
+    middle = case.points.index("prune.unlink")
+    run = case.new()
+    case.kill(run, middle)
+    recorder = Recorder()
+    Miniature(RunDirectory(run.root, recorder), case.notes(run)).go()
+    recovering = recorder.points[: recorder.points.index("journal.after") + 1]
+    for number in (i for i in telling(recovering) if recovering[i].endswith(WRITES)):
+        run = case.new()
+        case.kill(run, middle)
+        with pytest.raises(DiskFullError, match=f"no room for {run.root}/"):
+            Miniature(RunDirectory(run.root, FullAt(number)), case.notes(run)).go()
         check_survives(case, run)
 
 

@@ -42,7 +42,7 @@ def journals(draw: st.DrawFn, steps: int = 5) -> list[Event]:
     behind: list[Event] = []
     next_step, next_close = 1, 1
     while next_close <= steps or behind:
-        choices = [("line", step) for step, lines in waiting.items() if lines]
+        choices = [("line", step) for step, lines in waiting.items() if lines and not _early(lines[0], events)]
         if next_step <= steps and next_step - next_close < WINDOW:
             choices.append(("open", next_step))
         if next_close in waiting and not waiting[next_close]:
@@ -62,6 +62,11 @@ def journals(draw: st.DrawFn, steps: int = 5) -> list[Event]:
         else:
             events.append(behind.pop(which))
     return events[: draw(st.integers(0, len(events)))]
+
+
+def _early(line: Event, events: list[Event]) -> bool:
+    """Whether a train_step would make a version before the one that it changes."""
+    return isinstance(line, Trained) and line.step > 1 and trained(line.step - 1, line.call) not in events
 
 
 def _work(step: int) -> list[Event]:
