@@ -338,7 +338,7 @@ class Execution:
             return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats)
         return Trained(unit.step, unit.call, result.record or {}, result.stats)
 
-    def _close(self, step: int, row: dict[str, float]) -> None:
+    def _close(self, step: int, row: dict[str, int | float]) -> None:
         self._readiness.closed(step)
         self._saving.closed(step)
         self._attempt.closed(step, row, seconds=time.monotonic() - self._step_started[step])
@@ -356,10 +356,10 @@ class Execution:
             for table in (self._opened, self._stats, self._step_started):
                 table.pop(step)
 
-    def _metrics(self, step: int) -> dict[str, float]:
+    def _metrics(self, step: int) -> dict[str, int | float]:
         """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it."""
         opened = self._opened[step]
-        row: dict[str, float] = {"step": step, "epoch": opened.epoch, "samples": len(opened.ids)}
+        row: dict[str, int | float] = {"step": step, "epoch": opened.epoch, "samples": len(opened.ids)}
         for call in sorted(self._stats[step]):
             parts = [stats for _, stats in sorted(self._stats[step][call].items())]
             for name in dict.fromkeys(name for stats in parts for name in stats):

@@ -1,11 +1,13 @@
 """Runs that are disturbed and resumed until they are done, and what is left of them to compare."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from support.cluster import Jobs, no_fault, start
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
@@ -18,21 +20,21 @@ from hpcrl.durable.journal import Adopted, Done, Opened, Trained, decode_line, p
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory
 from hpcrl.inspect.lines import parse as parse_row
+from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
-from support.cluster import Jobs, no_fault, start
 
 MOST_RESUMES = 6
 
 
-def toy_experiment(steps: int = 5, **cluster: Any) -> ToyExperiment:
-    """Two workers; actor and reference on both, critic on one, reward on the other: calls overlap, trains are shared."""
+def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyExperiment:
+    """Two workers; actor and reference on both, critic on one, reward on the other: calls overlap."""
     fast = {"heartbeat_s": 0.1, "lost_after_s": 0.8, "orphan_timeout_s": 1.0, "replace_timeout_s": 0.2, "grace_s": 5.0}
     return ToyExperiment(
         control=ControlConfig(steps=steps, checkpoint=Frequency(steps=2), evaluate=Frequency(steps=3)),
         cluster=ClusterConfig(device="cpu", start_timeout_s=2.5, **(fast | cluster)),
-        toy=ToyConfig(rows=20, batch_size=8),
+        toy=ToyConfig(rows=20, batch_size=8, delay_s=delay_s),
         critic=PlacementConfig(mesh="1", layout="d1"),
         reward=PlacementConfig(mesh="0", layout="d1"),
     )
@@ -55,7 +57,7 @@ class Remains:
 
     parameters: dict[str, bytes]
     state: dict[str, Any]
-    metrics: tuple[dict[str, float], ...]
+    metrics: tuple[dict[str, Any], ...]
     ids: dict[int, tuple[str, ...]]
 
 
@@ -66,9 +68,7 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
     """
     codes = []
     for attempt in range(MOST_RESUMES):
-        (run.root.parent / "pids").unlink(missing_ok=True)
-        jobs = start(run.root, f"s{attempt}", fault)
-        _write_pids(run, jobs)
+        jobs = begin(run, f"s{attempt}", fault)
         codes.append(jobs.wait_for("master", timeout_s))
         if codes[-1] == 0:
             jobs.wait(timeout_s)
@@ -77,20 +77,21 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
     raise AssertionError(f"not done after {MOST_RESUMES} submissions: {codes}\n{outputs(run)}")
 
 
-def remains(run: RunDirectory) -> Remains:
-    """Read offline, as anybody could."""
+def remains(run: RunDirectory, damaged: bool = False) -> Remains:
+    """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
     plan = make_plan(from_dict(run.read_run().experiment))
     recovery = plan_next_attempt(run, trained_by(plan))
     assert recovery.checkpoint is not None, recovery.describe()
-    assert not recovery.damage, recovery.damage
-    parameters, state = {}, {}
+    assert damaged or not recovery.damage, recovery.damage
+    parameters: dict[str, bytes] = {}
+    state: dict[str, Any] = {}
     for role, shards in recovery.checkpoint.roles.items():
         for rank, shard in enumerate(shards):
             arrays, state[f"{role}.{rank}"] = read_shard(run.root / shard.name)
             parameters |= {f"{role}.{rank}.{name}": array.tobytes() for name, array in arrays.items()}
     events = [line.event for line in read_history(run).lines]
     ids = {event.step: event.ids for event in events if isinstance(event, Opened)}
-    return Remains(parameters, state, tuple(row.metrics for row in recovery.metrics), ids)
+    return Remains(parameters, state, tuple(merged_metrics(run)), ids)
 
 
 def started_twice(run: RunDirectory) -> list[str]:
@@ -127,6 +128,31 @@ def outputs(run: RunDirectory) -> str:
         texts.append(f"── attempt {attempt}: {msgspec.to_builtins(verdict) if verdict else 'no verdict'}")
         texts += [f"── {path.name}\n{path.read_text()}" for path in sorted(run.logs(attempt).glob("*.err"))]
     return "\n".join(text for text in texts if text.strip())
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The events of a log."""
+    if not path.exists():
+        return []
+    return [row for line in path.read_text().splitlines() if (row := parse_row(line)) is not None]
+
+
+def wait_until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    """What `look` gives as soon as it is true."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not come within {timeout_s:g} s")
+
+
+def begin(run: RunDirectory, submission: str, fault: Callable[[str], None] = no_fault) -> Jobs:
+    """Start a submission whose process ids strikes can find."""
+    (run.root.parent / "pids").unlink(missing_ok=True)
+    jobs = start(run.root, submission, fault)
+    _write_pids(run, jobs)
+    return jobs
 
 
 def _write_pids(run: RunDirectory, jobs: Jobs) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from hpcrl.errors import UserCodeError
+
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
 
@@ -17,8 +19,10 @@ PIDS_WAIT_S = 3.0
 class Strike:
     """Strikes once in the life of a run: when a process in `role` passes `point` for the `nth` time.
 
-    A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP or FULL (the operation finds no
-    room). `target` is "self", "all", or the name of a job whose process id stands in `folder/pids`.
+    A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP, FULL (the operation finds no
+    room), RAISE (the user's code raises), or anything else, which only leaves the mark. `target` is "self", "all", or
+    the name of a job whose process id stands in `folder/pids`. With `always` it strikes at every passage from the
+    `nth` on.
     """
 
     folder: Path
@@ -28,6 +32,7 @@ class Strike:
     what: str
     target: str = "self"
     nth: int = 1
+    always: bool = False
     me: str = ""
     passed: int = 0
 
@@ -38,7 +43,7 @@ class Strike:
         if not fnmatch(self.me, self.role) or not fnmatch(point, self.point):
             return
         self.passed += 1
-        if self.passed >= self.nth and self._first():
+        if self.passed >= self.nth and (self._first() or self.always):
             self._strike()
 
     @property
@@ -55,6 +60,10 @@ class Strike:
     def _strike(self) -> None:
         if self.what == "FULL":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.what == "RAISE":
+            raise UserCodeError("the reward function divided by zero")
+        if self.what not in SIGNALS:
+            return
         for pid in self._pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, SIGNALS[self.what])

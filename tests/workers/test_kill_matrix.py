@@ -5,17 +5,12 @@ parameters, optimizer state, merged metrics and ids with an undisturbed run.
 """
 
 import itertools
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from support.chaos import Remains, create_run, finish, outputs, remains, started_twice, toy_experiment
 from support.cluster import alive_of
 from support.faults import Strike, Strikes
-
-FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 # Where a process is struck: (role, point, passage).
 MASTER_POINTS = [
@@ -62,27 +57,18 @@ MASTER_CASES = [
 ]
 WORKER_CASES = [
     (*point, what, target)
-    for point, what, target in itertools.product(
-        WORKER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "master", "all")
-    )
+    for point, what, target in itertools.product(WORKER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "master", "all"))
 ]
 # The second strike hits the recovery from the first.
-RECOVERY_POINTS = ["claim.made", "adopt.linked", "adopted.write", "adopted.synced", "adopted.published", "journal.before"]
+RECOVERY_POINTS = [
+    "claim.made",
+    "adopt.linked",
+    "adopted.write",
+    "adopted.synced",
+    "adopted.published",
+    "journal.before",
+]
 DOUBLE_CASES = list(itertools.product(("worker-0", "worker-1"), RECOVERY_POINTS, ("self", "agent-0")))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=FAST) as name:
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def undisturbed() -> Remains:
-    with tempfile.TemporaryDirectory(dir=FAST) as name:
-        run = create_run(Path(name, "run"), toy_experiment())
-        assert finish(run) == [0], outputs(run)
-        return remains(run)
 
 
 def check(folder: Path, strikes: Strikes, undisturbed: Remains) -> None:
