@@ -39,9 +39,10 @@ class Decoder:
 
         Equal prompts go through the model once.
         """
-        texts, text_of_row = _distinct(prompts)
+        texts, indices = _distinct(prompts)
+        text_of_row = torch.tensor(indices, device=self._model.device)
         packing = Packing.of([len(text) for text in texts], self._model.device)
-        tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device, torch.int64)
+        tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device)
         source, target = self._copies(packing, text_of_row, first_slot)
         x = self._model.embedding(tokens if packing.order is None else tokens[packing.order])
         turns = self._model.rotation(packing.positions)
@@ -88,12 +89,12 @@ class Decoder:
         return source if packing.inverse is None else packing.inverse[source], target
 
 
-def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Tensor]:
+def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """The different prompts, and for each prompt the index of its like."""
     places: dict[bytes, int] = {}
     text_of_row = [places.setdefault(np.asarray(prompt, np.int64).tobytes(), len(places)) for prompt in prompts]
     texts = [np.frombuffer(text, np.int64) for text in places]
-    return texts, torch.tensor(text_of_row)
+    return texts, text_of_row
 
 
 def _small_batch_order(head_VE: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Reads config.json field by field. What would change the mathematics and is not known is refused by name."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hpcrl.models.config import HeadKind, RotaryConfig
@@ -21,22 +22,22 @@ HARMLESS = frozenset({
 
 CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "max_window_layers", "pretraining_tp")
 
-HEADS: Mapping[str, HeadKind] = {
-    "ForCausalLM": "vocabulary",
-    "ForTokenClassification": "value",
-    "ForSequenceClassification": "reward",
-}
+HEADS: Mapping[str, HeadKind] = MappingProxyType(
+    {"ForCausalLM": "vocabulary", "ForTokenClassification": "value", "ForSequenceClassification": "reward"}
+)
 
-ROTARY_FIELDS: Mapping[str, Mapping[str, str]] = {
-    "default": {},
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "low_freq_factor": "low_frequency_factor",
-        "high_freq_factor": "high_frequency_factor",
-        "original_max_position_embeddings": "original_max_positions",
-    },
-}
+ROTARY_FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "default": {},
+        "linear": {"factor": "factor"},
+        "llama3": {
+            "factor": "factor",
+            "low_freq_factor": "low_frequency_factor",
+            "high_freq_factor": "high_frequency_factor",
+            "original_max_position_embeddings": "original_max_positions",
+        },
+    }
+)
 """Rope type → its fields in config.json and in RotaryConfig."""
 
 

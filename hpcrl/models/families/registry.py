@@ -32,6 +32,8 @@ def config_from_hf(fields: Mapping[str, Any], source: str) -> TransformerConfig:
         reader.problems.append(
             f"num_attention_heads = {config.heads} is no multiple of num_key_value_heads = {config.kv_heads}."
         )
+    if config.head_dim % 2:
+        reader.problems.append(f"head_dim = {config.head_dim} is odd; rotary position embedding turns pairs.")
     if problems := reader.finish():
         raise DataError("\n".join(f"{source}: {problem}" for problem in problems))
     return config

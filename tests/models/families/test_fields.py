@@ -37,6 +37,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
         (QWEN2 | {"quantization_config": {"bits": 4}}, "quantization_config"),
         (QWEN2 | {"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
         (QWEN2 | {"hidden_size": None}, "hidden_size = None"),
+        (QWEN2 | {"head_dim": 7}, "head_dim = 7 is odd"),
         (QWEN2 | {"num_attention_heads": 3}, "no multiple of num_key_value_heads = 2"),
         (QWEN2 | {"architectures": ["Qwen2ForQuestionAnswering"]}, "Qwen2ForQuestionAnswering"),
         (QWEN2 | {"architectures": ["Qwen2ForTokenClassification"], "id2label": {"0": "a", "1": "b"}}, "2 labels"),
