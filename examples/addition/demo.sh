@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What `make demo` runs: data, tokenizer and a model from nothing; supervised fine-tuning until the model adds some sums
+# right; then PPO. Both are runs like any other, submitted as on a cluster. SEED=2 examples/addition/demo.sh runs another.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+seed=${SEED:-1}
+work=${1:-runs/demo-$(date +%Y%m%d-%H%M%S)}
+data=(--data.train "$work/train.jsonl" --data.evaluate "$work/test.jsonl" --seed "$seed")
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+
+say "1. Data, tokenizer and a model with random parameters"
+python examples/addition/make_data.py --out "$work" --seed "$seed"
+
+say "2. Supervised fine-tuning, until 36 % of the held-out sums are right"
+hpcrl submit examples/addition/sft.yaml --cluster local --run-dir "$work/sft" "${data[@]}" --actor.path "$work/model"
+
+say "3. PPO: actor, critic, reference and an exact-match reward"
+model=$(ls -d "$work"/sft/export/actor/step-* | tail -n 1)
+hpcrl submit examples/addition/ppo.yaml --cluster local --run-dir "$work/ppo" "${data[@]}" \
+    --actor.path "$model" --critic.path "$model" --reference.path "$model"
+
+hpcrl inspect "$work/ppo" --plot
+cat <<END
+
+Try next:
+  kill any process of a run while it goes on (kill -9 the master, a worker, all), then: hpcrl resume RUN
+  hpcrl logs $work/ppo          what every process did, by time
+  hpcrl plan examples/addition/ppo.yaml ${data[*]} --actor.path $model --critic.path $model --reference.path $model
+  SEED=2 make demo
+END
