@@ -2,6 +2,7 @@
 
 import math
 import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -16,7 +17,7 @@ from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment,
 from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.errors import ConfigurationError
-from hpcrl.parallel.context import ParallelContext
+from hpcrl.parallel.context import LOOPBACK, ParallelContext
 from hpcrl.placement.plan import RolePlan
 from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
 
@@ -38,10 +39,12 @@ class TorchHost:
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
     def prepare(self) -> str:
-        return self._parallel.invite()
+        one_machine = self._experiment.cluster.type == "local"
+        return self._parallel.invite(LOOPBACK if one_machine else socket.gethostname())
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
         self._parallel.join(peers[0])
+        self._parallel.form(self._plan.roles[name].ranks for name in sorted(self._plan.roles))
         for name in sorted(self._plan.roles):
             role = self._plan.roles[name]
             if self._rank not in role.ranks:
@@ -83,10 +86,17 @@ class TorchHost:
         )
         return ALGORITHMS[self._plan.algorithm][role.name](builder)
 
-    def _resume(self, name: str, shards: Sequence[Path]) -> None:
+    def _resume(self, name: str, paths: Sequence[Path]) -> None:
+        """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""
         role = self._trained(name)
-        role.load_state(read_shard(shards[0])[1]["algorithm"])
-        role.engine.load_state(_engine_shards(shards))
+
+        def shards() -> Iterator[Shard]:
+            for path in paths:
+                arrays, state = read_shard(path)
+                role.load_state(state["algorithm"])
+                yield arrays, state["engine"]
+
+        role.engine.load_state(shards())
 
     def _trained(self, name: str) -> TrainedRole:
         assert self._plan.roles[name].trainable, name
@@ -107,13 +117,6 @@ def _experiment(context: HostContext) -> SFTExperiment | PPOExperiment:
     if isinstance(experiment, ToyExperiment):
         raise TypeError(f"TorchHost runs algorithms with models, not {experiment.algorithm}")
     return experiment
-
-
-def _engine_shards(paths: Sequence[Path]) -> Iterator[Shard]:
-    """One shard after another, so that one is in memory at a time."""
-    for path in paths:
-        arrays, state = read_shard(path)
-        yield arrays, state["engine"]
 
 
 def _device(name: str, slot: int) -> torch.device:

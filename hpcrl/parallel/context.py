@@ -5,8 +5,7 @@ Shape legend: N elements of a flat buffer; R ranks of a group.
 """
 
 import os
-import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -122,12 +121,14 @@ class ParallelContext:
         self._groups: dict[tuple[int, ...], Group] = {}
         self._everyone = tuple(range(world_size))
 
-    def invite(self) -> str:
-        """On rank 0, open the store at which all meet; "host:port" for the others. Elsewhere, and alone, ""."""
+    def invite(self, host: str = LOOPBACK) -> str:
+        """On rank 0, open the store at which all meet; "host:port" for the others, who reach this node as `host`.
+
+        Elsewhere, and alone, "".
+        """
         if self.rank != 0 or len(self._everyone) == 1:
             return ""
-        host = _own_address()
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         return f"{host}:{self._store.port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
@@ -149,30 +150,29 @@ class ParallelContext:
 
     @property
     def world(self) -> Group:
-        return self.group(self._everyone)
+        return Group(self._everyone, self.rank, self.device)
+
+    def form(self, meshes: Iterable[Sequence[int]]) -> None:
+        """Make the groups of these ranks. Every worker calls it with the same meshes, members or not.
+
+        (Groups that only their members make are named by how many each of them has, and may never find each other.)
+        """
+        for mesh in meshes:
+            ranks = tuple(mesh)
+            if ranks in self._groups:
+                continue
+            assert ranks == tuple(sorted(ranks)), ranks
+            alone = len(ranks) == 1 or ranks == self._everyone
+            process_group = None if alone else dist.new_group(list(ranks))
+            if self.rank in ranks:
+                self._groups[ranks] = Group(ranks, self.rank, self.device, process_group)
 
     def group(self, ranks: Sequence[int]) -> Group:
-        """The group of these ranks, of which this one is a member. All members ask for their groups in one order."""
-        key = tuple(ranks)
-        if key not in self._groups:
-            self._groups[key] = Group(key, self.rank, self.device, self._process_group(key))
-        return self._groups[key]
+        """The group of these ranks, which has been formed and of which this one is a member."""
+        return self._groups[tuple(ranks)]
 
     def leave(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._groups.clear()
         self._store = None
-
-    def _process_group(self, ranks: tuple[int, ...]) -> Any:
-        if len(ranks) == 1 or ranks == self._everyone:
-            return None
-        return dist.new_group(list(ranks), use_local_synchronization=True)
-
-
-def _own_address() -> str:
-    """The address by which other nodes reach this one; loopback where it has no name."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return LOOPBACK
