@@ -28,7 +28,8 @@ class Opened(_Event, frozen=True):
     """A step begins. All that its calls need is fixed here, before any of them is sent.
 
     `partitions` maps a data-parallel size, as text, to the ids of each part; `eval_partitions` likewise for the
-    evaluation's samples. `cursor` counts the rows of `epoch` that are used up once this step's batch is taken.
+    evaluation's samples. `cursor` counts the rows, from the run's start, that are used up once this step's batch is
+    taken.
     """
 
     step: int

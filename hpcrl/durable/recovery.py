@@ -6,6 +6,7 @@ publishes `adopted.json`, from which moment the attempt counts, and begins its j
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,12 +30,13 @@ from hpcrl.durable.journal import (
     encode_line,
     open_journal,
 )
-from hpcrl.durable.retention import remove_litter
+from hpcrl.durable.retention import LEAST_KEPT, remove_litter
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, group_name
 from hpcrl.errors import StoppedError
 
 READS_OF_A_MOVING_RUN = 5
+DAMAGE_SHOWN = 20
 
 
 class UnitKey(NamedTuple):
@@ -179,12 +181,14 @@ def recover(
 
 
 def survey_run(run: RunDirectory, history: History, trained_roles: Collection[str], keep: int) -> Survey:
-    """Verify what a recovery may need: the newest `keep` valid checkpoints and all spills behind the oldest of them."""
+    """Verify what a recovery may need: the newest valid checkpoints, and all spills behind the oldest of them.
+
+    `keep` checkpoints are looked for, at least two; older ones are not read.
+    """
     damage = list(history.damage)
-    valid: list[tuple[Checkpointed, Manifest]] = []
-    for line in _checkpoint_lines(history):
-        if len(valid) < keep and (manifest := _valid_manifest(run, history, line, trained_roles, damage)) is not None:
-            valid.append((line, manifest))
+    found = ((line, _valid_manifest(run, history, line, trained_roles, damage)) for line in _checkpoint_lines(history))
+    usable = ((line, manifest) for line, manifest in found if manifest is not None)
+    valid = list(islice(usable, max(keep, LEAST_KEPT)))
     checkpoints = tuple(manifest for _, manifest in valid)
     count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
     events = [line.event for line in history.lines[:count] if line.event is not None]
@@ -333,8 +337,10 @@ def _describe(plan: RecoveryPlan) -> Iterator[str]:
     unclosed = [f"step {opened.step}" for opened in plan.opened if opened.step not in plan.closed]
     next_step = "the first step" if plan.last_opened is None else f"step {plan.last_opened.step + 1}"
     yield f"goes on with {', '.join([*unclosed, next_step])}"
-    for text in plan.damage:
+    for text in plan.damage[:DAMAGE_SHOWN]:
         yield f"damaged: {text}"
+    if len(plan.damage) > DAMAGE_SHOWN:
+        yield f"damaged: {len(plan.damage) - DAMAGE_SHOWN} more"
 
 
 def _unit(step: int, call: str, part: int) -> str:

@@ -99,8 +99,11 @@ class RunDirectory:
         Raises ConfigurationError where `root` exists and holds anything.
         """
         root = root.absolute()
-        root.parent.mkdir(parents=True, exist_ok=True)
-        root.mkdir(DIRECTORY_MODE, exist_ok=True)
+        try:
+            root.parent.mkdir(parents=True, exist_ok=True)
+            root.mkdir(DIRECTORY_MODE, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError([f"{root} cannot be made: {error.strerror}. Choose another --run-dir."]) from error
         if taken := sorted(os.listdir(root)):
             raise ConfigurationError([f"{root} is to become a run, but it holds {taken[0]}. Choose another --run-dir."])
         root.chmod(DIRECTORY_MODE)

@@ -67,6 +67,11 @@ def test_every_event_is_read_back_as_it_was_written(event: Event) -> None:
     assert json.loads(line)["event"]["type"] == type(event).__name__.lower()
 
 
+def test_whole_numbers_stay_whole_and_others_do_not() -> None:
+    event = decode_line(encode_line(Closed(1, {"step": 3, "loss": 3.0})))
+    assert isinstance(event, Closed) and [type(value) for value in event.metrics.values()] == [int, float]
+
+
 def test_not_a_number_is_read_back() -> None:
     event = decode_line(encode_line(Closed(1, {"loss": math.nan})))
     assert isinstance(event, Closed) and math.isnan(event.metrics["loss"])

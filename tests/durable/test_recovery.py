@@ -84,9 +84,10 @@ def test_plan_of_a_run_in_the_middle() -> None:
     assert "computes again 1 finished part: step 3 gen part 1" in text and "goes on with step 3, step 4" in text
 
 
-def test_damage_is_told() -> None:
-    plan = plan_recovery([], [], {}, TRAINED_BY, ["spills/x is missing"])
-    assert "damaged: spills/x is missing" in plan.describe()
+def test_damage_is_told_but_not_without_end() -> None:
+    plan = plan_recovery([], [], {}, TRAINED_BY, [f"spills/x{i} is missing" for i in range(25)])
+    assert "damaged: spills/x0 is missing" in plan.describe()
+    assert plan.describe().splitlines()[-1] == "damaged: 5 more"
 
 
 def test_damaged_compacted_file_falls_back_to_parts_that_are_still_there() -> None:
@@ -298,6 +299,15 @@ def test_damaged_part_is_named_and_computed_again(root: Path) -> None:
     assert any("gen.dp01.a000.h5" in text for text in plan.damage)
     again, _ = recover(run, run.claim_attempt("s"), TRAINED_BY)
     assert again.lost == plan.lost
+
+
+def test_at_least_two_checkpoints_are_taken_over(root: Path) -> None:
+    run, notes = make_run(root / "run"), root / "notes"
+    Miniature(run, notes).go()
+    attempt = run.claim_attempt("s")
+    plan, _ = recover(run, attempt, MINIATURE_TRAINED_BY, keep=1)
+    assert [manifest.step for manifest in plan.kept] == [4, 2]
+    assert all(run.manifest(step, attempt).exists() for step in (4, 2))
 
 
 def test_litter_of_killed_processes_goes_when_a_new_attempt_begins(root: Path) -> None:

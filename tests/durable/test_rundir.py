@@ -42,6 +42,9 @@ def test_directory_that_holds_anything_does_not_become_a_run(root: Path) -> None
     (root / "run" / "thesis.tex").touch()
     with pytest.raises(ConfigurationError, match=r"holds thesis\.tex\. Choose another --run-dir"):
         make_run(root / "run")
+    (root / "file").touch()
+    with pytest.raises(ConfigurationError, match="file cannot be made: File exists"):
+        make_run(root / "file")
     (root / "empty").mkdir()
     make_run(root / "empty")
 
