@@ -93,6 +93,15 @@ def test_two_ranks_learn_as_one_in_float64(folder, pool, make):
             assert all(np.array_equal(a, b) for a, b in zip(left.rows.rows(key), rows, strict=True))
 
 
+def test_roles_on_different_workers_compute_what_they_do_together(folder, pool):
+    whole = ppo(folder)
+    apart = replace(whole, critic=replace(whole.critic, mesh="1"), reference=replace(whole.reference, mesh="0"))
+    together, spread = (three_steps(experiment, pool) for experiment in (whole, apart))
+    for left, right in zip(together, spread, strict=True):
+        for metric in ("actor_train/loss", "critic_train/loss", "actor_train/kl", "rew_inf/reward"):
+            assert left.mean(metric) == pytest.approx(right.mean(metric), rel=1e-9, abs=1e-12)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("make", "world"), [(ppo, 1), (ppo, 2), (sft, 1)])
 def test_a_run_continued_from_its_checkpoint_is_bit_identical(folder, pool, tmp_path, make, world, dtype):

@@ -138,7 +138,7 @@ def save_host(host: TorchHost, folder: Path, roles: Sequence[str], rank: int) ->
 
 
 class Conductor:
-    """Runs steps as the master would. All roles have all ranks, split by data only; sample i goes to part i mod dp."""
+    """Runs steps as the master would. Roles are split by data only; sample i goes to part i mod dp."""
 
     def __init__(self, plan: Plan, experiment: Any, ranks: Ranks) -> None:
         self.plan = plan
@@ -188,21 +188,15 @@ class Conductor:
         return [call for call in calls if call.source == source]
 
     def _call(self, step: int, call: CallPlan, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
-        world, training = self.plan.world, call.kind == "train_step"
+        training = call.kind == "train_step"
         inputs = rows.select_keys(call.inputs).remap(call.input_remap)
+        workers = self.plan.role_of(call.name).ranks
         size = -(-len(rows.ids) // self._minibatches)
-        minibatches = [rows.ids[i : i + size] for i in range(0, len(rows.ids), size)] if training else []
-        works = [
-            Work(
-                step,
-                call.name,
-                0 if training else part,
-                inputs.select(rows.ids[part::world]),
-                tuple(minibatches),
-                record,
-            )
-            for part in range(world)
-        ]
+        minibatches = tuple(rows.ids[i : i + size] for i in range(0, len(rows.ids), size)) if training else ()
+        works: list[Work | None] = [None] * self.plan.world
+        for part, worker in enumerate(workers):
+            share = inputs.select(rows.ids[part :: len(workers)])
+            works[worker] = Work(step, call.name, 0 if training else part, share, minibatches, record)
         outcomes = [outcome for outcome in self.ranks.execute(works) if outcome is not None]
         if training:
             assert all(outcome == outcomes[0] for outcome in outcomes)
