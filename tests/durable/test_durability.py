@@ -59,13 +59,15 @@ def case(root: Path) -> Iterator[Case]:
 
 
 def changing(points: list[str]) -> list[int]:
-    """Without points at which the disk is as at the next: a line that names a file is begun, a file is half-written."""
-    following = zip(points, [*points[1:], ""], strict=True)
-    same = [
-        (point.endswith(".write") and point == after) or (point.endswith(".published") and after == "journal.before")
-        for point, after in following
-    ]
-    return [number for number in range(len(points)) if not same[number]]
+    """Without points at which the disk is as at the next: between an operation's end and the next one's beginning."""
+    following = enumerate(zip(points, [*points[1:], ""], strict=True))
+    return [number for number, (point, after) in following if not _is_idle(point, after)]
+
+
+def _is_idle(point: str, after: str) -> bool:
+    if point.endswith(".write"):
+        return after == point
+    return point.endswith((".published", ".after")) and after == "journal.before"
 
 
 def telling(points: list[str]) -> list[int]:

@@ -229,7 +229,7 @@ def test_lost_opening_of_a_step_makes_older_cuts_count() -> None:
     assert not supports_cut(lines_of(written, {2}), 1)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(journals(), damages)
 def test_what_is_believed_of_later_steps_is_a_prefix_of_what_was_written(
     written: list[Event], damaged: set[int]
@@ -248,7 +248,7 @@ def test_what_is_believed_of_later_steps_is_a_prefix_of_what_was_written(
         assert kept == later[: len(kept)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(journals(), damages)
 def test_cut_is_supported_unless_damage_can_have_hit_what_it_needs(written: list[Event], damaged: set[int]) -> None:
     lines = lines_of(written, damaged)

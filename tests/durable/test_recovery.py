@@ -137,7 +137,7 @@ def oracle(events: list[Event], cut: int, whole: set[str]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(journals(), st.data())
 def test_plan_equals_a_slow_search_through_all_lines(events: list[Event], data: st.DataObject) -> None:
     closed = [event.step for event in events if isinstance(event, Closed)]
