@@ -28,41 +28,41 @@ from hpcrl.workers.roles import HostContext, Outcome, Work
 
 NOWHERE = Path("nowhere")
 LETTERS = "0123456789+=# "
-EOS = len(LETTERS)
 REWARD = """
 def ones(prompt, response, record):
     return response.count("1") - 0.1 * len(response) + 0.5 * (response == record["answer"])
 """
 
 
-def write_task(folder: Path, rows: int = 12, initializer_range: float = 0.3) -> None:
+def write_task(folder: Path, rows: int = 12) -> None:
     """model/, rows.jsonl, held_out.jsonl and reward.py: sums of two digits, and a model that knows nothing."""
-    config = TransformerConfig(
-        family="qwen2",
-        vocabulary_size=EOS + 1,
-        hidden_size=16,
-        intermediate_size=24,
-        blocks=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=4,
-        max_positions=64,
-        qkv_bias=True,
-        tied=True,
-        initializer_range=initializer_range,
-    )
-    write_random_pretrained(folder / "model", config, seed=1)
-    _write_tokenizer(folder / "model")
+    write_model(folder / "model", LETTERS, max_positions=64)
     sums = [{"prompt": f"{i % 10}+{i * 7 % 10}=", "answer": f"# {i % 10 + i * 7 % 10}"} for i in range(rows + 4)]
     for name, part in (("rows.jsonl", sums[:rows]), ("held_out.jsonl", sums[rows:])):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part))
     (folder / "reward.py").write_text(REWARD)
 
 
-def _write_tokenizer(folder: Path) -> None:
-    vocabulary = {letter: i for i, letter in enumerate(LETTERS)} | {"<eos>": EOS}
+def write_model(folder: Path, letters: str, max_positions: int) -> None:
+    """A random model whose tokens are letters and, last, an end of text."""
+    config = TransformerConfig(
+        family="qwen2",
+        vocabulary_size=len(letters) + 1,
+        hidden_size=16,
+        intermediate_size=24,
+        blocks=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=4,
+        max_positions=max_positions,
+        qkv_bias=True,
+        tied=True,
+        initializer_range=0.3,
+    )
+    write_random_pretrained(folder, config, seed=1)
+    vocabulary = {letter: i for i, letter in enumerate(letters)} | {"<eos>": len(letters)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=" "))
-    tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
+    tokenizer.pre_tokenizer = Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = Fuse()
     tokenizer.add_special_tokens(["<eos>"])
     tokenizer.save(str(folder / "tokenizer.json"))
