@@ -13,6 +13,7 @@ import msgspec
 
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import (
+    Accepted,
     Adopted,
     Checkpointed,
     Closed,
@@ -122,10 +123,19 @@ def supports_cut(lines: Sequence[Line], step: int) -> bool:
     return step in opened & closed & named and next_step == step + 1
 
 
-def attempts_without_progress(run: RunDirectory) -> int:
-    """How many of the newest attempts, one after another, finished nothing: no call, no step, no checkpoint."""
+def accepted_inputs(history: History) -> dict[str, str]:
+    """Name → fingerprint of the inputs that the user let change."""
+    events = [line.event for line in history.lines]
+    return {event.name: event.fingerprint for event in events if isinstance(event, Accepted)}
+
+
+def attempts_without_progress(run: RunDirectory, submission: str) -> int:
+    """How many of the newest attempts, one after another, are of this submission and finished no call and no step."""
     fruitless = 0
     for number in reversed(run.numbers()):
+        claim = run.read_claim(number)
+        if claim is None or claim.submission != submission:
+            break
         if any(isinstance(event, Done | Trained | Closed | Checkpointed) for _, event in parse(_journal(run, number))):
             break
         fruitless += 1

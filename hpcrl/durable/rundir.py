@@ -318,6 +318,17 @@ class RunDirectory:
         record = Submission(nonce, dict(jobs), time.time())
         self.files.publish(self.submission / f"{nonce}.json", _document(record), "submission")
 
+    def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
+        """The user lets these inputs be what they are now, from this submission on."""
+        self.files.publish(self.submission / f"{nonce}.accepted", msgspec.json.encode(fingerprints), "accepted")
+
+    def accepted_by(self, nonce: str) -> dict[str, str]:
+        """Name → fingerprint of the inputs that were accepted with a submission."""
+        path = self.submission / f"{nonce}.accepted"
+        if path.name not in self.files.listing(self.submission):
+            return {}
+        return msgspec.json.decode(self.files.read(path), type=dict[str, str])
+
     def submissions(self) -> list[Submission]:
         """All submissions, oldest first."""
         paths = [self.submission / name for name in self.files.listing(self.submission) if _is_document(name)]

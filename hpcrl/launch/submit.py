@@ -8,12 +8,15 @@ import secrets
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
+from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
+from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode
@@ -31,6 +34,7 @@ DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 def submit(experiment: Experiment, run_dir: Path | None, detach: bool) -> int:
     """Make a run directory and start its jobs; wait for the end unless detached. Returns the exit code."""
+    open_datasets(experiment)  # a bad row is an error before anything is made
     inputs = fingerprints(experiment)
     key = RunKey.generate()
     run = RunDirectory.create(
@@ -40,7 +44,7 @@ def submit(experiment: Experiment, run_dir: Path | None, detach: bool) -> int:
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
     )
-    return _start(run, experiment, detach)
+    return _start(run, experiment, detach, {})
 
 
 def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) -> int:
@@ -52,11 +56,13 @@ def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) ->
     if verdict is not None and verdict.state == "done":
         print(f"{run.root} is done: {verdict.reason}.")
         return int(ExitCode.DONE)
-    changed = set(changed_inputs(record.inputs, fingerprints(experiment))) - set(accept_changed)
-    if changed:
+    current = fingerprints(experiment)
+    changed = changed_inputs(record.inputs | accepted_inputs(read_history(run)), current)
+    refused = sorted(set(changed) - set(accept_changed))
+    if refused:
         raise DataError(
-            f"{', '.join(sorted(changed))} changed since {run.root} was submitted: resuming would give other numbers. "
-            f"Put it back, or accept it with --accept-changed {' '.join(sorted(changed))}."
+            f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers. "
+            f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
     for old in run.submissions():
         if "master" in living_jobs(run, old):
@@ -64,7 +70,7 @@ def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) ->
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
             )
         end_leftovers(run, old)
-    return _start(run, experiment, detach)
+    return _start(run, experiment, detach, {name: current[name] for name in changed if name in current})
 
 
 def describe_recovery(run_dir: Path) -> str:
@@ -95,8 +101,10 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
     return None if number is None else run.read_verdict(number)
 
 
-def _start(run: RunDirectory, experiment: Experiment, detach: bool) -> int:
+def _start(run: RunDirectory, experiment: Experiment, detach: bool, accepted: Mapping[str, str]) -> int:
     nonce = secrets.token_hex(8)
+    if accepted:
+        run.accept(nonce, accepted)
     run.record_submission(nonce, start_local(run, nonce))
     if detach:
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")

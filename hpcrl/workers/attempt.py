@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from hpcrl.durable.checkpoints import Manifest, write_manifest
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
+from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
@@ -24,7 +24,13 @@ from hpcrl.placement.plan import Plan
 class SupersededError(HpcrlError):
     """A newer attempt has adopted what this one wrote; nothing that this one does counts any more."""
 
-    exit_code = ExitCode.REQUEUE
+    exit_code = ExitCode.NEVER_REQUEUE
+
+
+def refuse_superseded(run: RunDirectory, number: int) -> None:
+    """Raise SupersededError when a newer attempt counts."""
+    if run.superseded(number):
+        raise SupersededError(f"attempt {number} of {run.root} is superseded by attempt {run.newest_attempt()}")
 
 
 def trained_by(plan: Plan) -> dict[str, str]:
@@ -38,6 +44,7 @@ def begin_attempt(run: RunDirectory, plan: Plan, submission: str, keep: int, com
     run.files.publish(run.plan(number), plan.to_json(), "plan")
     events = EventLog(run.events(number))
     recovery, journal = recover(run, number, trained_by(plan), keep)
+    journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
     return AttemptFiles(run, number, recovery, journal, events, tuple(trained_by(plan).values()), keep, compacts)
 
 
@@ -79,8 +86,7 @@ class AttemptFiles:
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
-        if self._run.superseded(self.number):
-            raise SupersededError(f"attempt {self.number} of {self._run.root} is superseded by a newer one")
+        refuse_superseded(self._run, self.number)
         self._journal.append(events)
         for event in events:
             if isinstance(event, Done):

@@ -47,17 +47,19 @@ class Gatekeeper:
         self._thread.start()
 
     def _answer(self) -> None:
-        while True:
-            try:
-                version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
-            except zmq.ContextTerminated:
-                self._socket.close(0)
-                return
-            welcome = mechanism == b"CURVE" and credentials == [self._allowed]
-            if not welcome:
-                self.refused += 1
-            status, text = (b"200", b"OK") if welcome else (b"400", b"not a member of this run")
-            self._socket.send_multipart([version, request, status, text, b"member", b""])
+        try:
+            while True:
+                self._answer_one()
+        except zmq.ContextTerminated:
+            self._socket.close(0)
+
+    def _answer_one(self) -> None:
+        version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
+        welcome = mechanism == b"CURVE" and credentials == [self._allowed]
+        if not welcome:
+            self.refused += 1
+        status, text = (b"200", b"OK") if welcome else (b"400", b"not a member of this run")
+        self._socket.send_multipart([version, request, status, text, b"member", b""])
 
 
 class Incoming:
@@ -141,8 +143,5 @@ class Link:
 
 def _waiting(socket: zmq.Socket) -> Iterator[list[bytes]]:
     """The multipart messages that are there now."""
-    while True:
-        try:
-            yield socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
+    while int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        yield socket.recv_multipart(zmq.NOBLOCK)

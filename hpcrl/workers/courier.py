@@ -4,7 +4,6 @@ Owns all sockets of the worker and the requests that wait for inputs. Knows neit
 what is acked goes into `work`, in the order of the acks.
 """
 
-import contextlib
 import os
 import queue
 import threading
@@ -90,9 +89,12 @@ class Courier:
         self._tokens = 0
         self._outbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._heard = 0.0
         self._poller = zmq.Poller()
-        for source in (self._wake, self._master.socket, self._hub.socket):
-            self._poller.register(source, zmq.POLLIN)
+        self._drains: dict[zmq.Socket | int, Callable[[], None]] = {}
+        self._watch(self._master.socket, self._drain_master)
+        self._watch(self._hub.socket, self._drain_hub)
+        self._watch(self._wake, self._drain_outbox)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
@@ -127,38 +129,41 @@ class Courier:
     # ── the thread ────────────────────────────────────────────────────────────────────────────────────────────────────
     def _run(self) -> None:
         next_beat = 0.0
-        heard = time.monotonic()
+        self._heard = time.monotonic()
         while not self._stopping:
             now = time.monotonic()
             if now >= next_beat:
                 self._master.send(Beat(self.doing))
                 next_beat = now + self._heartbeat_s
-            if now - heard > self._orphan_timeout_s:
+            if now - self._heard > self._orphan_timeout_s:
                 os._exit(ExitCode.REQUEUE)
-            self._poller.poll(max(1, int((next_beat - now) * 1000)))
-            if self._drain_sockets():
-                heard = time.monotonic()
-            self._drain_outbox()
+            for source, _event in self._poller.poll(max(1, int((next_beat - now) * 1000))):
+                self._drains[source]()
         self._master.close()
         self._hub.socket.close(0)
 
-    def _drain_sockets(self) -> bool:
-        """Handle all that came; whether the master said something."""
-        orders = self._master.receive()
-        for envelope, _raw in orders:
+    def _watch(self, source: zmq.Socket | int, drain: Callable[[], None]) -> None:
+        """Call `drain` whenever something has come from a source."""
+        self._drains[source] = drain
+        self._poller.register(source, zmq.POLLIN)
+
+    def _drain_master(self) -> None:
+        for envelope, _raw in self._master.receive():
+            self._heard = time.monotonic()
             self._from_master(envelope.body)
+
+    def _drain_hub(self) -> None:
         for identity, envelope, _raw in self._hub.receive():
             if isinstance(envelope.body, Fetch):
                 self._serve(identity, envelope.body)
-        for link in list(self._peers.values()):
-            for envelope, raw in link.receive():
-                if isinstance(envelope.body, Rows):
-                    self._fetched(envelope.body, raw)
-        return bool(orders)
+
+    def _drain_peer(self, link: Link) -> None:
+        for envelope, raw in link.receive():
+            if isinstance(envelope.body, Rows):
+                self._fetched(envelope.body, raw)
 
     def _drain_outbox(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        os.eventfd_read(self._wake)
         while not self._outbox.empty():
             self._outbox.get()()
 
@@ -238,7 +243,7 @@ class Courier:
     def _peer(self, rank: int) -> Link:
         if rank not in self._peers:
             link = Link(self._context, self._key, f"{self._name}>{rank}", self._addresses[rank])
-            self._poller.register(link.socket, zmq.POLLIN)
+            self._watch(link.socket, lambda: self._drain_peer(link))
             self._peers[rank] = link
         return self._peers[rank]
 

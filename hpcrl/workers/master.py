@@ -17,12 +17,12 @@ from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.rundir import RunDirectory, Verdict
-from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import Roster, announced, publish_roster
 from hpcrl.placement.plan import Plan, make_plan
-from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt
+from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
@@ -99,38 +99,44 @@ class Master:
         self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
+        self._attempt_number = -1
         self._last_loop = time.monotonic()
         self._next_beat = 0.0
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
         while True:
-            if attempts_without_progress(self._run) >= FRUITLESS_ATTEMPTS:
-                reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
-                return self._leave(None, Ending("failed", ExitCode.NEVER_REQUEUE, reason))
-            self._members.new_attempt()
-            control = self._experiment.control
-            attempt = begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
-            ending = self._guarded(attempt)
-            attempt.close()
+            ending = self._guarded(self._next_attempt)
             if ending.state != "lost":
-                return self._leave(attempt, ending)
+                return self._leave(ending)
 
-    def _guarded(self, attempt: AttemptFiles) -> Ending:
+    def _next_attempt(self) -> Ending:
+        if attempts_without_progress(self._run, self._submission) >= FRUITLESS_ATTEMPTS:
+            reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
+            return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
+        self._members.new_attempt()
+        control = self._experiment.control
+        attempt = begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
+        self._attempt_number = attempt.number
+        ending = self._guarded(lambda: self._attempt(attempt))
+        attempt.close()
+        return ending
+
+    def _guarded(self, work: Callable[[], Ending]) -> Ending:
         try:
-            return self._attempt(attempt)
-        except SupersededError as error:
-            return Ending("superseded", error.exit_code, str(error))
+            return work()
+        except (SupersededError, StoppedError) as error:
+            return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
         except HpcrlError as error:
             return Ending("failed", error.exit_code, str(error))
         except OSError as error:
             return Ending("failed", ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
 
-    def _leave(self, attempt: AttemptFiles | None, ending: Ending) -> ExitCode:
+    def _leave(self, ending: Ending) -> ExitCode:
         """Tell everybody, write the verdict, close the sockets."""
         for member in (*self._members.workers.values(), *self._members.agents.values()):
             self._hub.send(member.identity, Finish(int(ending.exit_code)))
-        number = self._run.newest_attempt() if attempt is None else attempt.number
+        number = self._run.newest_attempt_of(self._submission)
         failure = ending.failure
         verdict = Verdict(
             attempt=-1 if number is None else number,
@@ -142,7 +148,8 @@ class Master:
             traceback=None if failure is None else failure.traceback,
             time=time.time(),
         )
-        if number is not None:
+        print(f"{ending.state}: {ending.reason}", flush=True)
+        if number is not None and self._run.read_verdict(number) is None:
             self._run.publish_verdict(verdict)
         self._hub.socket.close(1000)
         self._context.term()
@@ -298,14 +305,14 @@ class Master:
             case Syn() | Reply() | Spilled() | ShardWritten() | Exported() if execution is not None:
                 if self._current(identity):
                     execution.hear(body)
-            case WorkerHello() if body.attempt == self._run.newest_attempt():
+            case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
             case WorkerReady() if self._current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():
                 self._members.agent(identity, body)
                 log.event("node", node=body.node, host=body.host, pid=body.pid)
-            case WorkerExited() if body.attempt == self._run.newest_attempt():
+            case WorkerExited() if body.attempt == self._attempt_number:
                 self._members.exited(body)
                 log.event("worker ended", rank=body.rank, how=body.how, log=body.log)
             case Failed() if self._current(identity):
@@ -323,6 +330,7 @@ class Master:
         if time.monotonic() < self._next_beat:
             return
         self._next_beat = time.monotonic() + self._cluster.heartbeat_s
+        refuse_superseded(self._run, self._attempt_number)
         for member in (*self._members.agents.values(), *self._members.workers.values()):
             self._hub.send(member.identity, Beat())
 

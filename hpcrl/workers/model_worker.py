@@ -187,7 +187,7 @@ class ModelWorker:
 
     def _export(self, save: Save, exporter: Callable[[Path], None] | None) -> None:
         path = None
-        if exporter is not None:
+        if exporter is not None and not self._run.superseded(self._seat.attempt):
             target = self._run.export(save.role, save.step)
             self._files.publish_folder(target, self._seat.attempt, exporter, "export")
             path = str(target.relative_to(self._run.root))

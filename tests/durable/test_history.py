@@ -10,6 +10,7 @@ from support.miniature import make_run
 from hpcrl.durable.history import (
     History,
     Line,
+    accepted_inputs,
     attempts_without_progress,
     believed_count,
     has_grown,
@@ -18,6 +19,7 @@ from hpcrl.durable.history import (
     supports_cut,
 )
 from hpcrl.durable.journal import (
+    Accepted,
     Adopted,
     Checkpointed,
     Closed,
@@ -191,15 +193,15 @@ def test_attempt_whose_beliefs_are_lost_twice_does_not_count(root: Path) -> None
 
 def test_progress_is_a_finished_call_step_or_checkpoint(root: Path) -> None:
     run = make_run(root / "run")
-    assert attempts_without_progress(run) == 0
+    assert attempts_without_progress(run, "s") == 0
     begin(run).append([opened(1), Stopped("x")])
     run.claim_attempt("s")
-    assert attempts_without_progress(run) == 2
+    assert attempts_without_progress(run, "s") == 2
     for progress in (done(1, "gen", 0), trained(1, "actor_train"), Closed(1, {}), checkpointed(1)):
         begin(run).append([progress])
-        assert attempts_without_progress(run) == 0
+        assert attempts_without_progress(run, "s") == 0
         begin(run)
-        assert attempts_without_progress(run) == 1
+        assert attempts_without_progress(run, "s") == 1
 
 
 def lines_of(written: Sequence[Event], damaged: set[int]) -> list[Line]:
@@ -262,3 +264,18 @@ def test_cut_is_supported_unless_damage_can_have_hit_what_it_needs(written: list
         if hit.isdisjoint(map(written.index, needed)) and all(i < next_opens for i in hit):
             assert supports_cut(lines, cut)
             assert believed_count(lines, cut) == len(lines)
+
+
+def test_a_new_submission_has_made_no_fruitless_attempt(root: Path) -> None:
+    run = make_run(root / "run")
+    begin(run).append([opened(1)])
+    run.claim_attempt("another")
+    assert attempts_without_progress(run, "another") == 1
+    assert attempts_without_progress(run, "third") == 0
+
+
+def test_accepted_inputs_are_those_of_the_latest_lines(root: Path) -> None:
+    run = make_run(root / "run")
+    begin(run).append([Accepted("data.train", "1")])
+    begin(run, read_history(run)).append([Accepted("data.train", "2"), Accepted("reward.function", "3")])
+    assert accepted_inputs(read_history(run)) == {"data.train": "2", "reward.function": "3"}

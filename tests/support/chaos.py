@@ -25,7 +25,7 @@ from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
 
-MOST_RESUMES = 6
+MOST_RESUMES = 8
 
 
 def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyExperiment:
@@ -33,7 +33,7 @@ def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyE
     fast = {"heartbeat_s": 0.1, "lost_after_s": 0.8, "orphan_timeout_s": 1.0, "replace_timeout_s": 0.2, "grace_s": 5.0}
     return ToyExperiment(
         control=ControlConfig(steps=steps, checkpoint=Frequency(steps=2), evaluate=Frequency(steps=3)),
-        cluster=ClusterConfig(device="cpu", start_timeout_s=2.5, **(fast | cluster)),
+        cluster=ClusterConfig(device="cpu", start_timeout_s=3.0, **(fast | cluster)),
         toy=ToyConfig(rows=20, batch_size=8, delay_s=delay_s),
         critic=PlacementConfig(mesh="1", layout="d1"),
         reward=PlacementConfig(mesh="0", layout="d1"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
 
-PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.durable.recovery"]
+PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 
 
 def no_fault(_point: str) -> None:

@@ -119,7 +119,7 @@ def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> N
         jobs.wait_for("master", 20)
         rivals = [begin(run, name) for name in ("left", "right")]
         codes = [rival.wait(30)["master"] for rival in rivals]
-        assert set(codes) <= {ExitCode.DONE, ExitCode.REQUEUE}, outputs(run)
+        assert set(codes) <= {ExitCode.DONE, ExitCode.NEVER_REQUEUE}, outputs(run)
         finish(run)
         assert remains(run) == undisturbed
         jobs.kill_all()
@@ -138,7 +138,7 @@ def test_a_master_that_slept_while_another_finished_changes_nothing(
     os.kill(old.pid("master"), signal.SIGCONT)
     codes = old.wait(20)
     assert 999 not in codes.values(), codes
-    assert codes["master"] == ExitCode.REQUEUE
+    assert codes["master"] == ExitCode.NEVER_REQUEUE
     assert before == remains(run) == undisturbed
     assert alive_of(run.root) == []
 
