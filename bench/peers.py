@@ -1,0 +1,50 @@
+"""The peers' environment: made once from peers.txt, with the torch and transformers of constraints.txt."""
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CONSTRAINTS = ROOT / "constraints.txt"
+REQUIREMENTS = Path(__file__).parent / "peers.txt"
+
+
+@dataclass(frozen=True)
+class Peers:
+    """An interpreter that imports the peers, or why there is none."""
+
+    python: Path | None
+    reason: str = ""
+
+
+def peers(folder: Path) -> Peers:
+    """Make the environment in `folder` unless it is there already for these very requirements."""
+    wanted = hashlib.blake2b(CONSTRAINTS.read_bytes() + REQUIREMENTS.read_bytes(), digest_size=8).hexdigest()
+    stamp, python = folder / "made-for", folder / "bin" / "python"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return Peers(python)
+    print(f"installing the peers of {REQUIREMENTS.name} into {folder} …", flush=True)
+    install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "-c",
+        str(CONSTRAINTS),
+        "torch",
+        "transformers",
+        "-r",
+        str(REQUIREMENTS),
+    ]
+    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return Peers(None, f"{' '.join(command)} failed: {_last_line(done.stderr)}")
+    stamp.write_text(wanted)
+    return Peers(python)
+
+
+def _last_line(text: str) -> str:
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")

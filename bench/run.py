@@ -1,0 +1,141 @@
+"""`make bench`: measure everything and write docs/performance.md.
+
+`python bench/run.py calls spills` measures these two again. What was measured is kept in runs/bench/figures, so that parts
+measured apart still make one page.
+"""
+
+import argparse
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+import against_trl
+import calls
+import demo
+import machine
+import scripts
+import spills
+from figures import Figure, Part, keep, kept, load, now
+from page import write_page
+from peers import Peers, peers
+
+ROOT = Path(__file__).parent.parent
+WORK = ROOT / "runs" / "bench"
+PAGE = ROOT / "docs" / "performance.md"
+Measure = Callable[[Path, Peers], list[Figure]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: how it is measured, in words and in code."""
+
+    title: str
+    how: str
+    measure: Measure
+    needs_peers: bool = False
+
+
+SECTIONS: Mapping[str, Section] = {
+    "machine": Section(
+        "The machine's limits", "What the figures below are to be read against.", lambda work, _: machine.limits(work)
+    ),
+    "models": Section(
+        "Generation, forward and backward",
+        "16 prompts of 48 tokens, 4 samples each; responses of 128 tokens, or of 8 … 256 spread evenly in the "
+        "logarithm. `generate` decodes a static batch; continuous batching is transformers' own, in the best of six "
+        "settings. Against padding, both sides train on the same texts.",
+        lambda _work, _peers: scripts.models() + scripts.training(),
+    ),
+    "sft": Section(
+        "SFT against TRL",
+        "TRL's SFTTrainer with `packing=True` (best fit decreasing), on the same 64 texts of 8 … 256 tokens, one "
+        "optimizer step for all of them; completion-only loss, AdamW, clipping. On a CPU TRL has no attention that "
+        "skips other texts (flash attention needs a GPU): transformers gives SDPA a block-diagonal mask of a whole "
+        "row, which is exact. The sides' losses are compared before they are timed. As it comes, TRL lays 8 packed "
+        "rows of 1,024 tokens one after another under one mask; tuned, each row is a micro-batch of its own, and the "
+        "fastest length of 256, 512 and 1,024 counts.",
+        against_trl.sft,
+        needs_peers=True,
+    ),
+    "ppo": Section(
+        "PPO against TRL",
+        "16 prompts × 4, 48 + 128 tokens, so that nothing is padded; actor, critic, reference and reward model of one "
+        "shape; generation, three inferences, 4 minibatches, one pass. hpcrl's side runs the roles of `algos.ppo` as "
+        "a worker does, with a frozen value head as the reward model. hpcrl clips gradients; TRL's PPO does not.",
+        against_trl.ppo,
+        needs_peers=True,
+    ),
+    "calls": Section(
+        "A call's round trip",
+        "Two processes, wall time; request → syn → ack → a no-op → reply through the Hub and the Courier that the "
+        "master and the workers have, encrypted and authenticated.",
+        calls.calls,
+    ),
+    "spills": Section(
+        "Spills",
+        "HDF5 file built, checksummed, written, fsynced, linked and its directory fsynced, against one write and one "
+        "fsync of the same bytes to a new file. Wall time, in turn on the same disk.",
+        lambda work, _: spills.spills(work),
+    ),
+    "rendezvous": Section(
+        "Rendezvous",
+        "128 simulated nodes in 4 processes on one filesystem.",
+        lambda _work, _peers: scripts.rendezvous(),
+    ),
+    "demo": Section("The demo", demo.HOW, lambda work, _: demo.learning(work)),
+    "durability": Section("Durability in the demo", demo.HOW_DURABLE, lambda work, _: demo.durability(work)),
+    "recovery": Section("Recovery in the demo", demo.HOW_RECOVERED, lambda work, _: demo.recovery(work)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)}; all by default")
+    names = parser.parse_args().sections or list(SECTIONS)
+    if unknown := set(names) - SECTIONS.keys():
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    WORK.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        print(f"{name} …", flush=True)
+        part = measured(name)
+        keep(WORK / "figures" / f"{name}.json", part)
+        for figure in part.figures:
+            value = "–" if figure.value is None else f"{figure.value:.3g} {figure.unit}"
+            print(f"  {figure.what}: {value} {figure.target and f'(target {figure.target}: {figure.verdict})'}")
+        parts = {other: kept(WORK / "figures" / f"{other}.json") for other in SECTIONS}
+        write_page(PAGE, machine.describe(), [part for part in parts.values() if part is not None])
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def measured(name: str) -> Part:
+    """A section's figures; where it fails, why."""
+    section = SECTIONS[name]
+    part = Part(section.title, section.how, [], now(), load())
+    work = WORK / name
+    work.mkdir(parents=True, exist_ok=True)
+    begun = time.perf_counter()
+    wants_peers = section.needs_peers or name == "calls"
+    found = peers(ROOT / "runs" / "bench-peers") if wants_peers else Peers(None)
+    if section.needs_peers and found.python is None:
+        figures = [Figure(section.title, None, "", "", found.reason)]
+    else:
+        figures = guarded(section.measure, work, found)
+    return replace(part, figures=figures, seconds=time.perf_counter() - begun)
+
+
+def guarded(measure: Measure, work: Path, found: Peers) -> list[Figure]:
+    """One section that fails does not take the others with it."""
+    try:
+        return measure(work, found)
+    except Exception as error:
+        traceback.print_exc()
+        return [Figure("this part failed", None, "", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A call's round trip through hpcrl's Hub and Courier, in two processes: request → syn → ack → no-op → reply."""
+
+import multiprocessing
+import statistics
+import time
+from multiprocessing.connection import Connection
+
+import zmq
+from serving import serve
+
+from hpcrl.data.samples import SequenceSample
+from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
+from hpcrl.workers.courier import Courier
+from hpcrl.workers.messages import Ack, Beat, Envelope, Finish, Reply, Request, Source, Syn, encode
+from hpcrl.workers.sample_store import SampleStore
+
+CALLS = 500
+IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))
+
+
+def work(address: str, key: RunKey, pipe: Connection) -> None:
+    """The worker: executes nothing, as soon as it may."""
+    courier = Courier(0, "worker-0", address, key, SampleStore(), no_rows, no_spill, 1.0, 60.0)
+    courier.start()
+    pipe.send("up")
+    while not isinstance(job := courier.work.get(), Finish):
+        courier.post(Reply(job[0].id, 0, None, {}, None, 0.0))
+    courier.stop()
+
+
+def no_rows(_name: str, _ids: object) -> SequenceSample:
+    raise AssertionError("the calls have no inputs")
+
+
+def no_spill(_source: Source) -> SequenceSample:
+    raise AssertionError("the calls have no inputs")
+
+
+class Master:
+    """One end of the calls. The worker is known when its first beat has come."""
+
+    def __init__(self) -> None:
+        key = RunKey.generate()
+        self._context = zmq.Context()
+        self._gatekeeper = Gatekeeper(self._context, key)
+        self._hub = Hub(self._context, key, "master")
+        self._poller = zmq.Poller()
+        self._poller.register(self._hub.socket, zmq.POLLIN)
+        ours, theirs = multiprocessing.Pipe()
+        multiprocessing.Process(target=work, args=(self._hub.address, key, theirs), daemon=True).start()
+        ours.recv()
+        self._requests = 0
+        self._poller.poll(10_000)
+        self._worker = self._hub.receive()[0][0]
+
+    def round(self) -> dict[str, object]:
+        return {"us": statistics.median(self._call() for _ in range(CALLS)) * 1e6}
+
+    def sizes(self) -> list[int]:
+        """Bytes of the four messages."""
+        messages = [request(1), Syn(1, 0), Ack(1), Reply(1, 0, None, {}, None, 0.0)]
+        return [len(encode(Envelope("master", 1, message))) for message in messages]
+
+    def _call(self) -> float:
+        self._requests += 1
+        started = time.perf_counter()
+        self._hub.send(self._worker, request(self._requests))
+        while True:
+            self._poller.poll(1000)
+            for identity, envelope, _raw in self._hub.receive():
+                if isinstance(envelope.body, Syn):
+                    self._hub.send(identity, Ack(self._requests))
+                elif isinstance(envelope.body, Reply):
+                    return time.perf_counter() - started
+                else:
+                    assert isinstance(envelope.body, Beat), envelope.body
+
+
+def request(number: int) -> Request:
+    return Request(number, step=1, call="actor_gen", part=0, ids=IDS, sources=(), minibatches=(), record=None)
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    master = Master()
+    serve(master.round, bytes=sum(master.sizes()) // 4)

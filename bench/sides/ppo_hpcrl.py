@@ -1,0 +1,66 @@
+"""hpcrl's PPO roles and a frozen reward model, a step a round, as a worker runs them. Argument: the model's folder.
+
+The project's reward role has no model yet: a frozen value head's last number stands in for one, as TRL has it.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from roles import build, builder, rows_of, settle
+from serving import serve
+from shapes import RESPONSE_TOKENS, prompts
+
+from hpcrl.algos.ppo import ROLES, responses
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import PPOExperiment
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.ppo import PPOConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.samples import SequenceSample
+from hpcrl.placement.plan import make_plan
+from hpcrl.workers.roles import Work
+
+MINIBATCHES = 4
+
+settle()
+folder = sys.argv[1]
+rate = OptimizerConfig(lr=1e-5)
+experiment = PPOExperiment(
+    data=DataConfig(train="prompts.jsonl", tokenizer=folder, batch_size=len(prompts())),
+    actor=TrainedModelConfig(path=folder, optimizer=rate),
+    critic=CriticConfig(path=folder, optimizer=rate),
+    reference=ModelConfig(path=folder),
+    reward=RewardConfig(function="exact"),
+    generation=GenerationConfig(max_new_tokens=RESPONSE_TOKENS),
+    ppo=PPOConfig(minibatches=MINIBATCHES, missing_eos_penalty=0.0),
+    control=ControlConfig(steps=1000),
+)
+tokenizer = Path(folder, "tokenizer.json")
+roles = {name: build(ROLES, name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
+reward_model = builder("reward", experiment, tokenizer).frozen(experiment.reference, head="value")
+plan = make_plan(experiment)
+
+
+def step() -> dict[str, object]:
+    batch = rows_of(prompts=prompts())
+    minibatches = tuple(batch.ids[start::MINIBATCHES] for start in range(MINIBATCHES))
+    for call in plan.calls:
+        if call.source == "eval":
+            continue
+        work = Work(1, call.name, 0, batch, minibatches if call.kind == "train_step" else ())
+        made = score(batch) if call.role == "reward" else roles[call.role].calls[call.kind](work, call).sample
+        if made is not None:
+            batch = batch.merge(made)
+    return {"tokens": int(batch.data["responses"].size)}
+
+
+def score(batch: SequenceSample) -> SequenceSample:
+    per_token = reward_model.forward(responses(batch))
+    ends = np.cumsum([len(row) for row in batch.rows("responses")]) - 1
+    return SequenceSample.from_rows(batch.ids, {"rewards": [np.array([per_token[end]], np.float32) for end in ends]})
+
+
+serve(step)

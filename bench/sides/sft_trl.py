@@ -1,0 +1,71 @@
+"""TRL's SFTTrainer, a step a round. Arguments: the model's folder, tokens of a packed row, packed rows a micro-batch.
+
+Packing with the strategy `bfd` resets positions at each text; transformers makes a block-diagonal mask of them for
+SDPA, so no text attends to another: losses equal hpcrl's. TRL lays the rows of a micro-batch one after another, under
+one mask as large as all of them. 0 tokens: no packing, all texts padded to the longest.
+"""
+
+import math
+import sys
+
+import torch
+from datasets import Dataset
+from serving import Clock
+from shapes import texts
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from trl import SFTConfig, SFTTrainer, pack_dataset
+
+torch.set_num_threads(1)
+folder, longest, rows_at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+rows = [{"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer} for prompt, answer in texts()]
+packed_rows = len(pack_dataset(Dataset.from_list(rows), longest)) if longest else len(rows)
+micro_batches = math.ceil(packed_rows / rows_at_once)
+
+
+class Metronome(TrainerCallback):
+    """Between two steps it reports the one before and waits for the next round."""
+
+    def __init__(self) -> None:
+        self._clock = Clock()
+        self._facts: dict[str, object] = {"micro_batches": micro_batches}
+        self._steps = 0
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        if self._steps and not self._clock.wait(**self._facts):
+            sys.exit(0)
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        if self._steps:
+            self._facts = self._clock.lap()
+        self._steps += 1
+
+    def on_log(self, *_: object, logs: dict[str, float], **__: object) -> None:
+        self._facts.setdefault("loss", logs.get("loss"))
+
+
+config = SFTConfig(
+    output_dir=f"{folder}/../trl",
+    packing=longest > 0,
+    packing_strategy="bfd",
+    max_length=longest or None,
+    per_device_train_batch_size=rows_at_once,
+    gradient_accumulation_steps=micro_batches,
+    max_steps=10**6,
+    learning_rate=1e-4,
+    lr_scheduler_type="constant",
+    gradient_checkpointing=False,
+    bf16=False,
+    use_cpu=True,
+    logging_steps=1,
+    report_to=[],
+    save_strategy="no",
+    disable_tqdm=True,
+    dataloader_pin_memory=False,
+)
+SFTTrainer(
+    model=AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa"),
+    args=config,
+    train_dataset=Dataset.from_list(rows),
+    processing_class=PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", pad_token="t0", eos_token="t0"),
+    callbacks=[Metronome()],
+).train()
