@@ -6,6 +6,7 @@ background thread, the janitor; what it has done is journalled from `tidy`, by t
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -87,7 +88,9 @@ class AttemptFiles:
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
         refuse_superseded(self._run, self.number)
+        begun = time.monotonic()
         self._journal.append(events)
+        self.events.event("journalled", lines=len(events), seconds=time.monotonic() - begun)
         for event in events:
             if isinstance(event, Done):
                 parts = self._spills.setdefault(event.step, {})
