@@ -1,10 +1,9 @@
 """Start the jobs of a run on this machine, through submitit's local executor, in a session of their own.
 
 Run as `python -m hpcrl.launch.local RUN SUBMISSION`: the jobs must outlive the terminal that submitted them and must
-not see its Ctrl-C, and submitit starts them as children of whoever calls it. Prints the process ids as JSON.
+not see its Ctrl-C, and submitit starts them as children of whoever calls it. Records the process ids in the run.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -14,30 +13,38 @@ import submitit
 
 from hpcrl.config.experiment import from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.errors import InternalError
 from hpcrl.launch.entry import main as entry
 from hpcrl.launch.processes import kill_group
 
 A_YEAR_MIN = 60 * 24 * 365
 
 
-def start_local(run: RunDirectory, submission: str) -> dict[str, int]:
-    """Start all jobs of a submission; returns name → process id of its submitit controller."""
-    command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), submission]
-    done = subprocess.run(command, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def start_local(run: RunDirectory, nonce: str) -> Submission:
+    """Start all jobs of a submission and write down what was started."""
+    command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
+    # The jobs inherit these streams: a pipe would keep this process waiting for their end.
+    streams = subprocess.DEVNULL
+    done = subprocess.run(command, start_new_session=True, stdin=streams, stdout=streams, stderr=streams, check=False)
+    started = [submission for submission in run.submissions() if submission.nonce == nonce]
+    if not started:
+        raise InternalError(
+            f"the jobs of {run.root} could not be started (exit code {done.returncode}); see {' '.join(command)}"
+        )
+    return started[0]
 
 
-def submit_jobs(run: RunDirectory, submission: str) -> dict[str, int]:
-    """In the session of the jobs, whose process group they share: `group` is among what is returned."""
+def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
+    """Name → process id of its submitit controller, and `group`: the process group that all of them share."""
     experiment = from_dict(run.read_run().experiment)
     cluster = experiment.cluster
-    executor = submitit.AutoExecutor(folder=run.submitit_folder(submission), cluster="local")
+    executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")
     jobs = {"group": os.getpgrp()}
     for name in ("master", *(f"agent-{node}" for node in range(cluster.nodes))):
         process, _, node = name.partition("-")
         gpus = cluster.workers_per_node if process == "agent" and Path("/dev/nvidia0").exists() else 0
         executor.update_parameters(timeout_min=A_YEAR_MIN, name=f"hpcrl-{name}", gpus_per_node=gpus)
-        job = executor.submit(entry, process, str(run.root), submission, int(node or 0), cluster.threads_per_worker)
+        job = executor.submit(entry, process, str(run.root), nonce, int(node or 0), cluster.threads_per_worker)
         jobs[name] = int(job.job_id)
     return jobs
 
@@ -67,4 +74,5 @@ def _command_line(pid: int) -> bytes:
 
 if __name__ == "__main__":
     os.umask(0o077)
-    print(json.dumps(submit_jobs(RunDirectory(Path(sys.argv[1])), sys.argv[2])), flush=True)
+    ours = RunDirectory(Path(sys.argv[1]))
+    ours.record_submission(sys.argv[2], submit_jobs(ours, sys.argv[2]))

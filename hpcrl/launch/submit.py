@@ -105,11 +105,10 @@ def _start(run: RunDirectory, experiment: Experiment, detach: bool, accepted: Ma
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
-    run.record_submission(nonce, start_local(run, nonce))
+    submission = start_local(run, nonce)
     if detach:
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
         return int(ExitCode.DONE)
-    submission = next(found for found in run.submissions() if found.nonce == nonce)
     _watch(run, experiment, submission)
     return _conclude(run, submission)
 

@@ -127,10 +127,12 @@ class Master:
             return work()
         except (SupersededError, StoppedError) as error:
             return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
-        except HpcrlError as error:
-            return Ending("failed", error.exit_code, str(error))
-        except OSError as error:
-            return Ending("failed", ExitCode.INTERNAL, f"{type(error).__name__}: {error}")
+        except (HpcrlError, OSError) as error:
+            # A newer attempt removes what is older: this one's errors are then only its way of noticing.
+            if self._attempt_number >= 0 and self._run.superseded(self._attempt_number):
+                return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
+            code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
+            return Ending("failed", code, f"{type(error).__name__}: {error}")
 
     def _leave(self, ending: Ending) -> ExitCode:
         """Tell everybody, write the verdict, close the sockets."""
@@ -177,7 +179,7 @@ class Master:
         """Wait until every node has an agent that is connected to this master."""
         store = FilesystemStore(self._run.rendezvous(attempt.number))
         first = not self._assembled
-        patience_s = self._cluster.start_timeout_s if first else self._cluster.replace_timeout_s
+        patience_s = self._cluster.start_timeout_s if first else self._replace_timeout_s
         deadline = time.monotonic() + patience_s
         rostered = False
         while missing := self._members.missing_nodes(self._cluster.nodes):
@@ -200,6 +202,11 @@ class Master:
             self._loop(attempt.events, None)
         self._assembled = True
         return None
+
+    @property
+    def _replace_timeout_s(self) -> float:
+        """On one machine nobody starts another agent in the place of a lost one."""
+        return 0.0 if self._cluster.type == "local" else self._cluster.replace_timeout_s
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""

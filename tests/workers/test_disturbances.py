@@ -138,7 +138,7 @@ def test_a_master_that_slept_while_another_finished_changes_nothing(
     os.kill(old.pid("master"), signal.SIGCONT)
     codes = old.wait(20)
     assert 999 not in codes.values(), codes
-    assert codes["master"] == ExitCode.NEVER_REQUEUE
+    assert codes["master"] == ExitCode.NEVER_REQUEUE, outputs(run)
     assert before == remains(run) == undisturbed
     assert alive_of(run.root) == []
 

@@ -1,0 +1,157 @@
+"""A run from the command line to its end, through submitit: interrupted, killed, stopped, refused and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.chaos import remains, rows_of, wait_until
+from support.cluster import alive_of
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.launch.local import living_jobs
+
+STEPS = 6
+TOY = f"""
+algorithm: toy
+control: {{steps: {STEPS}, checkpoint: {{steps: 2}}, evaluate: {{steps: 3}}}}
+cluster: {{device: cpu, heartbeat_s: 0.2, lost_after_s: 3, orphan_timeout_s: 3}}
+"""
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "hpcrl.cli.main", *words]
+
+
+def hpcrl(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    (tmp_path / "toy.yaml").write_text(TOY)
+    return str(tmp_path / "toy.yaml")
+
+
+def submitted(config: str, root: Path, *words: str, delay_s: float = 0.05) -> RunDirectory:
+    """A detached run that has begun."""
+    slow = ("--toy.delay_s", str(delay_s))
+    done = hpcrl("submit", config, "--run-dir", str(root), "--detach", *slow, *words)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    run = RunDirectory.open(root)
+    wait_until(lambda: closed_steps(run) >= 2, 60, "the second step")
+    return run
+
+
+def closed_steps(run: RunDirectory) -> int:
+    events = [row for attempt in run.numbers() for row in rows_of(run.events(attempt))]
+    return sum(row["event"] == "closed" for row in events)
+
+
+def gone(run: RunDirectory) -> Callable[[], bool]:
+    return lambda: not any(living_jobs(run, submission) for submission in run.submissions())
+
+
+def resumed_to_the_end(run: RunDirectory) -> None:
+    done = hpcrl("resume", str(run.root))
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    assert wait_until(gone(run), 10, "the end of all jobs")
+    assert alive_of(run.root) == []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("plain")
+    (folder / "toy.yaml").write_text(TOY)
+    done = hpcrl("submit", str(folder / "toy.yaml"), "--run-dir", str(folder / "run"), "--toy.delay_s", "0.05")
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    return remains(RunDirectory.open(folder / "run"))
+
+
+def test_a_detached_run_goes_on_without_its_terminal(tmp_path: Path, config: str, undisturbed) -> None:
+    run = submitted(config, tmp_path / "run")
+    status = json.loads(hpcrl("status", str(run.root), "--json").stdout)
+    assert status["state"] == "running" and len(status["workers"]) == 2
+    assert wait_until(gone(run), 60, "the end")
+    assert remains(run) == undisturbed
+
+
+@pytest.mark.parametrize("victim", ["master", "agent-0"])
+def test_a_job_killed_from_outside_ends_the_run_and_resume_ends_it_with_the_same_bits(
+    tmp_path: Path, config: str, undisturbed, victim: str
+) -> None:
+    run = submitted(config, tmp_path / "run")
+    os.kill(process_of(run, victim), signal.SIGKILL)
+    started = time.monotonic()
+    dry = hpcrl("resume", str(run.root), "--dry-run")
+    assert dry.returncode == ExitCode.DONE and "step" in dry.stdout
+    resume = hpcrl("resume", str(run.root))
+    while resume.returncode == ExitCode.CONFIGURATION and time.monotonic() - started < 20:
+        assert "is running" in resume.stderr  # the master has not yet noticed that it lost its only node
+        time.sleep(0.3)
+        resume = hpcrl("resume", str(run.root))
+    assert resume.returncode == ExitCode.DONE, resume.stdout + resume.stderr
+    assert remains(run) == undisturbed
+    wait_until(gone(run), 10, "the end of all jobs")
+    assert alive_of(run.root) == []
+
+
+def process_of(run: RunDirectory, job: str) -> int:
+    """The process below submitit's that runs hpcrl."""
+    controller = int(run.submissions()[-1].jobs[job])
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(controller)], capture_output=True, text=True).stdout
+    return int(children.split()[0])
+
+
+@pytest.mark.parametrize(("interrupts", "order"), [(1, "drain"), (2, "stop")])
+def test_ctrl_c_once_drains_and_twice_stops_and_says_how_to_go_on(
+    tmp_path: Path, config: str, undisturbed, interrupts: int, order: str
+) -> None:
+    root = tmp_path / "run"
+    words = command("submit", config, "--run-dir", str(root), "--toy.delay_s", "0.2" if interrupts == 2 else "0.05")
+    shown = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = RunDirectory(root)
+    wait_until(lambda: root.exists() and run.numbers() and closed_steps(run) >= 1, 60, "the first step")
+    for number in range(interrupts):
+        os.killpg(shown.pid, signal.SIGINT)
+        wait_until(lambda n=number: len(list(run.control.glob("*.json"))) > n, 10, "the order")
+    out, err = shown.communicate(timeout=60)
+    assert shown.returncode == ExitCode.NEVER_REQUEUE, out + err
+    assert f"hpcrl resume {root}" in err and "Ctrl-C again" in out
+    orders = [json.loads(path.read_text())["command"] for path in run.control.glob("*.json")]
+    assert order in orders
+    wait_until(gone(run), 20, "the end of all jobs")
+    resumed_to_the_end(run)
+    assert remains(run) == undisturbed
+
+
+def test_stop_drains_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
+    run = submitted(config, tmp_path / "run")
+    stopped = hpcrl("stop", str(run.root))
+    assert stopped.returncode == ExitCode.DONE and f"hpcrl resume {run.root}" in stopped.stdout
+    assert gone(run)()
+    resumed_to_the_end(run)
+    assert remains(run) == undisturbed
+
+
+def test_a_running_run_is_not_resumed_a_second_time(tmp_path: Path, config: str) -> None:
+    run = submitted(config, tmp_path / "run", delay_s=0.2)
+    refused = hpcrl("resume", str(run.root))
+    assert refused.returncode == ExitCode.CONFIGURATION and "is running" in refused.stderr
+    assert run.numbers() == [0]
+    hpcrl("stop", str(run.root), "--now")
+    wait_until(gone(run), 20, "the end of all jobs")
+
+
+def test_nothing_is_made_for_a_configuration_with_problems(tmp_path: Path, config: str) -> None:
+    words = ("--cluster.nodse", "2", "--toy.width", "-1")
+    refused = hpcrl("submit", config, "--run-dir", str(tmp_path / "run"), *words)
+    assert refused.returncode == ExitCode.CONFIGURATION
+    assert "nodse" in refused.stderr and "toy.width" in refused.stderr
+    assert not (tmp_path / "run").exists()
