@@ -46,6 +46,7 @@ class InFlight:
     sent: float
     synced: set[int] = field(default_factory=set)
     replies: dict[int, Reply] = field(default_factory=dict)
+    spilled: Spilled | None = None
 
 
 @dataclass
@@ -274,6 +275,8 @@ class Execution:
         )
         if call.kind == "train_step":
             self._save_after(unit.step, call.role)
+        if flight.spilled is not None:
+            self._spilled(flight.spilled)
 
     def _check_records(self, flight: InFlight) -> None:
         """All ranks must have the same parameters, and a replay the same as the first time."""
@@ -308,6 +311,9 @@ class Execution:
             self._send(rank, Save(step, role, checkpoint, export))
 
     def _spilled(self, spilled: Spilled) -> None:
+        if spilled.request in self._in_flight:
+            self._in_flight[spilled.request].spilled = spilled  # another rank of the part has yet to reply
+            return
         unit = self._unspilled.pop(spilled.request)
         self._results[unit].spill = spilled.spill
         self._readiness.spilled(unit)
