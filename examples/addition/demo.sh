@@ -21,12 +21,12 @@ model=$(ls -d "$work"/sft/export/actor/step-* | tail -n 1)
 hpcrl submit examples/addition/ppo.yaml --cluster local --run-dir "$work/ppo" "${data[@]}" \
     --actor.path "$model" --critic.path "$model" --reference.path "$model"
 
+say "The curves"
 hpcrl inspect "$work/ppo" --plot
 cat <<END
 
-Try next:
-  kill any process of a run while it goes on (kill -9 the master, a worker, all), then: hpcrl resume RUN
-  hpcrl logs $work/ppo          what every process did, by time
-  hpcrl plan examples/addition/ppo.yaml ${data[*]} --actor.path $model --critic.path $model --reference.path $model
+And now
+  kill -9 anything while the demo runs (a worker, the master, all of it), then: hpcrl resume RUN
   SEED=2 make demo
+  hpcrl submit examples/addition/ppo.yaml --help
 END

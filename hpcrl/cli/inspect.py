@@ -1,4 +1,4 @@
-"""`hpcrl inspect RUN`: what a run has reached and what it cost; with --plot, its curves."""
+"""`hpcrl inspect RUN`: what a run has reached and what it cost, in numbers or, with --plot, in curves."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +13,14 @@ from hpcrl.inspect.summary import print_summary
 def run(words: Sequence[str]) -> int:
     parser = command_parser("inspect", "Sum up a run, from its directory alone: metrics, time by call, first failure.")
     parser.add_argument("run", type=str, help="the run's directory")
-    parser.add_argument("--plot", action="store_true", help="draw the curves into curves.png and curves.svg there")
+    parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
     run_dir = RunDirectory.open(Path(given.run))
-    print_summary(run_dir)
-    for path in plot(run_dir) if given.plot else ():
-        print(path)
+    if given.plot:
+        print("\n".join(map(str, plot(run_dir))))
+    else:
+        print_summary(run_dir)
     return int(ExitCode.DONE)

@@ -75,7 +75,9 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
     lines = -(-len(panels) // COLUMNS)
     columns = min(COLUMNS, len(panels))
     figure = Figure(figsize=(columns * PANEL_INCHES[0], lines * PANEL_INCHES[1] + 0.5), layout="constrained")
-    figure.suptitle(run.root.name, fontsize=11, x=0.01, ha="left", color="#37352f")
+    name = run.read_run().experiment["name"]
+    title = run.root.name if run.root.name.startswith(name) else f"{name} · {run.root.name}"
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left", color="#37352f")
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(lines, columns, number + 1)
         _draw(axes, panel, rows, reader.restarts())

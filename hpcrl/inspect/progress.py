@@ -20,6 +20,7 @@ from hpcrl.inspect.view import RunView, duration, quantity
 
 LINE_EVERY_S = 5.0
 WORKERS_SHOWN = 16
+FIGURES_IN_A_LINE = 4
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40
 
@@ -96,7 +97,7 @@ class Progress:
 
     def _figures(self) -> list[str]:
         rows = self._view.rows
-        return [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
+        return [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)[:FIGURES_IN_A_LINE]]
 
     def _pace(self) -> list[str]:
         activity = self._view.newest

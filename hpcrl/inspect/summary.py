@@ -99,10 +99,12 @@ def _speed(view: RunView) -> str:
 
 def _next(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
     root = run.root
-    hints = [f"hpcrl inspect {root} --plot", f"hpcrl logs {root}"]
+    hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
     if verdict is None or verdict.state != "done":
-        hints.insert(0, f"hpcrl resume {root}")
-    return Text("\n".join(["what to try next", *(f"  {hint}" for hint in hints)]), style="dim")
+        hints = {f"hpcrl resume {root}": "go on from the last finished call"} | hints
+    width = max(map(len, hints)) + 2
+    lines = [f"  {command:<{width}}{what}" for command, what in hints.items()]
+    return Text("\n".join(["what to try next", *lines]), style="dim")
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -37,7 +37,7 @@ def test_a_run_that_failed_says_what_failed_first_and_how_to_go_on(tmp_path: Pat
     made.verdict("failed", 66, "worker-1 raised")
     text = text_of(made.run)
     assert "worker-1 in step 1 rew_inf, part 0: boom" in text
-    assert f"hpcrl resume {made.run.root}\n" in text
+    assert f"hpcrl resume {made.run.root} " in text
 
 
 def test_a_run_without_anything_is_summed_up_too(tmp_path: Path) -> None:
