@@ -48,6 +48,7 @@ class Activity:
 
     attempt: int = 0
     phase: str = "starting"
+    recovered: str = ""
     began: float | None = None
     last: float | None = None
     ready: float | None = None
@@ -67,8 +68,8 @@ class Activity:
         self.began = when if self.began is None else self.began
         self.last = when
         match row:
-            case {"event": "attempt", "number": attempt}:
-                self.attempt = attempt
+            case {"event": "attempt", "number": attempt, "recovered": recovered}:
+                self.attempt, self.recovered = attempt, recovered
             case {"event": "node", "node": node, "host": host}:
                 self.nodes[node] = host
             case {"event": "ready", "workers": workers}:

@@ -41,6 +41,7 @@ class MetricsReader:
         self._run = run
         self._tails: dict[int, Tail] = {}
         self._rows: dict[int, tuple[int, Row]] = {}
+        self._closed_by: dict[int, int] = {}
 
     def rows(self) -> list[Row]:
         """All rows that are there now, in order of steps."""
@@ -48,14 +49,17 @@ class MetricsReader:
             tail = self._tails.setdefault(attempt, Tail(self._run.metrics(attempt)))
             for row in tail.rows():
                 step = row.get("step")
-                if isinstance(step, int) and attempt >= self._rows.get(step, (0, {}))[0]:
+                if not isinstance(step, int):
+                    continue
+                self._closed_by[step] = min(attempt, self._closed_by.get(step, attempt))
+                if attempt >= self._rows.get(step, (0, {}))[0]:
                     self._rows[step] = (attempt, row)
         return [row for _, (_, row) in sorted(self._rows.items())]
 
     def restarts(self) -> list[int]:
-        """The first steps of those attempts that went on where another had ended."""
+        """The first steps of those attempts that went on where another had ended; rows that they repeat are not theirs."""
         firsts: dict[int, int] = {}
-        for step, (attempt, _) in sorted(self._rows.items(), reverse=True):
+        for step, attempt in sorted(self._closed_by.items(), reverse=True):
             firsts[attempt] = step
         return sorted(firsts.values())[1:]
 

@@ -41,7 +41,8 @@ class Progress:
         self._clock = clock
         self._began = clock()
         self._note = ""
-        self._announced: set[int] = set()
+        self._announced = set(self._view.activities)
+        self._last_news: list[str] = []
         self._last_line_at = 0.0
         self._last_line = ""
         self._live: Live | None = None
@@ -63,9 +64,10 @@ class Progress:
         """Show what has happened since the last call; cheap enough for five times a second."""
         self._view.update()
         if self._live is not None:
+            self._last_news = self._news() or self._last_news
             self._live.update(self._panel(), refresh=True)
             return
-        self._announce_attempts()
+        self._print_news()
         if self._clock() - self._last_line_at >= LINE_EVERY_S:
             self._print_line()
 
@@ -75,14 +77,24 @@ class Progress:
         if self._live is None:
             self._console.print(text)
 
+    def _news(self) -> list[str]:
+        """What is to be said of attempts that have begun since the last call."""
+        activities = self._view.activities
+        new = [number for number, it in sorted(activities.items()) if it.recovered and number not in self._announced]
+        self._announced.update(new)
+        news = []
+        for number in new:
+            before = activities.get(number - 1)
+            if before is not None:
+                news.append(f"attempt {number - 1} ended, {before.ending or 'killed'}")
+                news.append(f"attempt {number} {_in_short(activities[number].recovered)}")
+        return news
+
     # ── without a terminal ────────────────────────────────────────────────────────────────────────────────────────────
-    def _announce_attempts(self) -> None:
-        """Say why each attempt ended that another one goes on with."""
-        for attempt in sorted(self._view.activities)[:-1]:
-            if attempt not in self._announced:
-                self._announced.add(attempt)
-                ending = self._view.activities[attempt].ending or "killed"
-                self._console.print(f"{self._now()}  attempt {attempt} ended, {ending}", soft_wrap=True)
+    def _print_news(self) -> None:
+        """Say of each new attempt why the one before it ended, and where it goes on."""
+        for text in self._news():
+            self._console.print(f"{self._now()}  {text}", soft_wrap=True)
 
     def _print_line(self) -> None:
         """One line with the newest step, if there is anything new."""
@@ -105,7 +117,7 @@ class Progress:
         if pace is None:
             return []
         rate = f"{quantity(pace.tokens_per_s)} tokens/s" if pace.tokens_per_s else f"{pace.samples_per_s:.3g} samples/s"
-        if self._steps is None:
+        if self._steps is None or self._view.step >= self._steps:
             return [rate]
         return [rate, f"ETA {duration(max(0, self._steps - self._view.step) * pace.seconds_per_step)}"]
 
@@ -118,7 +130,9 @@ class Progress:
         parts: list[RenderableType] = [self._bar()]
         if self._view.rows:
             parts += [Text(), self._figure_table()]
-        parts += [Text(), _workers(activity)]
+        parts += [Text(), Text(activity.ending) if activity.ending else _workers(activity)]
+        if self._last_news:
+            parts += [Text(), Text("\n".join(self._last_news), style="yellow")]
         if self._note:
             parts += [Text(), Text(self._note, style="yellow")]
         title = Text.assemble(
@@ -182,6 +196,11 @@ def _workers(activity: Activity) -> RenderableType:
         style = "red" if doing.startswith("ended") else "dim" if doing == "idle" else "green"
         table.add_row(Text(f"worker-{rank}", style="dim"), Text(doing, style=style))
     return table
+
+
+def _in_short(recovered: str) -> str:
+    """A description of a recovery in one line: each of its lines up to the details."""
+    return "; ".join(line.partition(":")[0] for line in recovered.splitlines())
 
 
 def _phase(activity: Activity) -> str:

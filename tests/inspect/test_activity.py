@@ -1,7 +1,7 @@
 from hpcrl.inspect.activity import Activity, Pace, fold
 
 START = [
-    {"time": 10.0, "event": "attempt", "number": 3},
+    {"time": 10.0, "event": "attempt", "number": 3, "recovered": "nothing"},
     {"time": 11.0, "event": "node", "node": 0, "host": "n0", "pid": 7},
     {"time": 12.0, "event": "ready", "workers": 2},
 ]

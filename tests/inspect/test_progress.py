@@ -53,15 +53,30 @@ def test_nothing_new_prints_nothing(tmp_path: Path) -> None:
     assert len(shown(out).splitlines()) == 1
 
 
-def test_a_new_attempt_says_why_the_last_one_ended(tmp_path: Path) -> None:
+def test_a_new_attempt_says_why_the_last_one_ended_and_where_it_goes_on(tmp_path: Path) -> None:
     made, clock, out = MadeRun(tmp_path / "run"), Clock(), console(terminal=False)
     with Progress(made.run, ppo_experiment(), out, clock) as progress:
         made.begin()
+        progress.update()
         made.event("ending", state="lost", reason="worker-1: killed by SIGKILL")
         made.begin()
         progress.update()
         progress.update()
-    assert shown(out).count("attempt 0 ended, lost: worker-1: killed by SIGKILL") == 1
+    text = shown(out)
+    assert text.count("attempt 0 ended, lost: worker-1: killed by SIGKILL\n") == 1
+    assert text.count("attempt 1 starts from the checkpoint of step 10; replays 10 train steps\n") == 1
+
+
+def test_attempts_of_before_are_not_told_again(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run"), console(terminal=True)
+    for _ in range(3):
+        made.begin()
+    with Progress(made.run, ppo_experiment(), out, Clock()) as progress:
+        made.begin()
+        progress.update()
+    assert "attempt 0 ended" not in shown(out)
+    assert "attempt 1 ended" not in shown(out)
+    assert "attempt 2 ended, killed" in shown(out)
 
 
 def test_a_terminal_shows_steps_figures_courses_and_workers(tmp_path: Path) -> None:
