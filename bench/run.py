@@ -1,7 +1,7 @@
 """`make bench`: measure everything and write docs/performance.md.
 
-`python bench/run.py calls spills` measures these two again. What was measured is kept in runs/bench/figures, so that parts
-measured apart still make one page.
+`python bench/run.py calls spills` measures these two again. What was measured is kept in runs/bench/figures, so that
+parts measured apart still make one page.
 """
 
 import argparse
