@@ -22,7 +22,7 @@ class ClusterConfig:
     """How long the master waits for all workers to be ready."""
     heartbeat_s: float = 1.0
     """How often each process shows that it is alive."""
-    lost_after_s: float = 10.0
+    lost_after_s: float = 9.0
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
     orphan_timeout_s: float = 30.0
     """An agent that has heard nothing of its master for this long kills its workers and leaves."""

@@ -282,7 +282,8 @@ class Master:
             return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
         if raised:
             failure = min(raised, key=lambda failure: failure.time)
-            reason = f"worker-{failure.rank}, {failure.what}: {failure.error}"
+            log = self._run.files.name(self._run.worker_log(self._attempt_number, f"worker-{failure.rank}"))
+            reason = f"worker-{failure.rank}, {failure.what}: {failure.error} ({log})"
             return Ending("failed", ExitCode(failure.exit_code), reason, failure)
         failure = min(members.failures, key=lambda failure: failure.time)
         return Ending("lost", ExitCode.REQUEUE, f"worker-{failure.rank}, {failure.what}: {failure.error}")

@@ -22,6 +22,7 @@ from support.chaos import (
 from support.cluster import alive_of, no_fault
 from support.faults import Strike
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.workers.control import Order, give_order
@@ -176,7 +177,9 @@ def test_a_killed_worker_is_noticed_within_two_seconds_and_named(folder: Path) -
 
 
 def test_a_killed_agent_is_noticed_within_ten_seconds(folder: Path) -> None:
-    run = create_run(folder / "run", toy_experiment(heartbeat_s=1.0, lost_after_s=9.0, steps=500))
+    run = create_run(
+        folder / "run", toy_experiment(heartbeat_s=1.0, lost_after_s=ClusterConfig.lost_after_s, steps=500)
+    )
     strike = Strike(folder, "kill", "master", "journal.after", "KILL", "agent-0", nth=9)
     jobs = begin(run, "first", strike)
     assert jobs.wait_for("master", 20) == ExitCode.REQUEUE
@@ -194,6 +197,7 @@ def test_code_that_raises_ends_the_run_and_the_first_failure_is_named(folder: Pa
     assert verdict is not None
     assert verdict.state == "failed" and verdict.worker == "worker-1"
     assert verdict.call is not None and verdict.call.startswith("step ")
+    assert "logs/worker-1.jsonl" in verdict.reason
     assert verdict.traceback is not None and "divided by zero" in verdict.traceback
     assert alive_of(run.root) == []
 
