@@ -16,6 +16,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.lines import Row, Tail, parse
 
 FOLLOW_POLL_S = 0.3
+FILES_READ_PER_S = 200
+"""What a run with thousands of workers may cost the file server while somebody follows its logs."""
 MASTER = "master"
 
 
@@ -75,6 +77,10 @@ class Logs:
         self._find()
         return list(heapq.merge(*(source.read() for source in self._sources.values())))
 
+    @property
+    def files(self) -> int:
+        return len(self._sources)
+
     def _find(self) -> None:
         for attempt in self._run.numbers():
             events = self._run.events(attempt)
@@ -100,7 +106,7 @@ def follow(run: RunDirectory, ended: Callable[[], bool], process: str | None = N
         yield from logs.read()
         if last_round:
             return
-        time.sleep(FOLLOW_POLL_S)
+        time.sleep(max(FOLLOW_POLL_S, logs.files / FILES_READ_PER_S))
 
 
 def describe(row: Row) -> str:

@@ -1,6 +1,6 @@
 """The metrics of a run: one row per step, over all attempts; and which of them a person looks at first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hpcrl.durable.rundir import RunDirectory
@@ -42,26 +42,38 @@ class MetricsReader:
         self._tails: dict[int, Tail] = {}
         self._rows: dict[int, tuple[int, Row]] = {}
         self._closed_by: dict[int, int] = {}
+        self._in_order: list[Row] = []
 
     def rows(self) -> list[Row]:
         """All rows that are there now, in order of steps."""
-        for attempt in self._run.numbers():
-            tail = self._tails.setdefault(attempt, Tail(self._run.metrics(attempt)))
-            for row in tail.rows():
-                step = row.get("step")
-                if not isinstance(step, int):
-                    continue
-                self._closed_by[step] = min(attempt, self._closed_by.get(step, attempt))
-                if attempt >= self._rows.get(step, (0, {}))[0]:
-                    self._rows[step] = (attempt, row)
-        return [row for _, (_, row) in sorted(self._rows.items())]
+        return self.read(self._run.numbers())
+
+    def read(self, attempts: Iterable[int]) -> list[Row]:
+        """All rows that are known, once what was added to these attempts' files has been read."""
+        added = False
+        for attempt in attempts:
+            for row in self._tails.setdefault(attempt, Tail(self._run.metrics(attempt))).rows():
+                added |= self._take(attempt, row)
+        if added:
+            self._in_order = [row for _, (_, row) in sorted(self._rows.items())]
+        return self._in_order
 
     def restarts(self) -> list[int]:
-        """The first steps of those attempts that went on where another had ended; rows that they repeat are not theirs."""
+        """The first steps of those attempts that went on where another had ended, not those that they repeat."""
         firsts: dict[int, int] = {}
         for step, attempt in sorted(self._closed_by.items(), reverse=True):
             firsts[attempt] = step
         return sorted(firsts.values())[1:]
+
+    def _take(self, attempt: int, row: Row) -> bool:
+        step = row.get("step")
+        if not isinstance(step, int):
+            return False
+        self._closed_by[step] = min(attempt, self._closed_by.get(step, attempt))
+        if attempt < self._rows.get(step, (0, {}))[0]:
+            return False
+        self._rows[step] = (attempt, row)
+        return True
 
 
 def merged_metrics(run: RunDirectory) -> list[Row]:

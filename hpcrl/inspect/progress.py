@@ -18,6 +18,7 @@ from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.metrics import figures, last, series
 from hpcrl.inspect.view import RunView, duration, quantity
 
+DRAW_EVERY_S = 0.4
 LINE_EVERY_S = 5.0
 WORKERS_SHOWN = 16
 FIGURES_IN_A_LINE = 4
@@ -41,6 +42,7 @@ class Progress:
         self._clock = clock
         self._began = clock()
         self._note = ""
+        self._drawn_at = 0.0
         self._announced = set(self._view.activities)
         self._last_news: list[str] = []
         self._last_line_at = 0.0
@@ -54,6 +56,7 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._view.update()
         if self._live is not None:
             self._live.update(self._panel(), refresh=True)
             self._live.stop()
@@ -61,7 +64,10 @@ class Progress:
             self._print_line()
 
     def update(self) -> None:
-        """Show what has happened since the last call; cheap enough for five times a second."""
+        """Show what has happened since the last call. Call it as often as you like."""
+        if self._live is not None and self._clock() - self._drawn_at < DRAW_EVERY_S:
+            return
+        self._drawn_at = self._clock()
         self._view.update()
         if self._live is not None:
             self._last_news = self._news() or self._last_news

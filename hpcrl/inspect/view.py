@@ -23,13 +23,15 @@ class RunView:
         self.update()
 
     def update(self) -> None:
-        """Read what was added since the last time."""
-        for attempt in self.run.numbers():
+        """Read what was added since the last time. Attempts that a newer one has succeeded are read once."""
+        numbers = self.run.numbers()
+        growing = [number for number in numbers if number not in self.activities or number >= numbers[-1] - 1]
+        for attempt in growing:
             tail = self._tails.setdefault(attempt, Tail(self.run.events(attempt)))
             activity = self.activities.setdefault(attempt, Activity(attempt))
             for row in tail.rows():
                 activity.feed(row)
-        self.rows = self._metrics.rows()
+        self.rows = self._metrics.read(growing)
 
     @property
     def newest(self) -> Activity | None:
