@@ -3,13 +3,15 @@
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
 class EventLog:
     """Appends to one file that no other process writes. A line is one write, so threads and a kill tear none apart.
 
-    Knows nothing of what the events mean. Lines are not flushed to disk: what must survive is in the journal.
+    Knows nothing of what the events mean. Lines are not flushed to disk: what must survive is in the journal. A line
+    that finds no room is dropped: it must neither end the run nor hide the failure that it tells of.
     """
 
     def __init__(self, path: Path) -> None:
@@ -18,7 +20,8 @@ class EventLog:
     def event(self, name: str, /, **fields: object) -> None:
         """Write {"time": seconds since 1970, "event": name, …}; what JSON lacks is written as text."""
         line = {"time": round(time.time(), 6), "event": name} | fields
-        os.write(self._file, json.dumps(line, default=str, ensure_ascii=False).encode() + b"\n")
+        with suppress(OSError):
+            os.write(self._file, json.dumps(line, default=str, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
         os.close(self._file)

@@ -1,6 +1,8 @@
 """Life-cycle events as JSON lines."""
 
+import errno
 import json
+import os
 import stat
 import threading
 import time
@@ -36,6 +38,20 @@ def test_a_log_that_is_opened_again_goes_on(tmp_path):
 def test_only_the_owner_may_read_a_log(tmp_path):
     EventLog(tmp_path / "events.jsonl").close()
     assert stat.S_IMODE((tmp_path / "events.jsonl").stat().st_mode) == 0o600
+
+
+def test_a_line_that_finds_no_room_is_dropped(tmp_path, monkeypatch):
+    log = EventLog(tmp_path / "events.jsonl")
+
+    def full(_file: int, _line: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", full)
+        log.event("failed", error="no room for a spill")
+    log.event("next")
+    log.close()
+    assert [line["event"] for line in lines(tmp_path / "events.jsonl")] == ["next"]
 
 
 def test_threads_tear_no_line_apart(tmp_path):
