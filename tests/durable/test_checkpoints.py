@@ -1,5 +1,7 @@
 import math
 import struct
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,21 @@ def test_shard_is_a_safetensors_file_for_others_too(root: Path) -> None:
     ref = write_shard(Files(root), root, "actor", 0, ARRAYS, {})
     theirs = load_file(root / ref.name)
     assert all(np.array_equal(theirs[name], array) for name, array in ARRAYS.items())
+
+
+def test_other_threads_go_on_while_a_shard_is_read(root: Path) -> None:
+    ref = write_shard(Files(root), root, "actor", 0, {"flat": np.zeros(96 << 20, np.uint8)}, {})
+
+    def turns_of_another_thread() -> int:
+        reader = threading.Thread(target=read_shard, args=(root / ref.name,))
+        reader.start()
+        turns = 0
+        while reader.is_alive():
+            time.sleep(0.0005)
+            turns += 1
+        return turns
+
+    assert any(turns_of_another_thread() > 10 for _ in range(5))
 
 
 def test_arrays_are_aligned_for_whoever_maps_the_file(root: Path) -> None:
