@@ -11,6 +11,7 @@ from peers import Peers
 
 ROUNDS = 5
 SAME_LOSS = 1e-3
+SFT_TARGET, PPO_TARGET = "≥ 2.2", "≥ 1.25"
 PYTHON = Path(sys.executable)
 PACKINGS = {"TRL as it comes": ("1024", "8"), **{f"TRL, rows of {n}": (str(n), "1") for n in (256, 512, 1024)}}
 
@@ -31,6 +32,8 @@ def make_inputs(folder: Path) -> Path:
 
 def sft(work: Path, peers: Peers) -> list[Figure]:
     """Packing as TRL does it by default, and the fastest of other settings of it; padding for comparison."""
+    if peers.python is None:
+        return [Figure("SFT step against TRL's packing", None, "×", SFT_TARGET, peers.reason)]
     model = str(make_inputs(work / "model"))
     theirs = {name: (peers.python, "sft_trl.py", [model, *shape]) for name, shape in PACKINGS.items()}
     theirs["TRL, padded"] = (peers.python, "sft_trl.py", [model, "0", "64"])
@@ -39,17 +42,19 @@ def sft(work: Path, peers: Peers) -> list[Figure]:
     seconds = cpu_seconds(rounds)
     tuned = min((name for name in PACKINGS if name != "TRL as it comes"), key=seconds.__getitem__)
     return [
-        ratio("SFT step against TRL's packing as it comes (8 rows of 1,024)", seconds, "TRL as it comes", "≥ 2.2"),
-        ratio(f"SFT step against TRL's packing tuned ({tuned[5:]}, one a micro-batch)", seconds, tuned, "≥ 2.2"),
+        ratio("SFT step against TRL's packing as it comes (8 rows of 1,024)", seconds, "TRL as it comes", SFT_TARGET),
+        ratio(f"SFT step against TRL's packing tuned ({tuned[5:]}, one a micro-batch)", seconds, tuned, SFT_TARGET),
         ratio("SFT step against TRL without packing", seconds, "TRL, padded", ""),
     ]
 
 
 def ppo(work: Path, peers: Peers) -> list[Figure]:
+    if peers.python is None:
+        return [Figure("PPO step of four models against TRL's", None, "×", PPO_TARGET, peers.reason)]
     model = str(make_inputs(work / "model"))
     sides = {"hpcrl": (PYTHON, "ppo_hpcrl.py", [model]), "TRL": (peers.python, "ppo_trl.py", [model])}
     _, rounds = duel(sides, ROUNDS, work)
-    return [ratio("PPO step of four models against TRL's", cpu_seconds(rounds), "TRL", "≥ 1.25")]
+    return [ratio("PPO step of four models against TRL's", cpu_seconds(rounds), "TRL", PPO_TARGET)]
 
 
 def check_losses(facts: Mapping[str, dict[str, Any]], rounds: Rounds) -> None:

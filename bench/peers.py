@@ -26,22 +26,13 @@ def peers(folder: Path) -> Peers:
     if stamp.exists() and stamp.read_text() == wanted:
         return Peers(python)
     print(f"installing the peers of {REQUIREMENTS.name} into {folder} …", flush=True)
-    install = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "-c",
-        str(CONSTRAINTS),
-        "torch",
-        "transformers",
-        "-r",
-        str(REQUIREMENTS),
-    ]
-    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), *install]):
+    asked = ["torch", "transformers", "-r", str(REQUIREMENTS)]
+    install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), *asked]
+    for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], install):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            return Peers(None, f"{' '.join(command)} failed: {_last_line(done.stderr)}")
+            what = "pip install -r bench/peers.txt" if command is install else "python -m venv"
+            return Peers(None, f"{what} failed: {_last_line(done.stderr)}")
     stamp.write_text(wanted)
     return Peers(python)
 

@@ -37,7 +37,7 @@ class Section:
     title: str
     how: str
     measure: Measure
-    needs_peers: bool = False
+    uses_peers: bool = False
 
 
 SECTIONS: Mapping[str, Section] = {
@@ -60,7 +60,7 @@ SECTIONS: Mapping[str, Section] = {
         "rows of 1,024 tokens one after another under one mask; tuned, each row is a micro-batch of its own, and the "
         "fastest length of 256, 512 and 1,024 counts.",
         against_trl.sft,
-        needs_peers=True,
+        uses_peers=True,
     ),
     "ppo": Section(
         "PPO against TRL",
@@ -68,13 +68,14 @@ SECTIONS: Mapping[str, Section] = {
         "shape; generation, three inferences, 4 minibatches, one pass. hpcrl's side runs the roles of `algos.ppo` as "
         "a worker does, with a frozen value head as the reward model. hpcrl clips gradients; TRL's PPO does not.",
         against_trl.ppo,
-        needs_peers=True,
+        uses_peers=True,
     ),
     "calls": Section(
         "A call's round trip",
         "Two processes, wall time; request → syn → ack → a no-op → reply through the Hub and the Courier that the "
         "master and the workers have, encrypted and authenticated.",
         calls.calls,
+        uses_peers=True,
     ),
     "spills": Section(
         "Spills",
@@ -119,12 +120,8 @@ def measured(name: str) -> Part:
     work = WORK / name
     work.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    wants_peers = section.needs_peers or name == "calls"
-    found = peers(ROOT / "runs" / "bench-peers") if wants_peers else Peers(None)
-    if section.needs_peers and found.python is None:
-        figures = [Figure(section.title, None, "", "", found.reason)]
-    else:
-        figures = guarded(section.measure, work, found)
+    found = peers(ROOT / "runs" / "bench-peers") if section.uses_peers else Peers(None)
+    figures = guarded(section.measure, work, found)
     return replace(part, figures=figures, seconds=time.perf_counter() - begun)
 
 

@@ -16,7 +16,9 @@ TEXTS, SHORTEST, LONGEST = 64, 8, 256
 
 def write_model(folder: Path) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     config = Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=256,
