@@ -214,11 +214,17 @@ class Files:
         return _difference(ref, size, crc32)
 
     def listing(self, path: Path) -> list[str]:
-        """The names in a directory, sorted; none if it does not exist."""
-        try:
-            return sorted(os.listdir(path))
-        except FileNotFoundError:
-            return []
+        """The names in a directory, sorted; none if it does not exist. A stale handle is looked up anew."""
+        for retries in itertools.count(1):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+            except OSError as error:
+                if error.errno != errno.ESTALE or retries > STALE_RETRIES:
+                    raise
+            time.sleep(STALE_PAUSE_S * retries)
+        raise AssertionError("the loop ends by returning or raising")
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()

@@ -184,6 +184,23 @@ def test_stale_handle_is_opened_again_where_it_broke(root: Path, monkeypatch: py
     assert files.read_verified(ref) == b"0123456789"
 
 
+def test_stale_directory_is_listed_again_and_not_for_ever(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").touch()
+    listdir, failures = os.listdir, iter([True, True, False])
+
+    def stale(path: Path, always: bool = False) -> list[str]:
+        if always or next(failures):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return listdir(path)
+
+    monkeypatch.setattr(files_module, "STALE_PAUSE_S", 0.0)
+    monkeypatch.setattr(os, "listdir", stale)
+    assert Files(root).listing(root) == ["a"]
+    monkeypatch.setattr(os, "listdir", lambda path: stale(path, always=True))
+    with pytest.raises(OSError, match="Stale"):
+        Files(root).listing(root)
+
+
 def test_folder_appears_whole_or_not_at_all(root: Path) -> None:
     def write(path: Path) -> None:
         (path / "sub").mkdir()
