@@ -44,10 +44,15 @@ class DirectoryCalls:
         return (self.root / name).read_bytes()
 
     def create(self, name: str, content: bytes) -> None:
-        file = os.open(self.root / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        """All of the content, or no file. The OSError of a full disk names the path and the bytes."""
+        path = self.root / name
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(file, content)
             os.fsync(file)
+        except OSError as error:
+            os.unlink(path)
+            raise OSError(error.errno, f"{error.strerror} for {len(content)} bytes", str(path)) from error
         finally:
             os.close(file)
 

@@ -243,3 +243,17 @@ def test_a_foreign_file_is_ignored_and_a_broken_entry_is_named(tmp_path: Path) -
     (tmp_path / "k@0").write_text("torn")
     with pytest.raises(InternalError, match="k@0 is not an entry"):
         store.get("k")
+
+
+def test_a_full_disk_is_named_with_path_and_bytes_and_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = FilesystemStore(tmp_path)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=rf"No space left on device for \d+ bytes: '{tmp_path}/") as caught:
+        store.add("nodes/0", "here")
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
