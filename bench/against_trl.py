@@ -40,7 +40,7 @@ def sft(work: Path, peers: Peers) -> list[Figure]:
     facts, rounds = duel({"hpcrl": (PYTHON, "sft_hpcrl.py", [model]), **theirs}, ROUNDS, work)
     check_losses(facts, rounds)
     seconds = cpu_seconds(rounds)
-    tuned = min((name for name in PACKINGS if name != "TRL as it comes"), key=seconds.__getitem__)
+    tuned = min((name for name in PACKINGS if name != "TRL as it comes"), key=lambda name: median(seconds[name]))
     return [
         ratio("SFT step against TRL's packing as it comes (8 rows of 1,024)", seconds, "TRL as it comes", SFT_TARGET),
         ratio(f"SFT step against TRL's packing tuned ({tuned[5:]}, one a micro-batch)", seconds, tuned, SFT_TARGET),
@@ -65,10 +65,13 @@ def check_losses(facts: Mapping[str, dict[str, Any]], rounds: Rounds) -> None:
             raise AssertionError(f"{name} begins with loss {found['loss']}, hpcrl with {expected}")
 
 
-def cpu_seconds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    return {name: median([taken["cpu_s"] for taken in found]) for name, found in rounds.items()}
+def cpu_seconds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[float]]:
+    return {name: [taken["cpu_s"] for taken in found] for name, found in rounds.items()}
 
 
-def ratio(what: str, seconds: Mapping[str, float], peer: str, target: str) -> Figure:
-    detail = f"hpcrl {seconds['hpcrl']:.2f} s, TRL {seconds[peer]:.2f} s"
-    return Figure(what, seconds[peer] / seconds["hpcrl"], "×", target, detail)
+def ratio(what: str, seconds: Mapping[str, Sequence[float]], peer: str, target: str) -> Figure:
+    detail = ", ".join(
+        f"{name} {median(seconds[side]):.2f} s ({min(seconds[side]):.2f} … {max(seconds[side]):.2f})"
+        for name, side in (("hpcrl", "hpcrl"), ("TRL", peer))
+    )
+    return Figure(what, median(seconds[peer]) / median(seconds["hpcrl"]), "×", target, detail)

@@ -1,0 +1,85 @@
+"""How long a PPO run of the demo stands still when a worker of it is killed."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from demo_runs import ROOT, environment, events_of, hpcrl, last_demo, moment
+from figures import Figure, median
+
+from hpcrl.durable.rundir import RunDirectory
+
+KILLS = 5
+FIRST_STEPS = 5
+PATIENCE_S = 120.0
+
+
+def recovery(work: Path, demos: Path) -> list[Figure]:
+    run = RunDirectory(work / time.strftime("run-%Y%m%d-%H%M%S"))
+    with (work / "submit.log").open("w") as log:
+        submitted = subprocess.Popen(_submit(run, demos), stdout=log, stderr=log, env=environment())
+        try:
+            _wait_for_step(run, since=0.0, least=FIRST_STEPS)
+            dice = random.Random(0)
+            kills = [_kill_and_wait(run, dice) for _ in range(KILLS)]
+        finally:
+            subprocess.run(hpcrl("stop", str(run.root), "--now"), stdout=log, stderr=log, env=environment())
+            submitted.wait(60)
+    parts = {name: median([kill[name] for kill in kills]) for name in kills[0]}
+    detail = (
+        f"{KILLS} kills, {min(kill['total'] for kill in kills):.1f} … {max(kill['total'] for kill in kills):.1f} s; "
+        f"medians: {parts['noticed']:.1f} s until an attempt begins, {parts['ready']:.1f} s until all workers are "
+        f"ready, {parts['replays']:.0f} train steps replayed"
+    )
+    return [Figure("from SIGKILL of a worker to the next train step", parts["total"], "s", "≤ 5", detail)]
+
+
+def _submit(run: RunDirectory, demos: Path) -> list[str]:
+    demo = last_demo(demos).root.parent
+    model = max((demo / "sft/export/actor").glob("step-*"))
+    recipe = str(ROOT / "examples/addition/ppo.yaml")
+    data = ["--data.train", str(demo / "train.jsonl"), "--data.evaluate", str(demo / "test.jsonl")]
+    roles = [word for role in ("actor", "critic", "reference") for word in (f"--{role}.path", str(model))]
+    return hpcrl("submit", recipe, "--run-dir", str(run.root), "--control.steps", "1000", *data, *roles)
+
+
+def _kill_and_wait(run: RunDirectory, dice: random.Random) -> dict[str, float]:
+    """Kill a worker, some time after the last step; when it was noticed, made good, and passed."""
+    time.sleep(dice.uniform(1.0, 6.0))
+    killed = time.time()
+    os.kill(dice.choice(_workers(run)), signal.SIGKILL)
+    stepped = _wait_for_step(run, killed)
+    after = [row for row in events_of(run) if row["time"] > killed]
+    replays = sum(row["event"] == "executed" and row["replay"] for row in after)
+    began, ready = moment(after, "attempt", min), moment(after, "ready", min)
+    return {"total": stepped - killed, "noticed": began - killed, "ready": ready - began, "replays": replays}
+
+
+def _wait_for_step(run: RunDirectory, since: float, least: int = 0) -> float:
+    """When the actor's next train step that is not a replay was executed, after a new attempt or `least` steps."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        again = False
+        for row in events_of(run):
+            again = again or (row["event"] == "ready" and row["time"] > since)
+            trained = row["event"] == "executed" and row["call"] == "actor_train" and not row["replay"]
+            if trained and again and row["time"] > since and row["step"] >= least:
+                return row["time"]
+        time.sleep(0.1)
+    raise TimeoutError(f"no train step within {PATIENCE_S:g} s")
+
+
+def _workers(run: RunDirectory) -> list[int]:
+    """Process ids of the workers that are alive: who writes to a worker's output file."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith(str(run.root)) and "/logs/worker-" in target:
+            found.append(int(link.parts[2]))
+    return found
