@@ -3,6 +3,7 @@
 # right; then PPO. Both are runs like any other, submitted as on a cluster. SEED=2 examples/addition/demo.sh runs another.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+command -v hpcrl > /dev/null || PATH="$PWD/.venv/bin:$PATH"
 
 seed=${SEED:-1}
 work=${1:-runs/demo-$(date +%Y%m%d-%H%M%S)}

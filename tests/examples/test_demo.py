@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ ACCURACY = "eval_rew/accuracy"
 @pytest.mark.timeout(900)
 def test_the_demo_learns_to_add_and_shows_it(tmp_path: Path) -> None:
     work = tmp_path / "demo"
+    environment = os.environ | {"SEED": "1", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     command = [ROOT / "examples/addition/demo.sh", work]
-    ended = subprocess.run(command, env=os.environ | {"SEED": "1"}, capture_output=True, text=True, timeout=880)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=880)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     steps, accuracies = series(merged_metrics(RunDirectory.open(work / "ppo")), ACCURACY)
     assert steps[0] == 0
