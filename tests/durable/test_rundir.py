@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.kills import KillAt, Recorder, in_child
-from support.miniature import make_run
+from support.miniature import claim_five, make_run
 
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict, attempt_of, changed_inputs, step_of
@@ -114,15 +114,10 @@ def test_numbers_go_on_beyond_three_digits(root: Path) -> None:
     assert run.claim_attempt("s") == 1001
 
 
-def _claim_five(root: str) -> list[int]:
-    run = RunDirectory(Path(root))
-    return [run.claim_attempt("s") for _ in range(5)]
-
-
 def test_processes_that_race_for_attempts_get_different_numbers(root: Path) -> None:
     make_run(root / "run")
     with get_context("spawn").Pool(4) as pool:
-        claimed = pool.map(_claim_five, [str(root / "run")] * 8, chunksize=1)
+        claimed = pool.map(claim_five, [str(root / "run")] * 8, chunksize=1)
     assert sorted(number for numbers in claimed for number in numbers) == list(range(40))
     run = RunDirectory(root / "run")
     assert Counter(run.read_claim(number) is not None for number in run.numbers()) == {True: 40}

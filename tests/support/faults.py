@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
+from hpcrl.workers.control import Order, give_order
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
@@ -90,3 +92,33 @@ class Strikes:
     def __call__(self, point: str) -> None:
         for strike in self.strikes:
             strike(point)
+
+
+class After(Strike):
+    """Counts passages only once another strike has come."""
+
+    def __init__(self, *arguments: object, first: Strike) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.first = first
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as ") or self.first.marker.exists():
+            super().__call__(point)
+
+
+class Ordering:
+    """Gives an order to the run where a strike would strike."""
+
+    def __init__(self, run: RunDirectory, strike: Strike, order: Order) -> None:
+        self.run = RunDirectory(run.root)
+        self.strike = strike
+        self.order = order
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("control"):
+            return
+        before = self.strike.marker.exists()
+        self.strike.what = "NOTHING"
+        self.strike(point)
+        if self.strike.marker.exists() and not before:
+            give_order(self.run, self.order)

@@ -20,10 +20,9 @@ from support.chaos import (
     wait_until,
 )
 from support.cluster import alive_of, no_fault
-from support.faults import Strike
+from support.faults import Ordering, Strike
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.workers.control import Order, give_order
 
@@ -225,24 +224,6 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
     jobs.wait(20)
     finish(run)
     assert remains(run) == undisturbed
-
-
-class Ordering:
-    """Gives an order to the run where a strike would strike."""
-
-    def __init__(self, run: RunDirectory, strike: Strike, order: Order) -> None:
-        self.run = RunDirectory(run.root)
-        self.strike = strike
-        self.order = order
-
-    def __call__(self, point: str) -> None:
-        if point.startswith("control"):
-            return
-        before = self.strike.marker.exists()
-        self.strike.what = "NOTHING"
-        self.strike(point)
-        if self.strike.marker.exists() and not before:
-            give_order(self.run, self.order)
 
 
 def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, undisturbed: Remains) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.chaos import Remains, create_run, finish, outputs, remains, started_twice, toy_experiment
 from support.cluster import alive_of
-from support.faults import Strike, Strikes
+from support.faults import After, Strike, Strikes
 
 # Where a process is struck: (role, point, passage).
 MASTER_POINTS = [
@@ -95,18 +95,6 @@ def test_a_run_struck_again_while_it_recovers_ends_as_if_nothing_had_happened(
     nth = 3 if point == "adopt.linked" else 1
     second = After(folder, "second", "master", point, "KILL", target, nth, first=first)
     check(folder, Strikes((first, second)), undisturbed)
-
-
-class After(Strike):
-    """Counts passages only once another strike has come."""
-
-    def __init__(self, *arguments: object, first: Strike) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
-        self.first = first
-
-    def __call__(self, point: str) -> None:
-        if point.startswith("as ") or self.first.marker.exists():
-            super().__call__(point)
 
 
 @pytest.mark.parametrize("target", ["self", "agent-0", "all"])
