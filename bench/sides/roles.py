@@ -20,7 +20,7 @@ from hpcrl.parallel.context import Group
 def settle() -> None:
     """As a worker does with `deterministic: true`."""
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")
 
 
 def builder(role: str, experiment: SFTExperiment | PPOExperiment, tokenizer: Path) -> Builder[Any]:

@@ -135,4 +135,5 @@ def _settle_numerics(threads: int, deterministic: bool) -> None:
     torch.set_num_threads(threads)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Not use_deterministic_algorithms, which imports the compiler: a second in every worker, at every start.
+        torch.set_deterministic_debug_mode("warn")
