@@ -21,6 +21,7 @@ from hpcrl.durable.journal import (
     Event,
     Opened,
     Prefix,
+    Stopped,
     Trained,
     decode_line,
     parse,
@@ -130,15 +131,19 @@ def accepted_inputs(history: History) -> dict[str, str]:
 
 
 def attempts_without_progress(run: RunDirectory, submission: str) -> int:
-    """How many of the newest attempts, one after another, are of this submission and finished no call and no step."""
+    """How many of the newest attempts, one after another, are of this submission and finished nothing.
+
+    An attempt that ended in good order, as one for which no node came, is passed over.
+    """
     fruitless = 0
     for number in reversed(run.numbers()):
         claim = run.read_claim(number)
         if claim is None or claim.submission != submission:
             break
-        if any(isinstance(event, Done | Trained | Closed | Checkpointed) for _, event in parse(_journal(run, number))):
+        events = [event for _, event in parse(_journal(run, number))]
+        if any(isinstance(event, Done | Trained | Closed | Checkpointed) for event in events):
             break
-        fruitless += 1
+        fruitless += not any(isinstance(event, Stopped) for event in events)
     return fruitless
 
 

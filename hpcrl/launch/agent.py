@@ -5,8 +5,10 @@ never repaired: when membership changes, all workers of the node are killed and 
 """
 
 import os
+import secrets
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ import zmq
 
 from hpcrl.config.experiment import ExperimentConfig, from_dict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.zygote import Seat, Zygote
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.base import NameEntryExistsError, NameTimeoutError
@@ -29,9 +31,7 @@ from hpcrl.workers.messages import (
     Finish,
     NodeDraining,
     StartWorkers,
-    StopWorkers,
     WorkerExited,
-    WorkersGone,
 )
 from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
 from hpcrl.workers.signals import Signals
@@ -70,7 +70,11 @@ def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
         pid=os.getpid(),
     )
     fault(f"as worker-{seat['rank']}")
-    return int(ModelWorker(at, fault).run())
+    try:
+        return int(ModelWorker(at, fault).run())
+    except HpcrlError as error:
+        traceback.print_exc()
+        return int(error.exit_code)
 
 
 def device_of(experiment: ExperimentConfig, slot: int) -> str:
@@ -95,7 +99,6 @@ class Agent:
     _ordered: StartWorkers | None = None
     _started: StartWorkers | None = None
     _told_draining: bool = False
-    _gone_wanted: bool = False
 
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
@@ -148,7 +151,9 @@ class Agent:
         context = zmq.Context(io_threads=1)
         key = self.run.read_key()
         run_key = RunKey(key.public.encode(), key.secret.encode())
-        link = Link(context, run_key, f"agent-{self.node}.a{roster.attempt:03d}.{os.getpid()}", roster.master_address)
+        # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
+        name = f"agent-{self.node}.{os.getpid()}.{secrets.token_hex(4)}"
+        link = Link(context, run_key, name, roster.master_address)
         log = EventLog(self.run.worker_log(roster.attempt, f"agent-{self.node}"))
         log.event("connected", master=roster.master_address)
         try:
@@ -157,6 +162,7 @@ class Agent:
             return self._obey(link, log, roster.master_address)
         finally:
             self._end_workers(grace_s=0.0)
+            self._ordered = self._started = None
             log.close()
             link.close()
             context.term()
@@ -173,15 +179,15 @@ class Agent:
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():
                 heard = time.monotonic()
+                if link.incoming.lost_from:
+                    log.event("message lost", sender=link.incoming.lost_from[0])
+                    return None
                 if isinstance(envelope.body, Finish):
                     log.event("finish", exit_code=envelope.body.exit_code)
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
                 if isinstance(envelope.body, StartWorkers):
                     self._ordered = envelope.body
-                    self.zygote.kill_all()
-                elif isinstance(envelope.body, StopWorkers):
-                    self._gone_wanted = True
                     self.zygote.kill_all()
             try:
                 self._report_exits(link, log)
@@ -198,12 +204,10 @@ class Agent:
         for exited in self.zygote.exits():
             log.event("worker ended", rank=exited.rank, attempt=exited.attempt, how=exited.how)
             current = self._started is not None and exited.attempt == self._started.attempt
-            if current and self._ordered is None and not self._gone_wanted:
+            if current and self._ordered is None:
                 path = self.run.worker_log(exited.attempt, f"worker-{exited.rank}").with_suffix(".err")
-                link.send(WorkerExited(exited.attempt, exited.rank, exited.how, str(path.relative_to(self.run.root))))
-        if self._gone_wanted and not self.zygote.alive:
-            self._gone_wanted = False
-            link.send(WorkersGone(self.node))
+                log_name = self.run.files.name(path)
+                link.send(WorkerExited(exited.attempt, exited.rank, exited.how, exited.exit_code, log_name))
 
     def _start_ordered(self, log: EventLog, master: str) -> None:
         """Fork the ordered workers as soon as the last of the old ones is dead."""

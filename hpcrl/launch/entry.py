@@ -4,12 +4,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
-
-
-def no_fault(_point: str) -> None:
-    """Where a test would kill the process or fill the disk, nothing happens."""
 
 
 def main(

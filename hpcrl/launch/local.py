@@ -23,14 +23,13 @@ A_YEAR_MIN = 60 * 24 * 365
 def start_local(run: RunDirectory, nonce: str) -> Submission:
     """Start all jobs of a submission and write down what was started."""
     command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
+    none, said = subprocess.DEVNULL, run.submission / f"{nonce}.err"
     # The jobs inherit these streams: a pipe would keep this process waiting for their end.
-    streams = subprocess.DEVNULL
-    done = subprocess.run(command, start_new_session=True, stdin=streams, stdout=streams, stderr=streams, check=False)
+    with open(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as errors:
+        subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=errors, check=False)
     started = [submission for submission in run.submissions() if submission.nonce == nonce]
     if not started:
-        raise InternalError(
-            f"the jobs of {run.root} could not be started (exit code {done.returncode}); see {' '.join(command)}"
-        )
+        raise InternalError(f"the jobs of {run.root} could not be started:\n{said.read_text()}")
     return started[0]
 
 

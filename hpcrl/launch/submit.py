@@ -19,7 +19,7 @@ from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
-from hpcrl.errors import ConfigurationError, DataError, ExitCode
+from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.local import end_leftovers, living_jobs, start_local
@@ -29,6 +29,7 @@ from hpcrl.workers.channel import RunKey
 from hpcrl.workers.control import Order, give_order
 
 WATCH_S = 0.2
+LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 
@@ -89,7 +90,13 @@ def stop(run_dir: Path, now: bool) -> int:
         return int(ExitCode.DONE)
     for submission in running:
         give_order(run, Order("stop" if now else "drain", submission.nonce))
+    cluster = from_dict(run.read_run().experiment).cluster
+    deadline = time.monotonic() + cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
     while any(living_jobs(run, submission) for submission in running):
+        if time.monotonic() > deadline:
+            raise InternalError(
+                f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
+            )
         time.sleep(WATCH_S)
     print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
     return int(ExitCode.DONE)
@@ -128,9 +135,7 @@ def _watch(run: RunDirectory, experiment: Experiment, submission: Submission) ->
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
                     give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
-                    progress.note(
-                        "finishing the calls in flight; Ctrl-C again stops now" if obeyed == 1 else "stopping"
-                    )
+                    progress.note(DRAINING if obeyed == 1 else "stopping")
                 if "master" not in living and _verdict_of(run, submission) is None:
                     end_leftovers(run, submission)
                 progress.update()

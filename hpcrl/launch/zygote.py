@@ -5,6 +5,7 @@ forks and reaps; it knows nothing of attempts, the master or models. When the ag
 its workers.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -31,6 +32,7 @@ class Exit:
     rank: int
     attempt: int
     how: str
+    exit_code: int | None
 
 
 class Zygote:
@@ -54,11 +56,16 @@ class Zygote:
 
     def fork(self, seat: Seat) -> None:
         """Start a worker. `seat` needs `rank`, `attempt`, `out` and `err`."""
-        self._socket.send(json.dumps({"fork": seat}).encode())
+        self._order({"fork": seat})
 
     def kill_all(self) -> None:
         """SIGKILL every worker; `exits` reports them like any other end."""
-        self._socket.send(b'{"kill": true}')
+        self._order({"kill": True})
+
+    def _order(self, order: dict[str, Any]) -> None:
+        """Nobody obeys when the zygote is gone; `exits` tells that it is."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.send(json.dumps(order).encode())
 
     def exits(self) -> list[Exit]:
         """Workers that ended since the last call. Raises EOFError when the zygote itself is gone."""
@@ -77,7 +84,7 @@ class Zygote:
                 self.alive[told["forked"]] = told["seat"]
             else:
                 seat = self.alive.pop(told["ended"])
-                found.append(Exit(seat["rank"], seat["attempt"], told["how"]))
+                found.append(Exit(seat["rank"], seat["attempt"], told["how"], told["code"]))
 
     def close(self) -> None:
         """End the zygote and with it all workers."""
@@ -136,7 +143,8 @@ def _reap(orders: socket.socket, children: set[int]) -> None:
         if ended:
             children.discard(pid)
             kill_group(pid)
-            orders.send(json.dumps({"ended": pid, "how": describe_status(status)}).encode())
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+            orders.send(json.dumps({"ended": pid, "how": describe_status(status), "code": code}).encode())
 
 
 def _fork(orders: socket.socket, seat: Seat, run_worker: Callable[[Seat], int]) -> int:

@@ -2,10 +2,12 @@
 
 Every connection is encrypted and authenticated by CURVE with the one key pair of the run: a peer that does not hold it
 is refused in the handshake. Inside, each sender numbers its envelopes; a frame whose number is not larger than the
-last of its sender, or which is not an envelope, is dropped and counted. Knows nothing of what the messages mean.
+last of its sender, or which is not an envelope, is dropped and counted; a number that was left out means that a message
+got lost while a connection was made anew, and is told. Knows nothing of what the messages mean.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -63,10 +65,11 @@ class Gatekeeper:
 
 
 class Incoming:
-    """Drops what is not an envelope and what was seen before."""
+    """Drops what is not an envelope and what was seen before; `lost_from` are the senders of messages that got lost."""
 
     def __init__(self) -> None:
         self.refused = 0
+        self.lost_from: list[str] = []
         self._last: dict[str, int] = {}
 
     def accept(self, frame: bytes) -> Envelope | None:
@@ -78,6 +81,8 @@ class Incoming:
         if envelope.seq <= self._last.get(envelope.sender, 0):
             self.refused += 1
             return None
+        if envelope.seq != self._last.get(envelope.sender, 0) + 1:
+            self.lost_from.append(envelope.sender)
         self._last[envelope.sender] = envelope.seq
         return envelope
 
@@ -88,7 +93,7 @@ class Hub:
     def __init__(self, context: zmq.Context, key: RunKey, name: str, host: str = "127.0.0.1") -> None:
         self.name = name
         self.incoming = Incoming()
-        self._seq = 0
+        self._sent: Counter[bytes] = Counter()
         self.socket = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.sndhwm = self.socket.rcvhwm = 0
@@ -105,8 +110,9 @@ class Hub:
         return [(identity, envelope, raw) for identity, envelope, raw in frames if envelope is not None]
 
     def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
-        self._seq += 1
-        self.socket.send_multipart([identity, encode(Envelope(self.name, self._seq, body)), *raw], copy=not raw)
+        self._sent[identity] += 1
+        envelope = Envelope(self.name, self._sent[identity], body)
+        self.socket.send_multipart([identity, encode(envelope), *raw], copy=not raw)
 
 
 class Link:

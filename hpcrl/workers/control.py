@@ -1,13 +1,13 @@
-"""Orders to a running master from other processes: files `control/<nonce>.json`, read once each."""
+"""Orders to a running master from other processes: files `control/<time>-<nonce>.json`, obeyed once, by time."""
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.logs import EventLog
 
 POLL_S = 0.2
 
@@ -21,7 +21,7 @@ class Order(msgspec.Struct, frozen=True):
 
 def give_order(run: RunDirectory, order: Order) -> None:
     """From any process that can write the run directory."""
-    path = run.control / f"{secrets.token_hex(8)}.json"
+    path = run.control / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     run.files.publish(path, msgspec.json.encode(order), "control")
 
 
@@ -36,7 +36,7 @@ class Control:
         self.paused = False
         self.stop: Literal["", "drain", "now"] = ""
 
-    def poll(self, log: EventLog) -> None:
+    def poll(self, note: Callable[..., None]) -> None:
         """Read new orders; at most every `POLL_S`."""
         if time.monotonic() < self._next:
             return
@@ -45,9 +45,13 @@ class Control:
             if name.startswith(".") or not name.endswith(".json") or name in self._seen:
                 continue
             self._seen.add(name)
-            order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Order)
+            try:
+                order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Order)
+            except msgspec.DecodeError as error:
+                note("order refused", file=name, error=str(error))
+                continue
             if order.submission == self._submission:
-                log.event("order", command=order.command, nonce=name)
+                note("order", command=order.command, nonce=name)
                 self._obey(order)
 
     def _obey(self, order: Order) -> None:

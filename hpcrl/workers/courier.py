@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 
 from hpcrl.data.samples import KeyMeta, SampleMeta, SequenceSample
-from hpcrl.errors import ExitCode, HpcrlError, InternalError
+from hpcrl.errors import ExitCode, HpcrlError, InternalError, PeerLostError
 from hpcrl.workers.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.workers.messages import (
     Ack,
@@ -138,7 +138,7 @@ class Courier:
             if now - self._heard > self._orphan_timeout_s:
                 os._exit(ExitCode.REQUEUE)
             for source, _event in self._poller.poll(max(1, int((next_beat - now) * 1000))):
-                self._drains[source]()
+                self._drain(source)
         self._master.close()
         self._hub.socket.close(0)
 
@@ -146,6 +146,16 @@ class Courier:
         """Call `drain` whenever something has come from a source."""
         self._drains[source] = drain
         self._poller.register(source, zmq.POLLIN)
+
+    def _drain(self, source: zmq.Socket | int) -> None:
+        """This thread must not die of what a drain raises: the worker would be silent, and nobody would know why."""
+        try:
+            self._drains[source]()
+            for end in (self._master, self._hub, *self._peers.values()):
+                if end.incoming.lost_from:
+                    raise PeerLostError(f"a message of {end.incoming.lost_from.pop()} got lost while it reconnected")
+        except Exception as error:
+            self.fail("talking to the others", error)
 
     def _drain_master(self) -> None:
         for envelope, _raw in self._master.receive():

@@ -6,16 +6,19 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 
 import os
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import zmq
 
 from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
+from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.logs import EventLog
@@ -50,9 +53,13 @@ from hpcrl.workers.signals import Signals
 from hpcrl.workers.stepping import step_source
 
 TICK_MS = 50
+QUICK_TICK_MS = 5
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class Ending:
     exit_code: ExitCode
     reason: str
     failure: Failed | None = None
+    traceback: str | None = None
 
 
 def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> ExitCode:
@@ -100,6 +108,8 @@ class Master:
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
         self._attempt_number = -1
+        self._log: EventLog | None = None
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._last_loop = time.monotonic()
         self._next_beat = 0.0
 
@@ -116,11 +126,21 @@ class Master:
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         self._members.new_attempt()
         control = self._experiment.control
-        attempt = begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
-        self._attempt_number = attempt.number
+        attempt = self._while_beating(
+            lambda: begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
+        )
+        self._attempt_number, self._log = attempt.number, attempt.events
         ending = self._guarded(lambda: self._attempt(attempt))
-        attempt.close()
+        self._attempt_number, self._log = -1, None
+        self._while_beating(attempt.close)
         return ending
+
+    def _while_beating(self, work: Callable[[], Result]) -> Result:
+        """On another thread, so that everybody hears from this process however long it takes to read what is there."""
+        pending = self._slow.submit(work)
+        while not pending.done():
+            self._loop(None, QUICK_TICK_MS)
+        return pending.result()
 
     def _guarded(self, work: Callable[[], Ending]) -> Ending:
         try:
@@ -133,6 +153,9 @@ class Master:
                 return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
             code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
             return Ending("failed", code, f"{type(error).__name__}: {error}")
+        except Exception as error:
+            reason = f"the master raised {type(error).__name__}: {error}"
+            return Ending("failed", ExitCode.INTERNAL, reason, traceback="".join(traceback.format_exception(error)))
 
     def _leave(self, ending: Ending) -> ExitCode:
         """Tell everybody, write the verdict, close the sockets."""
@@ -147,12 +170,13 @@ class Master:
             reason=ending.reason,
             worker=None if failure is None else f"worker-{failure.rank}",
             call=None if failure is None else failure.what,
-            traceback=None if failure is None else failure.traceback,
+            traceback=ending.traceback if failure is None else failure.traceback,
             time=time.time(),
         )
         print(f"{ending.state}: {ending.reason}", flush=True)
         if number is not None and self._run.read_verdict(number) is None:
             self._run.publish_verdict(verdict)
+        self._slow.shutdown()
         self._hub.socket.close(1000)
         self._context.term()
         return ending.exit_code
@@ -163,12 +187,17 @@ class Master:
         log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe())
         for notice in self._source.notices:
             log.event("rows left out", notice=notice)
-        ending = self._assemble(attempt) or self._start_workers(attempt)
+        ending = self._assemble(attempt)
+        if ending is not None:
+            attempt.append([Stopped(ending.reason)])
+            return ending
+        ending = self._start_workers(attempt)
         if ending is not None:
             return ending
         execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
+        execution.paused = self._control.paused
         while True:
-            self._loop(log, execution)
+            self._loop(execution)
             execution.advance()
             ending = self._ending(attempt, execution)
             if ending is not None:
@@ -199,7 +228,7 @@ class Master:
                     publish_roster(store, Roster(attempt.number, self._hub.address, list(records)))
                     rostered = True
                     attempt.events.event("rostered", nodes=[record.node for record in records])
-            self._loop(attempt.events, None)
+            self._loop(None)
         self._assembled = True
         return None
 
@@ -216,7 +245,7 @@ class Master:
             self._hub.send(agent.identity, StartWorkers(attempt.number, ranks))
         introduced = False
         while not self._members.all_ready(self._ranks):
-            self._loop(attempt.events, None)
+            self._loop(None)
             if ending := self._broken() or self._told_to_go():
                 return ending
             if not introduced and self._members.all_connected(self._ranks):
@@ -273,72 +302,76 @@ class Master:
         members = self._members
         if not members.losses and not members.failures:
             return None
-        first = min([loss.time for loss in members.losses] + [failure.time for failure in members.failures])
-        raised = [failure for failure in members.failures if failure.exit_code != ExitCode.REQUEUE]
-        if time.time() - first < SETTLE_S and not members.losses:
+        # Both lists are in the order in which this process learned of them.
+        if not members.losses and members.clock() - members.failures[0].learned < SETTLE_S:
             return None
+        raised = [failure.told for failure in members.failures if failure.told.exit_code != ExitCode.REQUEUE]
         if members.losses:
-            loss = min(members.losses, key=lambda loss: loss.time)
+            loss = members.losses[0]
             return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
         if raised:
-            failure = min(raised, key=lambda failure: failure.time)
+            failure = raised[0]
             log = self._run.files.name(self._run.worker_log(self._attempt_number, f"worker-{failure.rank}"))
             reason = f"worker-{failure.rank}, {failure.what}: {failure.error} ({log})"
             return Ending("failed", ExitCode(failure.exit_code), reason, failure)
-        failure = min(members.failures, key=lambda failure: failure.time)
+        failure = members.failures[0].told
         return Ending("lost", ExitCode.REQUEUE, f"worker-{failure.rank}, {failure.what}: {failure.error}")
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _loop(self, log: EventLog, execution: Execution | None) -> None:
+    def _loop(self, execution: Execution | None, tick_ms: int = TICK_MS) -> None:
         """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
         self._beat()
-        self._poller.poll(TICK_MS)
+        self._poller.poll(tick_ms)
         if time.monotonic() - self._last_loop > self._cluster.lost_after_s / 2:
             self._after_freeze()
         self._last_loop = time.monotonic()
         self._signals.quiet()
         for identity, envelope, _raw in self._hub.receive():
-            self._hear(identity, envelope.body, log, execution)
+            self._hear(identity, envelope.body, execution)
+        while self._hub.incoming.lost_from:
+            self._members.missed(self._hub.incoming.lost_from.pop())
         self._members.find_silent()
-        self._control.poll(log)
+        self._control.poll(self._note)
 
     def _after_freeze(self) -> None:
         """This process slept: nobody is to be blamed for the silence, and somebody may have taken the run over."""
         for member in (*self._members.agents.values(), *self._members.workers.values()):
             member.heard = time.monotonic()
 
-    def _hear(self, identity: bytes, body: Message, log: EventLog, execution: Execution | None) -> None:
+    def _note(self, name: str, /, **fields: object) -> None:
+        """In the events of the attempt, while there is one."""
+        if self._log is not None:
+            self._log.event(name, **fields)
+
+    def _hear(self, identity: bytes, body: Message, execution: Execution | None) -> None:
         self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
         match body:
             case Syn() | Reply() | Spilled() | ShardWritten() | Exported() if execution is not None:
-                if self._current(identity):
+                if self._members.is_current(identity):
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
-            case WorkerReady() if self._current(identity):
+            case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():
                 self._members.agent(identity, body)
-                log.event("node", node=body.node, host=body.host, pid=body.pid)
+                self._note("node", node=body.node, host=body.host, pid=body.pid)
             case WorkerExited() if body.attempt == self._attempt_number:
                 self._members.exited(body)
-                log.event("worker ended", rank=body.rank, how=body.how, log=body.log)
-            case Failed() if self._current(identity):
-                self._members.failures.append(body)
-                log.event("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
+                self._note("worker ended", rank=body.rank, how=body.how, log=body.log)
+            case Failed() if self._members.is_current(identity):
+                self._members.failed(body)
+                self._note("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
             case NodeDraining():
                 self._members.draining = f"node {body.node} is to go: {body.why}"
-                log.event("draining", node=body.node, why=body.why)
-
-    def _current(self, identity: bytes) -> bool:
-        """Whether a worker of this attempt speaks; what a late one of an older attempt says is not heard."""
-        return any(member.identity == identity for member in self._members.workers.values())
+                self._note("draining", node=body.node, why=body.why)
 
     def _beat(self) -> None:
         if time.monotonic() < self._next_beat:
             return
         self._next_beat = time.monotonic() + self._cluster.heartbeat_s
-        refuse_superseded(self._run, self._attempt_number)
+        if self._attempt_number >= 0:
+            refuse_superseded(self._run, self._attempt_number)
         for member in (*self._members.agents.values(), *self._members.workers.values()):
             self._hub.send(member.identity, Beat())
 

@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from hpcrl.errors import ExitCode
 from hpcrl.workers.messages import AgentHello, Failed, WorkerExited, WorkerHello
+
+FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
 
 @dataclass
@@ -21,12 +24,20 @@ class Member:
 
 @dataclass(frozen=True)
 class Loss:
-    """A member that is gone, since when (wall time) and how."""
+    """A member that is gone: when this process learned of it (its monotonic clock), and how it ended."""
 
-    time: float
+    learned: float
     who: str
     how: str
     log: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Code that raised, and when this process learned of it (its monotonic clock)."""
+
+    learned: float
+    told: Failed
 
 
 @dataclass
@@ -40,7 +51,7 @@ class Members:
     hellos: dict[int, WorkerHello] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
     losses: list[Loss] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     draining: str = ""
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
 
@@ -69,18 +80,35 @@ class Members:
         self.hellos[hello.rank] = hello
 
     def exited(self, told: WorkerExited) -> None:
-        self.losses.append(Loss(time.time(), f"worker-{told.rank}", told.how, told.log))
+        """A worker ended. With the exit code of an error that another attempt would not cure, its code has failed."""
+        if told.exit_code in FAILURES:
+            failed = Failed(told.rank, "starting", f"{told.how}, see {told.log}", "", told.exit_code, time.time())
+            self.failed(failed)
+        else:
+            self.losses.append(Loss(self.clock(), f"worker-{told.rank}", told.how, told.log))
+
+    def failed(self, told: Failed) -> None:
+        self.failures.append(Failure(self.clock(), told))
+
+    def missed(self, sender: str) -> None:
+        """A message of this sender got lost: nobody knows what it said."""
+        who = ".".join(sender.split(".")[:1])
+        self.losses.append(Loss(self.clock(), who, "a message of it got lost while it reconnected"))
+
+    def is_current(self, identity: bytes) -> bool:
+        """Whether a worker of this attempt has this identity; what a late one of an older attempt says is not heard."""
+        return self._by_identity.get(identity) in self.workers.values()
 
     def find_silent(self) -> None:
         """Count as lost whoever has not been heard for `lost_after_s`; a lost agent leaves the table."""
         late = self.clock() - self.lost_after_s
         for node in [node for node, agent in self.agents.items() if agent.heard < late]:
             del self.agents[node]
-            self.losses.append(Loss(time.time(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
+            self.losses.append(Loss(self.clock(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
             if worker.heard < late and f"worker-{rank}" not in known:
-                self.losses.append(Loss(time.time(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
+                self.losses.append(Loss(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
 
     def missing_nodes(self, nodes: int) -> list[int]:
         return [node for node in range(nodes) if node not in self.agents]

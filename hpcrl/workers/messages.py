@@ -47,11 +47,12 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):
-    """A worker process ended without being asked to."""
+    """A worker process ended without being asked to; `exit_code` is None where a signal ended it."""
 
     attempt: int
     rank: int
     how: str
+    exit_code: int | None
     log: str
 
 
@@ -60,12 +61,6 @@ class NodeDraining(msgspec.Struct, frozen=True, tag=True):
 
     node: int
     why: str
-
-
-class WorkersGone(msgspec.Struct, frozen=True, tag=True):
-    """No worker process of this node is alive any more."""
-
-    node: int
 
 
 # ── worker → master ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,10 +153,6 @@ class StartWorkers(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[int, ...]
 
 
-class StopWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Kill every worker that you have and say when they are gone."""
-
-
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """The run (this submission of it) is over; end with this code. To a worker: leave."""
 
@@ -233,7 +224,6 @@ ToMaster = (
     AgentHello
     | WorkerExited
     | NodeDraining
-    | WorkersGone
     | WorkerHello
     | WorkerReady
     | Syn
@@ -244,7 +234,7 @@ ToMaster = (
     | Failed
     | Beat
 )
-ToAgent = StartWorkers | StopWorkers | Finish | Beat
+ToAgent = StartWorkers | Finish | Beat
 ToWorker = Begin | Request | Ack | Save | Release | Finish | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

@@ -112,8 +112,8 @@ class ModelWorker:
                     what = f"step {job[0].step} {job[0].call}, part {job[0].part}"
                     self._execute(*job)
             except Exception as error:
-                self._log.event("failed", what=what, error=repr(error))
                 self._courier.fail(what, error)
+                self._log.event("failed", what=what, error=repr(error))
 
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
@@ -200,8 +200,8 @@ class ModelWorker:
             try:
                 action(*args)
             except Exception as error:
-                self._log.event("failed", what=what, error=repr(error))
                 self._courier.fail(what, error)
+                self._log.event("failed", what=what, error=repr(error))
 
         pool.submit(guarded)
 

@@ -194,8 +194,10 @@ def test_attempt_whose_beliefs_are_lost_twice_does_not_count(root: Path) -> None
 def test_progress_is_a_finished_call_step_or_checkpoint(root: Path) -> None:
     run = make_run(root / "run")
     assert attempts_without_progress(run, "s") == 0
-    begin(run).append([opened(1), Stopped("x")])
+    begin(run).append([opened(1)])
     run.claim_attempt("s")
+    assert attempts_without_progress(run, "s") == 2
+    begin(run).append([Stopped("no node came")])
     assert attempts_without_progress(run, "s") == 2
     for progress in (done(1, "gen", 0), trained(1, "actor_train"), Closed(1, {}), checkpointed(1)):
         begin(run).append([progress])

@@ -107,3 +107,39 @@ def test_a_frame_that_is_no_envelope_is_refused(context: zmq.Context, key: RunKe
     [(_, envelope, _)] = within(3, hub.receive)
     assert envelope.body == Beat()
     assert hub.incoming.refused == 1
+
+
+def test_a_message_that_got_lost_is_noticed(context: zmq.Context, key: RunKey) -> None:
+    Gatekeeper(context, key)
+    hub = Hub(context, key, "master")
+    link = Link(context, key, "worker-0", hub.address)
+    for number in (1, 2, 4):
+        link.socket.send_multipart([encode(Envelope("worker-0", number, Syn(number, 0)))])
+    heard: list[int] = []
+
+    def listen() -> list[int]:
+        heard.extend(envelope.body.request for _, envelope, _ in hub.receive() if isinstance(envelope.body, Syn))
+        return heard if len(heard) == 3 else []
+
+    assert within(3, listen) == [1, 2, 4]
+    assert hub.incoming.lost_from == ["worker-0"]
+
+
+def test_the_hub_numbers_what_each_member_gets(context: zmq.Context, key: RunKey) -> None:
+    Gatekeeper(context, key)
+    hub = Hub(context, key, "master")
+    links = [Link(context, key, f"worker-{rank}", hub.address) for rank in range(2)]
+    for link in links:
+        link.send(Beat())
+        [(identity, _, _)] = within(3, hub.receive)
+        for request in range(3):
+            hub.send(identity, Ack(request))
+    for link in links:
+        heard: list[int] = []
+
+        def listen(link: Link = link, heard: list[int] = heard) -> list[int]:
+            heard.extend(envelope.seq for envelope, _ in link.receive())
+            return heard if len(heard) == 3 else []
+
+        assert within(3, listen) == [1, 2, 3]
+        assert link.incoming.lost_from == []

@@ -233,7 +233,7 @@ def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, u
     wait_until(lambda: any(row["event"] == "ready" for row in rows_of(run.events(0))), 10, "ready")
     time.sleep(0.5)
     sent = [row for row in rows_of(run.events(0)) if row["event"] == "sent"]
-    assert len(sent) <= 4
+    assert sent == []
     give_order(run, Order("continue", "first"))
     assert jobs.wait_for("master", 20) == 0
     assert remains(run) == undisturbed

@@ -56,7 +56,7 @@ def test_a_silent_agent_leaves_a_node_without_one() -> None:
 def test_a_worker_that_ended_is_not_lost_a_second_time_by_its_silence() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.exited(WorkerExited(0, 1, "killed by SIGKILL", "logs/worker-1.err"))
+    members.exited(WorkerExited(0, 1, "killed by SIGKILL", None, "logs/worker-1.err"))
     clock.now = 11.0
     for identity in (b"agent", b"worker0"):
         members.heard(identity)
@@ -67,7 +67,7 @@ def test_a_worker_that_ended_is_not_lost_a_second_time_by_its_silence() -> None:
 def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.exited(WorkerExited(0, 1, "exit code 1", ""))
+    members.exited(WorkerExited(0, 1, "exit code 1", 1, ""))
     members.ready.add(0)
     members.new_attempt()
     assert members.missing_nodes(1) == []
@@ -84,3 +84,19 @@ def test_all_are_connected_and_ready_only_when_every_rank_is() -> None:
     assert not members.all_ready([0, 1])
     members.ready.add(1)
     assert members.all_ready([0, 1])
+
+
+def test_a_worker_that_ended_with_the_code_of_an_error_has_failed() -> None:
+    members = members_of_one_node(Clock())
+    members.exited(WorkerExited(0, 1, "exit code 65", 65, "logs/worker-1.err"))
+    assert members.losses == []
+    [failure] = members.failures
+    assert failure.told.exit_code == 65 and "logs/worker-1.err" in failure.told.error
+
+
+def test_a_worker_of_an_older_attempt_is_not_heard() -> None:
+    members = members_of_one_node(Clock())
+    members.new_attempt()
+    assert not members.is_current(b"worker0")
+    members.worker(b"newer", WorkerHello(1, 0, 200, "tcp://x", ""))
+    assert members.is_current(b"newer") and not members.is_current(b"agent")
