@@ -151,7 +151,8 @@ class Courier:
         """This thread must not die of what a drain raises: the worker would be silent, and nobody would know why."""
         try:
             self._drains[source]()
-            for end in (self._master, self._hub, *self._peers.values()):
+            ends: tuple[Link | Hub, ...] = (self._master, self._hub, *self._peers.values())
+            for end in ends:
                 if end.incoming.lost_from:
                     raise PeerLostError(f"a message of {end.incoming.lost_from.pop()} got lost while it reconnected")
         except Exception as error:
