@@ -99,5 +99,20 @@ def alive_of(run_dir: Path) -> list[str]:
     return found
 
 
+def children_of(pid: int) -> list[int]:
+    """Process ids of a process's living children."""
+    return [
+        child for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) if is_alive(child)
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not reaped yet does not."""
+    proc = Path(f"/proc/{pid}")
+    with contextlib.suppress(OSError):
+        return proc.exists() and not _zombie(proc)
+    return False
+
+
 def _zombie(proc: Path) -> bool:
     return (proc / "stat").read_text().rpartition(")")[2].split()[0] == "Z"

@@ -19,7 +19,7 @@ from support.chaos import (
     toy_experiment,
     wait_until,
 )
-from support.cluster import alive_of, no_fault
+from support.cluster import alive_of, children_of, is_alive, no_fault
 from support.faults import Ordering, Strike
 
 from hpcrl.config.cluster import ClusterConfig
@@ -236,4 +236,38 @@ def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, u
     assert sent == []
     give_order(run, Order("continue", "first"))
     assert jobs.wait_for("master", 20) == 0
+    assert remains(run) == undisturbed
+
+
+@pytest.mark.parametrize("target", ["self", "agent-0"])
+def test_a_run_that_gets_sigterm_finishes_its_calls_and_asks_to_be_requeued(
+    folder: Path, undisturbed: Remains, target: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.02))
+    jobs = begin(run, "first", Strike(folder, "term", "master", "journal.after", "TERM", target, nth=6))
+    codes = jobs.wait(20)
+    assert codes == {"master": ExitCode.REQUEUE, "agent-0": ExitCode.REQUEUE}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "preempted" and "SIGTERM" in verdict.reason
+    assert alive_of(run.root) == []
+    finish(run)
+    assert remains(run) == undisturbed
+    assert started_twice(run) == []
+
+
+@pytest.mark.parametrize("victim", ["agent", "parent of the workers"])
+def test_killing_what_holds_the_workers_leaves_none_of_them_behind(
+    folder: Path, undisturbed: Remains, victim: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.05))
+    jobs = begin(run, "first")
+    wait_until(lambda: any(row["event"] == "closed" for row in rows_of(run.events(0))), 20, "the first step")
+    [zygote] = children_of(jobs.pid("agent-0"))
+    workers = children_of(zygote)
+    assert len(workers) == 2
+    os.kill(jobs.pid("agent-0") if victim == "agent" else zygote, signal.SIGKILL)
+    assert jobs.wait_for("master", 20) == ExitCode.REQUEUE, outputs(run)
+    jobs.wait(20)
+    assert not [pid for pid in (zygote, *workers) if is_alive(pid)]
+    finish(run)
     assert remains(run) == undisturbed
