@@ -6,6 +6,7 @@ Knows bytes, names and the disk; knows nothing of what the files mean. Modes are
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import secrets
@@ -13,7 +14,8 @@ import shutil
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,7 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 TEMPORARY_SUFFIX = ".tmp"
 PIECE_BYTES = 8 << 20
+BESIDE_BYTES = 4 << 20
 STALE_RETRIES = 5
 STALE_PAUSE_S = 0.05
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -89,13 +92,14 @@ class Files:
         """As `publish`, for content in several buffers of bytes; none of them is copied."""
         size = sum(len(chunk) for chunk in chunks)
         with self._naming_full_disk(path, size), self._temporary(path) as temporary:
-            crc32 = self._write(temporary, chunks, f"{point}.write")
+            with _crc32(chunks, size) as crc32:
+                self._write(temporary, chunks, f"{point}.write")
             self.fault(f"{point}.synced")
             _link_exclusively(temporary, path)
             temporary.unlink(missing_ok=True)
             sync_directory(path.parent)
             self.fault(f"{point}.published")
-        return FileRef(self.name(path), size, crc32)
+        return FileRef(self.name(path), size, crc32())
 
     def publish_folder(self, path: Path, attempt: int, write: Callable[[Path], None], point: str) -> bool:
         """Have `write` fill a folder that appears whole as `path`; False if a folder of that name was there already.
@@ -256,23 +260,19 @@ class Files:
         """Whether the server would know better: listing a directory asks it anew."""
         return error.errno == errno.ESTALE or (error.errno == errno.ENOENT and path.name in self.listing(path.parent))
 
-    def _write(self, path: Path, chunks: Iterable[bytes | memoryview], point: str) -> int:
-        """Write and flush a new file; returns the CRC of its content."""
+    def _write(self, path: Path, chunks: Sequence[bytes | memoryview], point: str) -> None:
+        """Write and flush a new file."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
-        crc32 = 0
         try:
             os.fchmod(descriptor, FILE_MODE)
             self.fault(point)
             for chunk in chunks:
                 for start in range(0, len(chunk), PIECE_BYTES):
-                    piece = memoryview(chunk)[start : start + PIECE_BYTES]
-                    crc32 = zlib.crc32(piece, crc32)
-                    _write_all(descriptor, piece)
+                    _write_all(descriptor, memoryview(chunk)[start : start + PIECE_BYTES])
                     self.fault(point)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        return crc32
 
     def _copy(self, ref: FileRef, path: Path, point: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -372,6 +372,20 @@ def _difference(ref: FileRef, size: int, crc32: int) -> str | None:
     if crc32 != ref.crc32:
         return f"{ref.name} has CRC {crc32:08x}, it was published with {ref.crc32:08x}"
     return None
+
+
+@contextlib.contextmanager
+def _crc32(chunks: Sequence[bytes | memoryview], size: int) -> Iterator[Callable[[], int]]:
+    """The checksum of a content, taken beside what is done meanwhile where that is worth a thread."""
+
+    def checksum() -> int:
+        return functools.reduce(lambda crc32, chunk: zlib.crc32(chunk, crc32), chunks, 0)
+
+    if size < BESIDE_BYTES:
+        yield checksum
+        return
+    with ThreadPoolExecutor(1) as beside:
+        yield beside.submit(checksum).result
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

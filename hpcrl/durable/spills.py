@@ -9,9 +9,9 @@ lays them out: it writes their structure to a sparse file in memory, and the arr
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import h5py
@@ -23,6 +23,7 @@ from hpcrl.data.samples import KeyMeta, SampleMeta, SequenceSample
 from hpcrl.durable.files import FileRef, Files
 
 Chunk = bytes | memoryview
+SMALL_BYTES = 1 << 16
 
 
 class SpillRef(msgspec.Struct, frozen=True):
@@ -75,7 +76,16 @@ def _chunks(parts: Mapping[str, SequenceSample] | Mapping[None, SequenceSample])
             chunks += [os.pread(sparse.fileno(), offset - end, end), array]
             end = offset + len(array)
         chunks.append(os.pread(sparse.fileno(), os.fstat(sparse.fileno()).st_size - end, end))
-    return chunks
+    return list(_joined(chunks))
+
+
+def _joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """The same content with small chunks that follow each other as one: a write costs more than their copy."""
+    for small, following in groupby(chunks, lambda chunk: len(chunk) < SMALL_BYTES):
+        if small:
+            yield b"".join(following)
+        else:
+            yield from following
 
 
 def _lay_out(

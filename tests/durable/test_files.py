@@ -55,6 +55,17 @@ def test_large_content_is_written_in_pieces(root: Path, monkeypatch: pytest.Monk
     assert files.damage(ref) is None
 
 
+def test_checksum_taken_beside_the_writing_equals_the_one_taken_after_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [bytes(range(256)), b"", memoryview(b"more")]
+    after = Files(root).publish_chunks(root / "after", chunks, "x")
+    monkeypatch.setattr(files_module, "BESIDE_BYTES", 0)
+    beside = Files(root).publish_chunks(root / "beside", chunks, "x")
+    assert beside.crc32 == after.crc32
+    assert Files(root).damage(beside) is None
+
+
 def test_second_publication_of_a_name_is_refused_and_changes_nothing(root: Path) -> None:
     files = Files(root)
     ref = files.publish(root / "f", b"first", "x")

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.files import DamagedFileError, Files
-from hpcrl.durable.spills import SpillRef, compact, group_name, read_spill, write_spill
+from hpcrl.durable.spills import SMALL_BYTES, SpillRef, compact, group_name, read_spill, write_spill
 
 DTYPES = ("int32", "float32", "float64", "float16", "bool", "int64", "uint16", "uint8")
 
@@ -36,6 +37,29 @@ def test_spill_is_read_back_bit_for_bit(root: Path, count: int) -> None:
     ref = write_spill(files, root / "s.h5", written)
     assert_equal(read_spill(root / "s.h5"), written)
     assert files.damage(ref) is None
+
+
+def test_spill_is_read_by_plain_h5py_as_documented(root: Path) -> None:
+    written = sample(3)
+    write_spill(Files(root), root / "s.h5", written)
+    with h5py.File(root / "s.h5") as file:
+        assert file["ids"].asstr()[()].tolist() == list(written.ids)
+        assert file["keys"].asstr()[()].tolist() == list(written.keys)
+        assert file["lengths"][()].tolist() == [list(written.length(key)) for key in written.keys]
+        assert (file["key:float32"][()] == written.data["float32"]).all()
+
+
+def test_arrays_too_large_to_join_and_arrays_in_any_memory_order_are_kept(root: Path) -> None:
+    large = np.arange(3 * SMALL_BYTES, dtype=np.int32)
+    turned = np.arange(6.0).reshape(2, 3).T
+    rows = {"a": [large], "turned": [turned], "b": [large[::2]]}
+    written = SequenceSample.from_rows(["x"], rows)
+    written = SequenceSample(written.meta, {**written.data, "turned": turned, "b": large[::2]})
+    files = Files(root)
+    spill = SpillRef(write_spill(files, root / "s.h5", written))
+    assert_equal(read_spill(root / "s.h5"), written)
+    compact(files, root / "c.h5", {"one": spill, "two": spill})
+    assert_equal(read_spill(root / "c.h5", "two"), written)
 
 
 def test_several_sub_sequences_a_sample_are_kept_apart(root: Path) -> None:
