@@ -21,6 +21,7 @@ def settle() -> None:
     """As a worker does with `deterministic: true`."""
     torch.set_num_threads(1)
     torch.set_deterministic_debug_mode("warn")
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def builder(role: str, experiment: SFTExperiment | PPOExperiment, tokenizer: Path) -> Builder[Any]:

@@ -137,3 +137,5 @@ def _settle_numerics(threads: int, deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # Not use_deterministic_algorithms, which imports the compiler: a second in every worker, at every start.
         torch.set_deterministic_debug_mode("warn")
+        # Nothing reads memory before it was written; torch would fill all of it with NaN, 3 % of a PPO step.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
