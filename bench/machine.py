@@ -16,8 +16,9 @@ FLUSHES, WRITES, WRITTEN_MIB, PRODUCTS, SIDE = 100, 3, 256, 5, 2048
 def describe() -> str:
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numpy", "pyzmq", "h5py"))
+    linux = ".".join(platform.release().split(".")[:2])
     return (
-        f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, Linux {platform.release()}; "
+        f"{os.cpu_count()} cores of {_processor()}, {memory_gib:.0f} GiB, Linux {linux}; "
         f"Python {platform.python_version()}, {versions}"
     )
 

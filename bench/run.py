@@ -153,7 +153,8 @@ def guarded(measure: Measure, work: Path, found: Peers) -> list[Figure]:
         return measure(work, found)
     except Exception as error:
         traceback.print_exc()
-        return [Figure("this part failed", None, "", "", f"{type(error).__name__}: {str(error).splitlines()[0]}")]
+        message = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".replace(f"{ROOT}/", "")
+        return [Figure("this part failed", None, "", "", message)]
 
 
 if __name__ == "__main__":

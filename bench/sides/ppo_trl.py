@@ -1,7 +1,7 @@
 """TRL's PPOTrainer (experimental), a step a round. Argument: the model's folder.
 
-Policy, value, reference and reward model of one shape; 4 minibatches, one pass; responses of one length, so that
-nothing is padded. It does not clip gradients; hpcrl does.
+Policy, value, reference and reward model of one shape; 4 minibatches with an optimizer step each, one pass;
+responses of one length, so that nothing is padded. It does not clip gradients; hpcrl does.
 """
 
 import sys
@@ -40,8 +40,8 @@ class Metronome(TrainerCallback):
 
 config = PPOConfig(
     output_dir=f"{folder}/../trl-ppo",
-    per_device_train_batch_size=len(prompts()) // MINIBATCHES,
-    gradient_accumulation_steps=MINIBATCHES,
+    per_device_train_batch_size=len(prompts()),
+    gradient_accumulation_steps=1,
     num_mini_batches=MINIBATCHES,
     num_ppo_epochs=1,
     local_rollout_forward_batch_size=len(prompts()),
