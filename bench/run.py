@@ -98,6 +98,12 @@ SECTIONS: Mapping[str, Section] = {
         "its last.",
         lambda work, _: demo.learning(work),
     ),
+    "kills": Section(
+        "Ten kills",
+        "A short PPO run of the demo's model, whose master, agent or a worker is killed with SIGKILL ten times at random "
+        "moments and resumed, against one that nobody disturbed: parameters, optimizer state, metrics and sample ids.",
+        lambda _work, _peers: demo.killed_ten_times(),
+    ),
     "durability": Section(
         "Durability in the demo",
         "From the events of the demo's last PPO run. Charged is the time in which a worker was idle while the master "

@@ -31,6 +31,7 @@ POINTS = [
     ("master", "journal.after", 14, "TERM", "agent-0"),
 ]
 KILLS = 10
+RANDOM_STEPS = 80
 RUNNING = 999
 
 
@@ -92,14 +93,14 @@ def test_ppo_killed_at_a_point_ends_with_the_same_bits(
 @pytest.mark.slow
 def test_ppo_killed_ten_times_at_random_moments_ends_with_the_same_bits(tmp_path: Path, material: Path) -> None:
     (tmp_path / "plain").mkdir()
-    plain = create_run(tmp_path / "plain" / "run", addition(material, steps=25))
+    plain = create_run(tmp_path / "plain" / "run", addition(material, steps=RANDOM_STEPS))
     assert finish(plain, timeout_s=300) == [0], outputs(plain)
     (tmp_path / "killed").mkdir()
-    killed = create_run(tmp_path / "killed" / "run", addition(material, steps=25))
+    killed = create_run(tmp_path / "killed" / "run", addition(material, steps=RANDOM_STEPS))
     dice, kills, code = random.Random(0), 0, None
     for submission in itertools.count():
         jobs = begin(killed, f"s{submission}")
-        while kills < KILLS and (code := jobs.wait_for("master", dice.uniform(0.5, 4.0))) == RUNNING:
+        while kills < KILLS and (code := jobs.wait_for("master", dice.uniform(0.3, 2.0))) == RUNNING:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(dice.choice([jobs.pid("master"), jobs.pid("agent-0"), *workers_of(killed)]), signal.SIGKILL)
                 kills += 1
