@@ -100,8 +100,8 @@ SECTIONS: Mapping[str, Section] = {
     ),
     "kills": Section(
         "Ten kills",
-        "A short PPO run of the demo's model, whose master, agent or a worker is killed with SIGKILL ten times at random "
-        "moments and resumed, against one that nobody disturbed: parameters, optimizer state, metrics and sample ids.",
+        "A short PPO run of the demo's model, whose master, agent or a worker is killed with SIGKILL ten times at "
+        "random moments and resumed, against one that nobody disturbed: parameters, optimizer state, metrics, ids.",
         lambda _work, _peers: demo.killed_ten_times(),
     ),
     "durability": Section(
