@@ -272,12 +272,11 @@ def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample]) -> SequenceSa
     """One sample with rows `ids`, in their order, from pieces that each hold some rows of some keys."""
     if not pieces:
         return SequenceSample(meta=SampleMeta(ids=tuple(ids), keys={}), data={})
-    by_keys: dict[tuple[str, ...], list[SequenceSample]] = {}
-    for piece in pieces:
-        by_keys.setdefault(tuple(piece.keys), []).append(piece)
     merged: SequenceSample | None = None
-    for group in by_keys.values():
-        column = (group[0] if len(group) == 1 else SequenceSample.gather(group)).select(ids)
+    for key in dict.fromkeys(key for piece in pieces for key in piece.keys):
+        # Rows of one key may come from several holders, each of which may bring other keys along.
+        parts = [piece.select_keys([key]) for piece in pieces if key in piece.keys]
+        column = (parts[0] if len(parts) == 1 else SequenceSample.gather(parts)).select(ids)
         merged = column if merged is None else merged.merge(column)
     if merged is None:
         raise ValueError("no pieces to assemble")

@@ -58,5 +58,12 @@ def test_pieces_with_some_rows_of_some_keys_become_one_sample() -> None:
     assert [len(row) for row in whole.rows("z")] == [1, 2, 3]
 
 
+def test_rows_of_a_key_may_come_with_other_keys_from_one_holder_and_alone_from_another() -> None:
+    both = sample("b", "y", 1).merge(sample("b", "z", 2))
+    whole = assemble(("a", "b"), [sample("a", "y", 3), both, sample("a", "z", 4)])
+    assert [row.tolist() for row in whole.rows("y")] == [[3], [1, 1]]
+    assert [row.tolist() for row in whole.rows("z")] == [[4], [2, 2]]
+
+
 def test_no_pieces_give_a_sample_without_keys() -> None:
     assert assemble((), []).keys == ()
