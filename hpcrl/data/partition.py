@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-Ids = tuple[str, ...]
+Positions = tuple[int, ...]
 
 
 def contiguous(sizes: Sequence[float], parts: int, min_size: int = 1) -> list[range]:
@@ -63,19 +63,17 @@ def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]
 
 
 def partition_step(
-    ids: Sequence[str], lengths: Sequence[int], minibatches: int, dp: int
-) -> tuple[tuple[Ids, ...], tuple[Ids, ...]]:
-    """A step's samples as minibatches, and as parts for `dp` workers: (minibatches, parts), both in the order of `ids`.
+    lengths: Sequence[int], minibatches: int, dp: int
+) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
+    """A step's samples, by position, as minibatches, and as parts for `dp` workers: (minibatches, parts), both sorted.
 
-    Minibatches are runs of `ids` that differ by one in size at most; there are fewer where ids are. Each minibatch is
+    Minibatches are runs of samples that differ by one in size at most; there are fewer where samples are. Each is
     spread over the parts by `lengths` (whatever measures a sample's work), so that every optimizer step is balanced. A
     minibatch with fewer samples than parts leaves some parts idle, and in a small step a part may be empty.
     """
-    if len(ids) != len(lengths):
-        raise ValueError(f"{len(ids)} ids have {len(lengths)} lengths")
-    _check_division(len(ids), minibatches, 0)
-    _check_division(len(ids), dp, 0)
-    cuts = [len(ids) * i // minibatches for i in range(minibatches + 1)]
+    _check_division(len(lengths), minibatches, 0)
+    _check_division(len(lengths), dp, 0)
+    cuts = [len(lengths) * i // minibatches for i in range(minibatches + 1)]
     runs = [range(start, end) for start, end in pairwise(cuts) if start < end]
     chosen: list[list[int]] = [[] for _ in range(dp)]
     loads = [0] * dp
@@ -83,7 +81,7 @@ def partition_step(
         for part, members in enumerate(_longest_first(lengths, run, loads, len(run))):
             chosen[part] += members
             loads[part] += sum(lengths[i] for i in members)
-    return tuple(tuple(ids[i] for i in run) for run in runs), tuple(tuple(ids[i] for i in part) for part in chosen)
+    return tuple(map(tuple, runs)), tuple(map(tuple, chosen))
 
 
 def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:

@@ -122,15 +122,18 @@ class Files:
             self.fault(f"{point}.published")
         return published
 
-    def open_log(self, path: Path, point: str) -> "AppendLog":
-        """A new log, to be written by the caller alone. FileExistsError if somebody has begun it before."""
+    def open_log(self, path: Path, point: str, flush: bool = True) -> "AppendLog":
+        """A new log, to be written by the caller alone. FileExistsError if somebody has begun it before.
+
+        Without `flush` its lines reach the disk when the system likes: for what the journal can tell again.
+        """
         self.directory(path.parent)
         with self._naming_full_disk(path, None):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(path, flags, FILE_MODE)
             os.fchmod(descriptor, FILE_MODE)
             sync_directory(path.parent)
-        return AppendLog(path, descriptor, self.fault, point)
+        return AppendLog(path, descriptor, self.fault, point, flush)
 
     def link(self, ref: FileRef, path: Path, point: str) -> FileRef:
         """Give a verified file a second name, `path`; copies where the filesystem has no hard links.
@@ -314,15 +317,16 @@ class Files:
 class AppendLog:
     """An append-only log with one writer. Knows lines of bytes, not what they say."""
 
-    def __init__(self, path: Path, descriptor: int, fault: Fault, point: str) -> None:
+    def __init__(self, path: Path, descriptor: int, fault: Fault, point: str, flush: bool) -> None:
         self.path = path
         self._descriptor = descriptor
         self._fault = fault
         self._point = point
+        self._flush = flush
         self._broken = False
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Make the lines durable, in this order: one write, one fsync.
+        """Write the lines, in this order, with one write, and one fsync if the log is a durable one.
 
         After an error the end of the file is unknown (a torn line, or lines that never reached the disk), and whatever
         came behind them would not be believed: the log takes nothing more.
@@ -333,7 +337,8 @@ class AppendLog:
         try:
             self._fault(f"{self._point}.before")
             _write_all(self._descriptor, memoryview(data))
-            os.fsync(self._descriptor)
+            if self._flush:
+                os.fsync(self._descriptor)
             self._fault(f"{self._point}.after")
         except OSError as error:
             self._broken = True

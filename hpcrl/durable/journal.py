@@ -15,7 +15,8 @@ import msgspec
 from hpcrl.durable.files import AppendLog, FileRef, Files
 
 Ids = tuple[str, ...]
-Parts = tuple[Ids, ...]
+Cuts = tuple[tuple[int, ...], ...]
+"""Groups of samples, each as positions in a list of ids."""
 Stats = dict[str, tuple[float, float]]
 """name → (total, weight)."""
 
@@ -27,9 +28,9 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 class Opened(_Event, frozen=True):
     """A step begins. All that its calls need is fixed here, before any of them is sent.
 
-    `partitions` maps a data-parallel size, as text, to the ids of each part; `eval_partitions` likewise for the
-    evaluation's samples. `cursor` counts the rows, from the run's start, that are used up once this step's batch is
-    taken.
+    `partitions` maps a data-parallel size, as text, to the samples of each part, as positions in `ids`; `minibatches`
+    are such positions too, those of `eval_partitions` are in `eval_ids`. `cursor` counts the rows, from the run's
+    start, that are used up once this step's batch is taken.
     """
 
     step: int
@@ -37,13 +38,13 @@ class Opened(_Event, frozen=True):
     epoch: int
     cursor: int
     calls: tuple[str, ...]
-    partitions: dict[str, Parts]
-    minibatches: Parts
+    partitions: dict[str, Cuts]
+    minibatches: Cuts
     seed: int
     checkpoint: bool
     export: bool
     eval_ids: Ids = ()
-    eval_partitions: dict[str, Parts] = {}
+    eval_partitions: dict[str, Cuts] = {}
 
 
 class Done(_Event, frozen=True):

@@ -4,12 +4,12 @@ Removes only; a kill at any point leaves a directory from which everything that 
 the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pruned` after `prune`.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage
+from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef, is_temporary
 from hpcrl.durable.rundir import RunDirectory, attempt_of, step_of
 from hpcrl.durable.spills import SpillRef, compact, group_name
@@ -43,20 +43,18 @@ def remove_parts(run: RunDirectory, attempt: int, step: int) -> tuple[str, ...]:
 
 
 def prune(
-    run: RunDirectory, attempt: int, checkpoints: Sequence[Manifest], trained_roles: Collection[str], keep: int
+    run: RunDirectory, attempt: int, checkpoints: Sequence[Manifest], is_whole: Callable[[Manifest], bool], keep: int
 ) -> Pruning | None:
     """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) valid checkpoints.
 
     `checkpoints` are those that lines of the journal name, by step. None where too few are there, or nothing is older.
-    Those kept are read and verified before anything goes. Checkpoints go first, each by its manifest, so that one
-    that still has a manifest still has its shards and the spills behind it.
+    Nothing goes before `is_whole` has said of each that is kept that all of it is there. Checkpoints go first, each by
+    its manifest, so that one that still has a manifest still has its shards and the spills behind it.
     """
     keep = max(keep, LEAST_KEPT)
     if len(checkpoints) < keep or not any(_victims(run, attempt, checkpoints[-keep].step)):
         return None
-    newest_first = reversed(checkpoints)
-    whole = (manifest for manifest in newest_first if not checkpoint_damage(run.files, manifest, trained_roles))
-    kept = list(islice(whole, keep))
+    kept = list(islice(filter(is_whole, reversed(checkpoints)), keep))
     if len(kept) < keep:
         return None
     before_step = kept[-1].step

@@ -5,16 +5,15 @@ background thread, the janitor; what it has done is journalled from `tidy`, by t
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from hpcrl.durable.checkpoints import Manifest, write_manifest
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
 from hpcrl.durable.recovery import RecoveryPlan, recover
-from hpcrl.durable.retention import compact_step, prune, remove_parts
+from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef
 from hpcrl.errors import ExitCode, HpcrlError
@@ -70,10 +69,11 @@ class AttemptFiles:
         self._run = run
         self._journal = journal
         self._trained_roles = trained_roles
-        self._keep = keep
+        self._keep = max(keep, LEAST_KEPT)
         self._compacts = compacts
-        self._metrics = os.open(run.metrics(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
         self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
+        self._verified = {manifest.step for manifest in self._checkpoints}
         self._exported = set(recovery.exported)
         self._spills: dict[int, dict[tuple[str, int], SpillRef]] = {}
         for unit, (_, spill) in recovery.recorded.items():
@@ -117,7 +117,8 @@ class AttemptFiles:
         self.append([Checkpointed(opened.step, ref)])
         self._checkpoints.append(manifest)
         self.events.event("checkpointed", step=opened.step, bytes=sum(s.size for refs in shards.values() for s in refs))
-        self._chore(self._prune, tuple(self._checkpoints[-self._keep - 1 :]))
+        del self._checkpoints[: -self._keep - 1]
+        self._chore(self._prune, tuple(self._checkpoints))
 
     def exported(self, step: int, role: str, path: str) -> None:
         self._exported.add((step, role))
@@ -146,7 +147,7 @@ class AttemptFiles:
         """Nobody is to join this attempt any more."""
         self._janitor.shutdown(wait=True, cancel_futures=True)
         self._journal.close()
-        os.close(self._metrics)
+        self._metrics.close()
         self.events.close()
         self._run.close(self.number)
 
@@ -167,7 +168,7 @@ class AttemptFiles:
         return lambda: None
 
     def _prune(self, checkpoints: Sequence[Manifest]) -> Callable[[], None]:
-        done = prune(self._run, self.number, checkpoints, self._trained_roles, self._keep)
+        done = prune(self._run, self.number, checkpoints, self._is_whole, self._keep)
 
         def journal() -> None:
             if done is not None:
@@ -175,5 +176,14 @@ class AttemptFiles:
 
         return journal
 
+    def _is_whole(self, manifest: Manifest) -> bool:
+        """Whether all shards of a checkpoint are as they were written. Each is read once; only the janitor asks."""
+        if manifest.step in self._verified:
+            return True
+        if checkpoint_damage(self._run.files, manifest, self._trained_roles):
+            return False
+        self._verified.add(manifest.step)
+        return True
+
     def _write_metrics(self, row: Mapping[str, float]) -> None:
-        os.write(self._metrics, json.dumps(row).encode() + b"\n")
+        self._metrics.append([json.dumps(row).encode() + b"\n"])

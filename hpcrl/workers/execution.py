@@ -228,7 +228,7 @@ class Execution:
                 part=unit.part,
                 ids=tuple(ids),
                 sources=self._holdings.sources(unit.step, call.inputs, ids),
-                minibatches=opened.minibatches if training else (),
+                minibatches=self._source.minibatches(opened) if training else (),
                 record=dict(self._replayed[unit].record) if offer.replay else None,
             )
             self._send(rank, request)

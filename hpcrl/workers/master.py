@@ -132,7 +132,11 @@ class Master:
         self._attempt_number, self._log = attempt.number, attempt.events
         ending = self._guarded(lambda: self._attempt(attempt))
         self._attempt_number, self._log = -1, None
-        self._while_beating(attempt.close)
+        try:
+            self._while_beating(attempt.close)
+        except (HpcrlError, OSError) as error:
+            # What ended the attempt came first, and says more than a disk that has been full since.
+            print(f"attempt {attempt.number} was not closed: {error}", flush=True)
         return ending
 
     def _while_beating(self, work: Callable[[], Result]) -> Result:

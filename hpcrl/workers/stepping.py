@@ -6,7 +6,7 @@ from hpcrl.config.experiment import Experiment, PPOExperiment
 from hpcrl.data.datasets import Dataset, open_datasets, open_order
 from hpcrl.data.order import Order, sample_ids
 from hpcrl.data.partition import partition_step
-from hpcrl.durable.journal import Ids, Opened, Parts
+from hpcrl.durable.journal import Cuts, Ids, Opened
 from hpcrl.placement.plan import Plan
 from hpcrl.workers.calendar import Calendar
 
@@ -16,6 +16,11 @@ def step_source(plan: Plan, experiment: Experiment, calendar: Calendar) -> "Step
     datasets = open_datasets(experiment)
     minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
     return StepSource(plan, experiment, datasets, open_order(experiment, datasets["train"].ids), calendar, minibatches)
+
+
+def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
+    """The ids at the positions of each cut."""
+    return tuple(tuple(ids[i] for i in cut) for cut in cuts)
 
 
 class StepSource:
@@ -68,14 +73,20 @@ class StepSource:
 
     def parts(self, opened: Opened, source: str, dp: int) -> Sequence[Ids]:
         """The ids of each data-parallel part."""
-        return (opened.partitions if source == "train" else opened.eval_partitions)[str(dp)]
+        if source == "train":
+            return take(opened.ids, opened.partitions[str(dp)])
+        return take(opened.eval_ids, opened.eval_partitions[str(dp)])
 
-    def _cut(self, source: str, ids: Ids, minibatches: int) -> tuple[Parts, dict[str, Parts]]:
+    def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
+        """The ids of each minibatch."""
+        return take(opened.ids, opened.minibatches)
+
+    def _cut(self, source: str, ids: Ids, minibatches: int) -> tuple[Cuts, dict[str, Cuts]]:
         """Minibatches, and the parts for every data-parallel size that a call on this source has."""
         if not ids:
             return (), {}
         lengths = self._datasets[source].lengths(ids)
         sizes = {self._plan.role_of(call.name).arrangement.dp for call in self._plan.calls if call.source == source}
-        cuts = {dp: partition_step(ids, lengths, minibatches, dp) for dp in sorted(sizes)}
+        cuts = {dp: partition_step(lengths, minibatches, dp) for dp in sorted(sizes)}
         found = next(iter(cuts.values()))[0]
         return found, {str(dp): parts for dp, (_, parts) in cuts.items()}

@@ -112,9 +112,9 @@ def test_a_batch_of_no_sequences_is_refused() -> None:
 def test_a_step_is_cut_into_even_minibatches_that_are_each_balanced_over_the_parts(seed: int) -> None:
     rng = random.Random(seed)
     count, minibatches, dp = rng.randint(1, 60), rng.randint(1, 6), rng.randint(1, 5)
-    ids = [f"r{i}@0" for i in rng.sample(range(1000), count)]
-    length = {sample: rng.randint(1, 100) for sample in ids}
-    cut, parts = partition_step(ids, list(length.values()), minibatches, dp)
+    ids = list(range(count))
+    length = [rng.randint(1, 100) for _ in ids]
+    cut, parts = partition_step(length, minibatches, dp)
     assert list(itertools.chain(*cut)) == ids
     sizes = list(map(len, cut))
     assert len(cut) == min(minibatches, count) and max(sizes) - min(sizes) <= 1
@@ -126,11 +126,11 @@ def test_a_step_is_cut_into_even_minibatches_that_are_each_balanced_over_the_par
 
 
 def test_small_minibatches_take_turns_with_the_parts() -> None:
-    _, parts = partition_step([f"r{i}" for i in range(8)], [5] * 8, 8, 4)
+    _, parts = partition_step([5] * 8, 8, 4)
     assert [len(part) for part in parts] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize(("lengths", "minibatches", "dp"), [([1], 1, 1), ([1, 1], 0, 1), ([1, 1], 1, 0)])
+@pytest.mark.parametrize(("lengths", "minibatches", "dp"), [([1, 1], 0, 1), ([1, 1], 1, 0)])
 def test_a_division_that_cannot_be_is_refused(lengths: list[int], minibatches: int, dp: int) -> None:
-    with pytest.raises(ValueError, match=r"ids have|do not make"):
-        partition_step(["a", "b"], lengths, minibatches, dp)
+    with pytest.raises(ValueError, match="do not make"):
+        partition_step(lengths, minibatches, dp)

@@ -265,7 +265,7 @@ def test_log_takes_nothing_more_after_an_error(root: Path) -> None:
 
 
 def test_log_on_a_really_full_device_says_so() -> None:
-    log = AppendLog(Path("/dev/full"), os.open("/dev/full", os.O_WRONLY), no_fault, "j")
+    log = AppendLog(Path("/dev/full"), os.open("/dev/full", os.O_WRONLY), no_fault, "j", True)
     with pytest.raises(DiskFullError, match="/dev/full"):
         log.append([b"1\n"])
     log.close()

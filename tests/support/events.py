@@ -12,9 +12,7 @@ WINDOW = 2
 
 def opened(step: int) -> Opened:
     ids = (f"a@{step}", f"b@{step}")
-    return Opened(
-        step, ids, 0, 2 * step, (*CALLS, *TRAINED_BY), {"2": tuple((i,) for i in ids)}, (ids,), 1, True, False
-    )
+    return Opened(step, ids, 0, 2 * step, (*CALLS, *TRAINED_BY), {"2": ((0,), (1,))}, ((0, 1),), 1, True, False)
 
 
 def done(step: int, call: str, part: int, attempt: int = 0) -> Done:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcrl.data.samples import SequenceSample, sample_seed
-from hpcrl.durable.checkpoints import Manifest, read_shard, write_manifest, write_shard
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_shard, write_manifest, write_shard
 from hpcrl.durable.files import FileRef, no_fault
 from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Journal, Opened, Pruned, Stopped, Trained
 from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
@@ -92,7 +92,7 @@ class Miniature:
         if held is not None:
             return read_spill(self._run.root / held.spill.path, held.spill.group)
         self._note("run", unit)
-        ids = opened.partitions[str(PARTS[unit.call])][unit.part]
+        ids = [opened.ids[i] for i in opened.partitions[str(PARTS[unit.call])][unit.part]]
         rows = [self._row(unit.step, unit.call, sample_id) for sample_id in ids]
         sample = SequenceSample.from_rows(ids, {unit.call: rows})
         spill = write_spill(self._run.files, self._run.spill(*unit, self.attempt), sample)
@@ -127,9 +127,12 @@ class Miniature:
             remove_parts(self._run, self.attempt, step)
         if opened.checkpoint and all(manifest.step != step for manifest in self._checkpoints):
             self._checkpoint(opened)
-        pruning = prune(self._run, self.attempt, self._checkpoints, TRAINED_BY.values(), 2)
+        pruning = prune(self._run, self.attempt, self._checkpoints, self._is_whole, 2)
         if pruning is not None:
             self._append(Pruned(pruning.before_step))
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        return not checkpoint_damage(self._run.files, manifest, TRAINED_BY.values())
 
     def _checkpoint(self, opened: Opened) -> None:
         folder = self._run.checkpoint(opened.step, self.attempt)
@@ -170,6 +173,7 @@ def executions(notes: Path) -> list[tuple[int, str, UnitKey]]:
 
 def _opened(step: int) -> Opened:
     ids = tuple(f"r{(step * BATCH + i) % 7}@{step}" for i in range(BATCH))
+    every = tuple(range(BATCH))
     half = BATCH // 2
     return Opened(
         step=step,
@@ -177,8 +181,8 @@ def _opened(step: int) -> Opened:
         epoch=0,
         cursor=step * BATCH,
         calls=(*PARTS, *TRAINED_BY),
-        partitions={"1": (ids,), "2": (ids[:half], ids[half:])},
-        minibatches=(ids,),
+        partitions={"1": (every,), "2": (every[:half], every[half:])},
+        minibatches=(every,),
         seed=1,
         checkpoint=step in CHECKPOINT_STEPS,
         export=False,

@@ -38,6 +38,7 @@ FULL = [
     ("master", "journal.before", 1),
     ("master", "journal.before", 7),
     ("master", "journal.before", 15),
+    ("master", "metrics.before", 2),
     ("master", "manifest.write", 1),
     ("master", "compact.write", 2),
 ]
@@ -58,6 +59,16 @@ def test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost(
     finish(run)
     assert remains(run) == undisturbed
     assert started_twice(run) == []
+
+
+def test_a_disk_that_is_full_when_an_attempt_closes_does_not_hide_why_it_ended(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "full", "master", "closed.write", "FULL"))
+    assert jobs.wait_for("master", 20) == ExitCode.DONE, outputs(run)
+    jobs.kill_all()
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "done"
+    assert "attempt 0 was not closed" in outputs(run)
 
 
 def flip(path: Path) -> None:
@@ -216,7 +227,7 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
     folder: Path, undisturbed: Remains, command: str
 ) -> None:
     run = create_run(folder / "run", toy_experiment())
-    strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=5)
+    strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=2)
     jobs = begin(run, "first", Ordering(run, strike, Order(command, "first")))  # type: ignore[arg-type]
     assert jobs.wait_for("master", 20) == ExitCode.NEVER_REQUEUE, outputs(run)
     verdict = run.read_verdict(0)
