@@ -7,7 +7,7 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 import os
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import Roster, announced, publish_roster
+from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
 from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
@@ -73,12 +74,12 @@ class Ending:
     traceback: str | None = None
 
 
-def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> ExitCode:
+def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], host: str = LOOPBACK) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host).serve_run()
     finally:
         signals.close()
 
@@ -86,7 +87,7 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> 
 class Master:
     """One submission's master."""
 
-    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str = "127.0.0.1") -> None:
+    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str) -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
@@ -107,6 +108,7 @@ class Master:
         self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
+        self._incomplete_since: float | None = None
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -137,7 +139,14 @@ class Master:
         except (HpcrlError, OSError) as error:
             # What ended the attempt came first, and says more than a disk that has been full since.
             print(f"attempt {attempt.number} was not closed: {error}", flush=True)
+        if ending.state == "lost":
+            self._idle(attempt.number)
         return ending
+
+    def _idle(self, attempt: int) -> None:
+        """End the workers of all nodes until the next attempt has everybody."""
+        for agent in self._members.agents.values():
+            self._hub.send(agent.identity, StartWorkers(attempt, ()))
 
     def _while_beating(self, work: Callable[[], Result]) -> Result:
         """On another thread, so that everybody hears from this process however long it takes to read what is there."""
@@ -211,35 +220,44 @@ class Master:
     def _assemble(self, attempt: AttemptFiles) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
         store = FilesystemStore(self._run.rendezvous(attempt.number))
-        first = not self._assembled
-        patience_s = self._cluster.start_timeout_s if first else self._replace_timeout_s
-        deadline = time.monotonic() + patience_s
-        rostered = False
+        publish_meeting(store, Meeting(attempt.number, self._hub.address))
         while missing := self._members.missing_nodes(self._cluster.nodes):
-            if time.monotonic() > deadline:
-                came = self._cluster.nodes - len(missing)
-                reason = (
-                    f"{came} of {self._cluster.nodes} nodes came within {patience_s:g} s; missing: {missing}. "
-                    f"Resume with `hpcrl resume {self._run.root}`, or raise cluster."
-                    f"{'start' if first else 'replace'}_timeout_s."
-                )
-                return Ending("preempted", ExitCode.REQUEUE, reason)
+            self._incomplete_since = self._incomplete_since or time.monotonic()
+            if time.monotonic() - self._incomplete_since > self._patience_s:
+                return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
             if told := self._told_to_go():
                 return told
-            if not rostered:
-                records = announced(store)
-                if {record.node for record in records} >= set(missing):
-                    publish_roster(store, Roster(attempt.number, self._hub.address, list(records)))
-                    rostered = True
-                    attempt.events.event("rostered", nodes=[record.node for record in records])
             self._loop(None)
-        self._assembled = True
+        self._incomplete_since, self._assembled = None, True
+        # Who came and went meanwhile is missed by nobody: there was no worker yet.
+        self._members.losses.clear()
         return None
 
     @property
-    def _replace_timeout_s(self) -> float:
-        """On one machine nobody starts another agent in the place of a lost one."""
-        return 0.0 if self._cluster.type == "local" else self._cluster.replace_timeout_s
+    def _patience_s(self) -> float:
+        """How long to wait for nodes: all of them at first, later one in the place of another."""
+        if not self._assembled:
+            return self._cluster.start_timeout_s
+        return self._cluster.replace_timeout_s if self._replaces_nodes else 0.0
+
+    @property
+    def _replaces_nodes(self) -> bool:
+        """Whether another agent is started in the place of a lost one while the others stay: only in Slurm's array."""
+        return self._cluster.type == "slurm" and self._cluster.topology == "array"
+
+    def _why_incomplete(self, store: FilesystemStore, missing: Sequence[int]) -> str:
+        nodes = self._cluster.nodes
+        unreachable = sorted({record.node for record in announced(store)} & set(missing))
+        said = [f"{nodes - len(missing)} of {nodes} nodes came within {self._patience_s:g} s, missing: {missing}"]
+        if len(missing) < nodes:
+            said.append(f"the others were held for {self._patience_s:g} s and are let go")
+        if unreachable:
+            said.append(f"{unreachable} started but could not connect to {self._hub.address}: is a firewall between?")
+        knob = f"cluster.{'replace' if self._assembled else 'start'}_timeout_s"
+        advice = f"Raise {knob}, or resume with `hpcrl resume {self._run.root}`"
+        if self._replaces_nodes:
+            advice += "; cluster.topology hetjob or colocated starts all nodes together"
+        return f"{'; '.join(said)}. {advice}."
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
@@ -290,16 +308,27 @@ class Master:
     def _why_go(self) -> str:
         asked = f"asked to by `hpcrl stop` ({self._control.stop})" if self._control.stop else ""
         got = f"the master got {self._signals.caught}" if self._signals.caught else ""
-        return asked or got or self._members.draining
+        going = [f"node {node} is to go: {why}" for node, why in self._members.draining.items()]
+        return asked or got or ", ".join(going)
 
     def _told_to_go(self) -> Ending | None:
-        """The ending that was asked for: by a user (never requeued) or by the system (requeue)."""
+        """The ending that was asked for: by a user (never requeued) or by the system (requeue).
+
+        Where only some nodes are to go, and others come in their place, those that stay begin the next attempt.
+        """
         why = self._why_go()
         if not why:
             return None
         if self._control.stop:
             return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
-        return Ending("preempted", ExitCode.REQUEUE, why)
+        going = list(self._members.draining)
+        if self._signals.caught or not self._replaces_nodes or len(going) == self._cluster.nodes:
+            return Ending("preempted", ExitCode.REQUEUE, why)
+        for node in going:
+            if agent := self._members.agents.get(node):
+                self._hub.send(agent.identity, Finish(int(ExitCode.REQUEUE)))
+            self._members.dismiss(node)
+        return Ending("lost", ExitCode.REQUEUE, why)
 
     def _broken(self) -> Ending | None:
         """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
@@ -358,8 +387,7 @@ class Master:
             case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():
-                self._members.agent(identity, body)
-                self._note("node", node=body.node, host=body.host, pid=body.pid)
+                self._welcome(identity, body)
             case WorkerExited() if body.attempt == self._attempt_number:
                 self._members.exited(body)
                 self._note("worker ended", rank=body.rank, how=body.how, log=body.log)
@@ -367,8 +395,14 @@ class Master:
                 self._members.failed(body)
                 self._note("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
             case NodeDraining():
-                self._members.draining = f"node {body.node} is to go: {body.why}"
+                self._members.draining[body.node] = body.why
                 self._note("draining", node=body.node, why=body.why)
+
+    def _welcome(self, identity: bytes, hello: AgentHello) -> None:
+        surplus = self._members.agent(identity, hello) if hello.node < self._cluster.nodes else identity
+        self._note("node", node=hello.node, host=hello.host, pid=hello.pid, welcome=surplus != identity)
+        if surplus is not None:
+            self._hub.send(surplus, Finish(int(ExitCode.NEVER_REQUEUE)))
 
     def _beat(self) -> None:
         if time.monotonic() < self._next_beat:
