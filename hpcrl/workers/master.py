@@ -117,10 +117,24 @@ class Master:
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
+        over = self._is_over()
+        if over is not None:
+            return over
         while True:
             ending = self._guarded(self._next_attempt)
             if ending.state != "lost":
                 return self._leave(ending)
+
+    def _is_over(self) -> ExitCode | None:
+        """A job can be started again although nobody needs it: the run is done, or this submission was stopped."""
+        for number in self._run.numbers():
+            verdict = self._run.read_verdict(number)
+            claim = self._run.read_claim(number)
+            ours = claim is not None and claim.submission == self._submission
+            if verdict is not None and (verdict.state == "done" or (verdict.state == "stopped" and ours)):
+                print(f"nothing to do: {verdict.state}: {verdict.reason}", flush=True)
+                return ExitCode(verdict.exit_code)
+        return None
 
     def _next_attempt(self) -> Ending:
         if attempts_without_progress(self._run, self._submission) >= FRUITLESS_ATTEMPTS:
@@ -325,10 +339,17 @@ class Master:
         if self._signals.caught or not self._replaces_nodes or len(going) == self._cluster.nodes:
             return Ending("preempted", ExitCode.REQUEUE, why)
         for node in going:
-            if agent := self._members.agents.get(node):
-                self._hub.send(agent.identity, Finish(int(ExitCode.REQUEUE)))
-            self._members.dismiss(node)
+            self._release(node)
         return Ending("lost", ExitCode.REQUEUE, why)
+
+    def _release(self, node: int) -> None:
+        """Let a node go in good order."""
+        theirs = [worker.rank for worker in self._plan.workers if worker.node == node]
+        members = [self._members.workers.get(rank) for rank in theirs] + [self._members.agents.get(node)]
+        for member in members:
+            if member is not None:
+                self._hub.send(member.identity, Finish(int(ExitCode.REQUEUE)))
+        self._members.dismiss(node)
 
     def _broken(self) -> Ending | None:
         """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
@@ -384,6 +405,7 @@ class Master:
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
+                self._note("worker", rank=body.rank, pid=body.pid)
             case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():

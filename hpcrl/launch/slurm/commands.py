@@ -25,7 +25,7 @@ from hpcrl.launch.slurm.jobs import (
     parse_sacct,
     parse_squeue,
 )
-from hpcrl.launch.slurm.site import Site, read_site
+from hpcrl.launch.slurm.site import Site, parse_pairs, read_site
 
 TIMEOUT_S = 60.0
 """Slurm's own commands give up on a silent controller after MessageTimeout and some retries."""
@@ -207,6 +207,11 @@ class Slurm:
         """A pending job starts no sooner than in so many seconds."""
         command = ["scontrol", "update", f"JobId={job}", f"StartTime=now+{max(0, round(seconds))}"]
         self._checked(command, *self._run(command))
+
+    def show_job(self, job: str | JobId) -> dict[str, str]:
+        """The fields of `scontrol show job`; of those with spaces in their values, the first word."""
+        command = ["scontrol", "--oneliner", "show", "job", str(job)]
+        return parse_pairs(self._checked(command, *self._run(command)))
 
     def find_by_comment(self, comment: str, name: str | None = None, folder: Path | None = None) -> tuple[str, ...]:
         """Ids of this user's jobs and arrays whose comment begins with this word, the oldest first.

@@ -85,7 +85,7 @@ class Budget:
     first_delay_s: float = 15.0
     longest_delay_s: float = 1800.0
     calm_s: float = 3600.0
-    """After this long without an end the next one waits as if it were the first."""
+    """After this long without an end the next one counts as the first."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,10 @@ def decide(
 
 
 def delay_of(ended: Ended, history: Sequence[Ended], budget: Budget) -> float:
-    """Seconds to wait: doubled for each time that the same cause has come again without a calm between; 0 if benign."""
+    """Seconds to wait: none the first time, then doubled for each time that the same cause came again without a calm.
+
+    (Slurm itself holds a requeued job for two minutes, if the site has not changed that.)
+    """
     if ended.cause in BENIGN:
         return 0.0
     streak, later = 0, ended
@@ -165,7 +168,7 @@ def delay_of(ended: Ended, history: Sequence[Ended], budget: Budget) -> float:
             break
         streak, later = streak + 1, before
     # A float's exponent is bounded; no run waits for 2^60 times anything.
-    return min(budget.longest_delay_s, budget.first_delay_s * 2.0 ** min(streak, 60))
+    return min(budget.longest_delay_s, budget.first_delay_s * 2.0 ** min(streak - 1, 60)) if streak else 0.0
 
 
 def cause_of(

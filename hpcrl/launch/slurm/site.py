@@ -93,6 +93,11 @@ def parse_config(text: str) -> dict[str, str]:
     return {key: value for key, value in found.items() if value and not value.startswith("(null")}
 
 
+def parse_pairs(text: str) -> dict[str, str]:
+    """`Key=value` words on any number of lines, as of one job or partition."""
+    return dict(_PAIR.findall(text))
+
+
 def parse_partitions(text: str, mode: PreemptMode = "off") -> Iterator[Partition]:
     """The partitions that the text describes; `mode` is the cluster's, for those that name none."""
     for record in re.split(r"(?m)(?:^|(?<=\s))(?=PartitionName=)", text):
