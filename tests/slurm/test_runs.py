@@ -1,6 +1,10 @@
 """Whole runs on a real Slurm, disturbed in every way that a cluster knows: they end with an undisturbed run's bits."""
 
+import contextlib
+import os
+import random
 import signal
+import time
 
 import pytest
 from support.chaos import Remains, remains, started_twice
@@ -110,4 +114,78 @@ def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, refere
     run.wait_steps(2)
     slurm.requeue(job)
     run.wait_done()
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_the_time_limit_of_each_job_is_one_more_turn_in_the_queue(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.6
+    # Slurm warns up to a minute early, and not at all if less than that is left.
+    values["cluster"]["slurm"] |= {"time": "2", "signal_lead_s": 30}
+    run = SlurmRun.submit(slurm, values)
+    run.wait_done(timeout_s=280)
+    assert len(run.run.numbers()) > 1, "the limit was never reached"
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_processes_of_a_node_that_slurm_has_given_up_change_nothing(slurm: SlurmCluster, reference: Remains) -> None:
+    """Split brain: slurmd dies, its jobs live on, and Slurm starts their successors elsewhere."""
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.6
+    run = SlurmRun.submit(slurm, values)
+    run.wait_steps(2)
+    (node,) = slurm.job_nodes(run.element_away_from_master())
+    slurm.kill_slurmd(node)
+    (workers,) = run.jobs("workers")
+    slurm.wait(lambda: len(run.run.numbers()) > 1, "another attempt", timeout_s=90)
+    run.wait_steps(2)
+    slurm.restart()
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_a_run_survives_twenty_disturbances_at_random(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.4
+    run = SlurmRun.submit(slurm, values)
+    (master,) = run.jobs("master")
+    chance = random.Random(int(os.environ.get("HPCRL_SEED", "1")))
+    done = 0
+    while done < 20 and run.verdict != "done":
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            match chance.randrange(8):
+                case 0:
+                    with slurm.preempt(run.element_away_from_master()):
+                        time.sleep(2)
+                case 1:
+                    slurm.requeue(master)
+                case 2:
+                    slurm.requeue(f"{run.jobs('workers')[0]}_{chance.randrange(4)}")
+                case 3:
+                    run.kill("master")
+                case 4:
+                    run.kill(f"agent-{chance.randrange(4)}")
+                case 5:
+                    run.kill(f"worker-{chance.randrange(4)}")
+                case 6:
+                    run.kill("master", with_signal=signal.SIGTERM)
+                case 7:
+                    run.kill(f"agent-{chance.randrange(4)}", with_signal=signal.SIGTERM)
+            done += 1
+        time.sleep(chance.uniform(0.5, 6.0))
+    # Who was killed often enough is not started again: then somebody resumes the run by hand.
+    for _ in range(5):
+        if run.verdict == "done":
+            break
+        with contextlib.suppress(AssertionError):
+            run.wait_done(timeout_s=60)
+            break
+        slurm.scancel(*run.jobs("master"), *run.jobs("workers"))
+        slurm.wait_no_processes()
+        hpcrl(slurm, "resume", str(run.run.root))
+    run.wait_done()
+    assert done >= 10
     assert_equal(run, reference)

@@ -1,5 +1,6 @@
 """Runs on Slurm as `launch/submit.py` sees them: settle what is auto, send, look, cancel."""
 
+import contextlib
 import dataclasses
 import shutil
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, HpcrlError
-from hpcrl.launch.slurm.commands import Slurm
+from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
 from hpcrl.launch.slurm.requeue import facts_of
 from hpcrl.launch.slurm.site import Site, describe_preemption
@@ -40,6 +41,7 @@ class SlurmLauncher:
         self._slurm = slurm or Slurm()
         self._site: Site | None = None
         self._asked: dict[tuple[str, int], tuple[float, list[str]]] = {}
+        self._wondered: set[str] = set()
 
     def prepare(self, experiment: Experiment) -> Experiment:
         topology, _ = choose_topology(experiment.cluster)
@@ -90,17 +92,23 @@ class SlurmLauncher:
         return submission
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
-        """Asks Slurm at most every POLL_S, or when another attempt has ended."""
+        """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""
         ended = sum(run.read_verdict(number) is not None for number in run.numbers())
-        when, found = self._asked.get((submission.nonce, ended), (-POLL_S, []))
+        key = submission.nonce, ended
+        when, found = self._asked.get(key, (-POLL_S, list(_jobs(run, submission.nonce).values())))
         if time.monotonic() - when >= POLL_S:
-            found = self._ask(run, submission.nonce)
-            self._asked[submission.nonce, ended] = time.monotonic(), found
+            with contextlib.suppress(SlurmUnavailableError):
+                found = self._ask(run, submission.nonce)
+            self._asked[key] = time.monotonic(), found
         return found
 
     def _ask(self, run: RunDirectory, nonce: str) -> list[str]:
         jobs = _jobs(run, nonce)
-        alive = {queued.id.job for queued in self._slurm.squeue(jobs) if queued.state.is_alive} if jobs else set()
+        queued = self._slurm.squeue(jobs) if jobs else ()
+        for word in {word for each in queued for word in each.state.unknown} - self._wondered:
+            self._wondered.add(word)
+            print(f"warning: Slurm says {word} of a job, which hpcrl does not know; it is taken as alive.")
+        alive = {each.id.job for each in queued if each.state.is_alive}
         return [name for job, name in jobs.items() if int(job) in alive]
 
     def end(self, run: RunDirectory, submission: Submission) -> None:

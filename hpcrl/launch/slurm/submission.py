@@ -5,7 +5,7 @@ An answer that got lost is looked up by that comment, and so is what a killed `h
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from hpcrl.durable.files import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm
+from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script
 from hpcrl.launch.slurm.requeue import Facts
 
@@ -54,17 +55,15 @@ def read_intents(run: RunDirectory) -> list[Intent]:
     return sorted((read_intent(run, nonce) for nonce in found), key=lambda intent: intent.time)
 
 
-def send_all(run: RunDirectory, slurm: Slurm, intent: Intent, sent: Mapping[str, str] | None = None) -> Submission:
-    """Send the scripts in their order, the workers once the master's job has begun, and write down the ids.
-
-    `sent` are jobs that are there already.
-    """
-    jobs: dict[str, int | str] = dict(sent or {})
+def send_all(
+    run: RunDirectory, slurm: Slurm, intent: Intent, sleep: Callable[[float], None] = time.sleep
+) -> Submission:
+    """Send the scripts in their order, the workers to begin after the master's job, and write down the ids."""
+    jobs: dict[str, int | str] = {}
     for name, comment in intent.comments.items():
-        if name not in jobs:
-            options = [f"--dependency=after:{jobs['master']}"] if name == "workers" else []
-            jobs[name] = send_once(slurm, script_path(run, intent.nonce, name), comment, options)
-            run.files.fault(f"submit.{name}")
+        options = [f"--dependency=after:{jobs['master']}"] if name == "workers" else []
+        jobs[name] = send_once(slurm, script_path(run, intent.nonce, name), comment, options, sleep)
+        run.files.fault(f"submit.{name}")
     run.record_submission(intent.nonce, jobs)
     return next(submission for submission in run.submissions() if submission.nonce == intent.nonce)
 
@@ -86,31 +85,31 @@ def finish_intents(run: RunDirectory, slurm: Slurm) -> None:
             run.record_submission(intent.nonce, jobs)
 
 
-def send_once(slurm: Slurm, script: Path, comment: str, options: Sequence[str] = ()) -> str:
-    """One sbatch; its job id. An answer that got lost is looked up, and only what is not there is sent again.
+def send_once(
+    slurm: Slurm,
+    script: Path,
+    comment: str,
+    options: Sequence[str] = (),
+    sleep: Callable[[float], None] = time.sleep,
+) -> str:
+    """One job, and its id. An answer that got lost is looked up, and only what is not there is sent again.
 
     Raises AmbiguousError if the second answer got lost too and no job is found.
     """
+    executor = ScriptExecutor(script, slurm, options)
     try:
-        return slurm.sbatch(script, options)
+        return executor.send().job_id
     except AmbiguousError:
-        return _find(slurm, comment) or _send_again(slurm, script, comment, options)
-
-
-def _send_again(slurm: Slurm, script: Path, comment: str, options: Sequence[str]) -> str:
+        sleep(SETTLE_S)
+        if found := slurm.find_by_comment(comment):
+            return found[0]
     try:
-        return slurm.sbatch(script, options)
+        return executor.send().job_id
     except AmbiguousError:
-        found = _find(slurm, comment)
-        if found is None:
-            raise
-        return found
-
-
-def _find(slurm: Slurm, comment: str) -> str | None:
-    time.sleep(SETTLE_S)
-    found = slurm.find_by_comment(comment)
-    return found[0] if found else None
+        sleep(SETTLE_S)
+        if found := slurm.find_by_comment(comment):
+            return found[0]
+        raise
 
 
 def send_successor(
@@ -121,6 +120,6 @@ def send_successor(
         run.files.publish(run.submitit_folder(nonce) / f"successor-of-{of}.json", b"{}", "successor")
     except AlreadyPublishedError:
         return None
-    job = slurm.sbatch(script_path(run, nonce, name), options)
+    job = ScriptExecutor(script_path(run, nonce, name), slurm, options).send().job_id
     run.record_successor(nonce, name, job)
     return job
