@@ -138,7 +138,6 @@ def test_processes_of_a_node_that_slurm_has_given_up_change_nothing(slurm: Slurm
     run.wait_steps(2)
     (node,) = slurm.job_nodes(run.element_away_from_master())
     slurm.kill_slurmd(node)
-    (workers,) = run.jobs("workers")
     slurm.wait(lambda: len(run.run.numbers()) > 1, "another attempt", timeout_s=90)
     run.wait_steps(2)
     slurm.restart()

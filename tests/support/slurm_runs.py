@@ -88,9 +88,11 @@ class SlurmRun:
 
     def element_away_from_master(self) -> str:
         """An element of the workers whose node can be taken without the master's."""
-        (master,) = self.cluster.job_nodes(self.jobs("master")[-1])
+        master = self.cluster.job_nodes(self.jobs("master")[-1])
         elements = [f"{self.jobs('workers')[0]}_{number}" for number in range(4)]
-        return next(element for element in elements if self.cluster.job_nodes(element) != [master])
+        found = [element for element in elements if (nodes := self.cluster.job_nodes(element)) and nodes != master]
+        assert found, f"no element is away from {master}"
+        return found[0]
 
     @property
     def steps(self) -> int:
