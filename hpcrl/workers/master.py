@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -31,7 +31,7 @@ from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
-from hpcrl.workers.members import Members
+from hpcrl.workers.members import Members, Replace
 from hpcrl.workers.messages import (
     AgentHello,
     Beat,
@@ -58,6 +58,8 @@ QUICK_TICK_MS = 5
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
+REPLACE_EVERY_S = 15.0
+"""How often Slurm is asked about nodes that are missing."""
 
 
 Result = TypeVar("Result")
@@ -74,12 +76,18 @@ class Ending:
     traceback: str | None = None
 
 
-def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], host: str = LOOPBACK) -> ExitCode:
+def run_master(
+    run_dir: Path,
+    submission: str,
+    fault: Callable[[str], None],
+    host: str = LOOPBACK,
+    replace: Replace | None = None,
+) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, host).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host, replace).serve_run()
     finally:
         signals.close()
 
@@ -87,7 +95,9 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], hos
 class Master:
     """One submission's master."""
 
-    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str) -> None:
+    def __init__(
+        self, run: RunDirectory, submission: str, signals: Signals, host: str, replace: Replace | None = None
+    ) -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
@@ -109,6 +119,9 @@ class Master:
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
         self._incomplete_since: float | None = None
+        self._replace = replace
+        self._replacing: Future[list[str]] | None = None
+        self._next_replacing = 0.0
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -241,11 +254,28 @@ class Master:
                 return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
             if told := self._told_to_go():
                 return told
+            self._see_to_replacements(missing)
             self._loop(None)
         self._incomplete_since, self._assembled = None, True
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
         return None
+
+    def _see_to_replacements(self, missing: Sequence[int]) -> None:
+        """Every while, and on another thread: it asks Slurm, which may be slow to answer."""
+        if self._replacing is not None and self._replacing.done():
+            try:
+                for said in self._replacing.result():
+                    self._note("replaced", what=said)
+            except (HpcrlError, OSError) as error:
+                self._note("not replaced", error=str(error))
+            self._replacing = None
+        if self._replace is None or self._replacing is not None or time.monotonic() < self._next_replacing:
+            return
+        self._next_replacing = time.monotonic() + REPLACE_EVERY_S
+        hosts = self._members.hosts
+        lost = {node: hosts[node].incarnation for node in missing if node in hosts}
+        self._replacing = self._slow.submit(self._replace, lost)
 
     @property
     def _patience_s(self) -> float:
