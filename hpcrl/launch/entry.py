@@ -8,7 +8,7 @@ from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
 from hpcrl.workers.address import LOOPBACK
-from hpcrl.workers.members import Replace
+from hpcrl.workers.members import Allocation
 
 
 def main(
@@ -20,12 +20,12 @@ def main(
     fault: Callable[[str], None] = no_fault,
     incarnation: tuple[int, int] = (0, 0),
     host: str = LOOPBACK,
-    replace: Replace | None = None,
+    allocation: Allocation | None = None,
 ) -> int:
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
-    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `replace` sees to lost
-    nodes.
+    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `allocation`
+    is whom the master asks about nodes.
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
@@ -33,7 +33,7 @@ def main(
         if process == "master":
             from hpcrl.workers.master import run_master
 
-            return int(run_master(Path(run_dir), submission, fault, host, replace))
+            return int(run_master(Path(run_dir), submission, fault, host, allocation))
         from hpcrl.launch.agent import AgentSeat, run_agent
 
         return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))

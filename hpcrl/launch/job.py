@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
-from hpcrl.launch.slurm.replacements import Replacements
+from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.workers.address import address_of_this_node
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         given.threads,
         incarnation=incarnation_of(os.environ),
         host=address_of_this_node(),
-        replace=Replacements(Path(given.run), given.submission).ensure if given.role == "master" else None,
+        allocation=SlurmAllocation(Path(given.run), given.submission),
     )
 
 

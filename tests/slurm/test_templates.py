@@ -1,5 +1,6 @@
 """Every shipped sbatch template, as `hpcrl template` prints it, carries a run on the real Slurm."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,10 @@ def test_names_with_odd_characters_are_safe(slurm: SlurmCluster) -> None:
 
 
 def test_a_dry_run_sends_and_makes_nothing(slurm: SlurmCluster) -> None:
-    import json
-
     config = slurm.directory / "run.json"
     config.write_text(json.dumps(short("array")))
     said = hpcrl(slurm, "submit", str(config), "--dry-run").stdout
     assert "topology array: cluster.topology = array" in said and "calls of Slurm: 2 made now, 2 to send" in said
     assert "#SBATCH --array=0-1" in said and "GraceTime is 0" in said
     assert sorted(path.name for path in Path(slurm.directory).iterdir()) == ["run.json"]
-    assert slurm.squeue("jobid") == []
+    assert slurm.squeue("jobid", "--states=PENDING,RUNNING") == []

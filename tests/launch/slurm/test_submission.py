@@ -9,10 +9,10 @@ from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import AmbiguousError, SlurmError
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
-from hpcrl.launch.slurm.replacements import Replacements
 from hpcrl.launch.slurm.requeue import Facts
 from hpcrl.launch.slurm.submission import (
     Intent,
@@ -157,14 +157,14 @@ def test_a_lost_element_is_replaced_unless_slurm_has_it_or_somebody_cancelled_it
 ) -> None:
     run = made_run(tmp_path)
     send_all(run, fake.commands(), intent_of(run), fake.advance)
-    replacements = Replacements(run.root, "n1", fake.commands())
+    allocation = SlurmAllocation(run.root, "n1", fake.commands())
     lost = {1: (103, 0)}
-    assert replacements.ensure(lost) == [], "it is pending"
+    assert allocation.replace(lost) == [], "it is pending"
     fake.run(101)
     fake.end(101, "CANCELLED", element=1)
-    assert replacements.ensure(lost) == []
+    assert allocation.replace(lost) == []
     fake.end(101, "NODE_FAIL", element=1)
-    (said,) = replacements.ensure(lost)
+    (said,) = allocation.replace(lost)
     assert said.startswith("node 1: job ") and said.endswith(" in the place of 103")
-    assert replacements.ensure(lost) == [], "its successor is pending"
-    assert replacements.ensure({}) == []
+    assert allocation.replace(lost) == [], "its successor is pending"
+    assert allocation.replace({}) == []
