@@ -1,4 +1,4 @@
-"""What hpcrl costs on Slurm: submitting, starting, a killed worker, preemption, requeue. On this machine's test cluster."""
+"""What hpcrl costs on Slurm: a submit, a start, a killed worker, a preemption, a requeue. On the test cluster."""
 
 import resource
 import sys
