@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint kill bench clean
+.PHONY: help demo test test-all lint kill bench slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the tests, the slow ones too"
 	@echo "make kill      the long kill matrix: every process, at every point, then resume and compare bit for bit"
 	@echo "make bench     measure, and write docs/performance.md"
+	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
 	@echo "make lint      ruff and mypy"
 	@echo "make clean     remove .venv and caches"
 
@@ -33,6 +34,10 @@ kill: $(STAMP)
 
 bench: $(STAMP)
 	python bench/run.py
+
+# The tests start the cluster by themselves and leave it up.
+slurm-up slurm-down slurm-status:
+	@tests/slurm/cluster.sh $(@:slurm-%=%)
 
 lint: $(STAMP)
 	ruff check .

@@ -152,7 +152,9 @@ class Actor:
     def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Statistics:
         log_probs, old_log_probs = predictions.log_probs, columns["old_log_probs"]
         terms = policy_loss(log_probs, old_log_probs, columns["advantages"], self._config.clip, self._config.dual_clip)
-        loss_N = terms.loss - self._config.entropy_coef * predictions.entropy
+        loss_N = terms.loss
+        if self._config.entropy_coef:  # a zero would cost its gradient all the same
+            loss_N = loss_N - self._config.entropy_coef * predictions.entropy
         statistics = {
             "approx_kl": token_kl("k3", old_log_probs, log_probs.detach()).sum(),
             "ratio": terms.ratio.sum(),

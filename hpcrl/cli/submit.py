@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate, wait_from
+from hpcrl.cli.arguments import (
+    asks_for_help,
+    command_parser,
+    help_with_settings,
+    parse,
+    read_experiment,
+    separate,
+    wait_from,
+)
 from hpcrl.errors import ExitCode
 
 OWN = ("--detach", "--wait", "--run-dir", "--dry-run")
@@ -11,7 +19,7 @@ OWN = ("--detach", "--wait", "--run-dir", "--dry-run")
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
-        "submit", "Start a run. On this machine, show its progress until it ends; Ctrl-C stops it, and it can be resumed."
+        "submit", "Start a run. On this machine, show its progress until it ends; Ctrl-C stops it, `resume` goes on."
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument(

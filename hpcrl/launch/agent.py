@@ -138,8 +138,9 @@ class Agent:
             code = self._serve(meeting)
             if code is not None:
                 return code
-            # A lost master is started again by Slurm, which takes its time; on one machine nobody does.
-            patience_s = cluster.replace_timeout_s if cluster.type == "slurm" else cluster.orphan_timeout_s
+            # In Slurm's array a lost master comes back, which takes its time; elsewhere all are started again together.
+            comes_back = cluster.type == "slurm" and cluster.topology == "array"
+            patience_s = cluster.replace_timeout_s if comes_back else cluster.orphan_timeout_s
         return ExitCode.REQUEUE
 
     def _take_devices(self) -> None:

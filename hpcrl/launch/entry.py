@@ -10,6 +10,7 @@ from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
 from hpcrl.workers.address import LOOPBACK
+from hpcrl.workers.members import Replace
 
 
 def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:
@@ -30,10 +31,12 @@ def main(
     fault: Callable[[str], None] = no_fault,
     incarnation: tuple[int, int] = (0, 0),
     host: str = LOOPBACK,
+    replace: Replace | None = None,
 ) -> int:
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
-    `host` is where other nodes reach this one, `incarnation` which start of its job this is.
+    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `replace` sees to lost
+    nodes.
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
@@ -41,7 +44,7 @@ def main(
         if process == "master":
             from hpcrl.workers.master import run_master
 
-            return int(run_master(Path(run_dir), submission, fault, host))
+            return int(run_master(Path(run_dir), submission, fault, host, replace))
         from hpcrl.launch.agent import AgentSeat, run_agent
 
         return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))

@@ -1,5 +1,6 @@
 """What submitting, watching and stopping a run ask of whoever starts its processes. One file implements it for each."""
 
+from pathlib import Path
 from typing import Protocol
 
 from hpcrl.config.experiment import Experiment
@@ -19,8 +20,16 @@ class Launcher(Protocol):
         """
         ...
 
+    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+        """What `start` would do, for `--dry-run`."""
+        ...
+
     def start(self, run: RunDirectory, nonce: str) -> Submission:
         """Start all jobs of a submission, exactly once, and write down what was started."""
+        ...
+
+    def recover(self, run: RunDirectory) -> None:
+        """Write down what a submission that was cut off has started."""
         ...
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:

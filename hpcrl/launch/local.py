@@ -29,6 +29,13 @@ class LocalLauncher:
     def prepare(self, experiment: Experiment) -> Experiment:
         return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
 
+    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+        cluster = experiment.cluster
+        return (
+            f"{run_dir}: a master and {cluster.nodes} agents with {cluster.workers_per_node} workers each, as "
+            "processes of this machine. `hpcrl plan` shows what they would do."
+        )
+
     def start(self, run: RunDirectory, nonce: str) -> Submission:
         command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
         none, said = subprocess.DEVNULL, run.submission / f"{nonce}.err"
@@ -39,6 +46,9 @@ class LocalLauncher:
         if not started:
             raise InternalError(f"the jobs of {run.root} could not be started:\n{said.read_text()}")
         return started[0]
+
+    def recover(self, run: RunDirectory) -> None:
+        """`start` records what it starts before it returns; what was cut off within has no process left to find."""
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
         folder = str(run.submitit_folder(submission.nonce)).encode()

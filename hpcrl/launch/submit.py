@@ -39,10 +39,11 @@ DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 def launcher_for(cluster: ClusterConfig) -> Launcher:
     """Who starts the processes of a run; with type auto, Slurm where it answers."""
     if cluster.type != "local":
-        from hpcrl.launch.slurm.launcher import SlurmLauncher, has_slurm
+        from hpcrl.launch.slurm.launcher import SlurmLauncher, find_slurm
 
-        if cluster.type == "slurm" or has_slurm():
-            return SlurmLauncher()
+        found = SlurmLauncher() if cluster.type == "slurm" else find_slurm()
+        if found is not None:
+            return found
     from hpcrl.launch.local import LocalLauncher
 
     return LocalLauncher()
@@ -59,13 +60,23 @@ def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> i
     inputs = fingerprints(experiment)
     key = RunKey.generate()
     run = RunDirectory.create(
-        run_dir or Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}",
+        run_dir or _usual_directory(experiment),
         experiment=to_dict(experiment),
         host=make_plan(experiment).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
     )
     return _start(run, experiment, launcher, wait, {})
+
+
+def describe_submission(experiment: Experiment, run_dir: Path | None) -> str:
+    """What `submit` would start; makes and sends nothing."""
+    launcher = launcher_for(experiment.cluster)
+    return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
+
+
+def _usual_directory(experiment: Experiment) -> Path:
+    return Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def resume(run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = ()) -> int:
@@ -86,6 +97,7 @@ def resume(run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = (
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
     launcher = launcher_for(experiment.cluster)
+    launcher.recover(run)
     for old in run.submissions():
         if set(MASTERS) & set(launcher.living(run, old)):
             raise ConfigurationError(

@@ -13,7 +13,9 @@ from torch.nn.functional import rms_norm, silu
 def normalize(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """`torch.nn.functional.rms_norm` over the last dimension (arXiv 1910.07467)."""
     wide_on_cpu = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
-    if wide_on_cpu and torch.is_grad_enabled() and weight.requires_grad:
+    if wide_on_cpu and not torch.is_grad_enabled():
+        return (x * _inverse(x, eps)).mul_(weight)
+    if wide_on_cpu and weight.requires_grad:
         return _RmsNorm.apply(x, weight, eps)
     return rms_norm(x, x.shape[-1:], weight, eps)
 
@@ -26,13 +28,18 @@ def swiglu(gate_up: Tensor) -> Tensor:
     return silu(gate).mul_(up)
 
 
+def _inverse(x: Tensor, eps: float) -> Tensor:
+    """One over each row's root mean square."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
 class _RmsNorm(torch.autograd.Function):
     """Saves the normalised input; PyTorch's CPU gradient is composed of a dozen operations."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        inverse = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        inverse = _inverse(x, eps)
         normed = x * inverse
         ctx.save_for_backward(normed, weight, inverse)
         return normed * weight

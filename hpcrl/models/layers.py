@@ -43,9 +43,13 @@ class Block(nn.Module):
         self.gate_up = views[prefix + "gate_up"]
         self.down = views[prefix + "down"]
 
-    def forward(self, x_TE: Tensor, rotation_T1P: Tensor, packing: Packing) -> Tensor:
+    def forward(self, x_TE: Tensor, rotation_T1P: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
+        """The block's output of all rows, or of the given ones only."""
         q_THD, k_TKD, v_TKD = self.project(x_TE, rotation_T1P)
-        return self.finish(x_TE, attention(q_THD, k_TKD, v_TKD, packing))
+        attended_TE = attention(q_THD, k_TKD, v_TKD, packing)
+        if rows is not None:
+            x_TE, attended_TE = x_TE.index_select(0, rows), attended_TE.index_select(0, rows)
+        return self.finish(x_TE, attended_TE)
 
     def project(self, x_TE: Tensor, rotation_T1P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query [T, H, D], key and value [T, K, D], the first two turned by their positions."""

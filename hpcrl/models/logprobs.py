@@ -3,6 +3,7 @@
 Shapes: R rows, E hidden size, V vocabulary.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch.nn.functional import linear
 
 LOGITS_PER_CHUNK = 1 << 24
 """Logits held at once (fp32: 64 MiB). Where all rows fit, backward reuses them; otherwise it computes them again."""
+CPU_LOGITS = 1 << 18
+"""Logits in a core's cache, beside as many numbers made of them."""
 
 
 def label_logprobs(
@@ -38,43 +41,70 @@ class _LabelLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         count = hidden.shape[0]
         wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        logprobs, entropy, normalizer = hidden.new_empty((3, count), dtype=wide)
-        logits = hidden.new_empty(0)
+        logprobs, entropy = hidden.new_empty((2, count), dtype=wide)
+        table_RV = hidden.new_empty(0)
         for begin in range(0, count, rows):
             part = slice(begin, begin + rows)
-            logits = _logits(hidden[part], head, temperature, wide)
-            normalizer[part] = logits.logsumexp(-1)
-            logprobs[part] = logits.gather(-1, labels[part, None])[:, 0] - normalizer[part]
+            table_RV = _log_softmax(hidden[part], head, temperature, wide)
+            logprobs[part] = table_RV.gather(-1, labels[part, None])[:, 0]
             if with_entropy:
-                entropy[part] = normalizer[part] - (logits.softmax(-1) * logits).sum(-1)
-        ctx.save_for_backward(hidden, head, labels, normalizer, entropy, logits if count <= rows else None)
+                entropy[part] = _entropy(table_RV)
+        ctx.save_for_backward(hidden, head, labels, entropy, table_RV if count <= rows else None)
         ctx.temperature, ctx.rows = temperature, rows
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden, head, labels, normalizer, entropy, kept = ctx.saved_tensors
-        grad_logprobs = torch.zeros_like(normalizer) if grads[0] is None else grads[0]
-        grad_entropy = grads[1]
+        hidden, head, labels, entropy, kept = ctx.saved_tensors
+        of_logprobs = torch.zeros_like(entropy) if grads[0] is None else grads[0] / ctx.temperature
+        of_entropy = None if grads[1] is None else grads[1] / ctx.temperature
         grad_hidden = torch.empty_like(hidden)
-        grad_head = torch.zeros_like(head, dtype=normalizer.dtype)
+        grad_head = torch.zeros_like(head, dtype=entropy.dtype)
         for begin in range(0, hidden.shape[0], ctx.rows):
             part = slice(begin, begin + ctx.rows)
-            logits = _logits(hidden[part], head, ctx.temperature, normalizer.dtype) if kept is None else kept
-            logprobs = logits - normalizer[part, None]
-            if grad_entropy is not None:
-                slope = (logprobs + entropy[part, None]).mul_(grad_entropy[part, None]).add_(grad_logprobs[part, None])
-                grad_logits = logprobs.exp_().mul_(slope).neg_()
-            else:
-                grad_logits = logprobs.exp_().mul_(-grad_logprobs[part, None])
-            grad_logits.scatter_add_(-1, labels[part, None], grad_logprobs[part, None])
-            grad_logits = grad_logits.div_(ctx.temperature).to(head.dtype)
+            table_RV = _log_softmax(hidden[part], head, ctx.temperature, entropy.dtype) if kept is None else kept
+            slopes = None if of_entropy is None else (of_entropy[part], entropy[part])
+            grad_logits = _grad_logits(table_RV, labels[part], of_logprobs[part], slopes).to(head.dtype)
             torch.mm(grad_logits, head, out=grad_hidden[part])
             grad_head += grad_logits.t() @ hidden[part]
         return grad_hidden, grad_head, None, None, None, None
 
 
-def _logits(hidden: Tensor, head: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
-    logits = linear(hidden, head).to(dtype)
-    return logits if temperature == 1.0 else logits.div_(temperature)
+def _log_softmax(hidden_RE: Tensor, head_VE: Tensor, temperature: float, dtype: torch.dtype) -> Tensor:
+    """Log-probabilities of all tokens [R, V]."""
+    table_RV = linear(hidden_RE, head_VE).to(dtype)
+    for rows in _pieces(table_RV):
+        piece = table_RV[rows]
+        piece.copy_((piece if temperature == 1.0 else piece.div_(temperature)).log_softmax(-1))
+    return table_RV
+
+
+def _entropy(table_RV: Tensor) -> Tensor:
+    """-Σ p log p of each row."""
+    entropy_R = table_RV.new_empty(table_RV.shape[0])
+    for rows in _pieces(table_RV):
+        entropy_R[rows] = table_RV[rows].exp().mul_(table_RV[rows]).sum(-1).neg_()
+    return entropy_R
+
+
+def _grad_logits(
+    table_RV: Tensor, labels_R: Tensor, of_logprobs_R: Tensor, of_entropy: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """g · (label - p) - h · p · (log p + H), with g and h the gradients of a row's log-probability and entropy H."""
+    grad_RV = torch.empty_like(table_RV)
+    for rows in _pieces(table_RV):
+        slope = -of_logprobs_R[rows, None]
+        if of_entropy is not None:
+            gradient_R, entropy_R = of_entropy
+            slope = (table_RV[rows] + entropy_R[rows, None]).mul_(-gradient_R[rows, None]).add_(slope)
+        torch.exp(table_RV[rows], out=grad_RV[rows]).mul_(slope)
+    return grad_RV.scatter_add_(-1, labels_R[:, None], of_logprobs_R[:, None])
+
+
+def _pieces(table_RV: Tensor) -> Iterator[slice]:
+    """Rows to be worked on one after another; on a CPU so few that what lies between the steps stays in its cache."""
+    count, vocabulary = table_RV.shape
+    step = max(1, CPU_LOGITS // vocabulary) if table_RV.device.type == "cpu" else max(1, count)
+    for begin in range(0, count, step):
+        yield slice(begin, begin + step)

@@ -91,14 +91,17 @@ class Transformer(nn.Module):
         return rotation(positions_T, self._frequencies, self.dtype)
 
     def hidden(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
-        """Hidden states after the final norm, [T, E], or [R, E] of the given rows only (caller's order)."""
+        """Hidden states after the final norm, [T, E], or [R, E] of the given rows only (caller's order).
+
+        After the last block's attention only those rows go on.
+        """
         tokens = tokens_T if packing.order is None else tokens_T[packing.order]
         x = self.embedding(tokens)
         turns = self.rotation(packing.positions)
-        for block in self.blocks:
+        *blocks, last = self.blocks
+        for block in blocks:
             x = block(x, turns, packing)
-        picked = _picked_rows(packing, rows)
-        return self.head(x if picked is None else x.index_select(0, picked))
+        return self.head(last(x, turns, packing, _picked_rows(packing, rows)))
 
     def forward(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
         return self.hidden(tokens_T, packing, rows)

@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -32,7 +32,7 @@ from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
 from hpcrl.workers.fitness import judge_nodes
-from hpcrl.workers.members import Members
+from hpcrl.workers.members import Members, Replace
 from hpcrl.workers.messages import (
     AgentHello,
     Beat,
@@ -59,6 +59,8 @@ QUICK_TICK_MS = 5
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
+REPLACE_EVERY_S = 15.0
+"""How often Slurm is asked about nodes that are missing."""
 
 
 Result = TypeVar("Result")
@@ -75,12 +77,18 @@ class Ending:
     traceback: str | None = None
 
 
-def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], host: str = LOOPBACK) -> ExitCode:
+def run_master(
+    run_dir: Path,
+    submission: str,
+    fault: Callable[[str], None],
+    host: str = LOOPBACK,
+    replace: Replace | None = None,
+) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, host).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host, replace).serve_run()
     finally:
         signals.close()
 
@@ -88,7 +96,9 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], hos
 class Master:
     """One submission's master."""
 
-    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str) -> None:
+    def __init__(
+        self, run: RunDirectory, submission: str, signals: Signals, host: str, replace: Replace | None = None
+    ) -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
@@ -110,6 +120,9 @@ class Master:
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
         self._incomplete_since: float | None = None
+        self._replace = replace
+        self._replacing: Future[list[str]] | None = None
+        self._next_replacing = 0.0
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -118,10 +131,24 @@ class Master:
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
+        over = self._is_over()
+        if over is not None:
+            return over
         while True:
             ending = self._guarded(self._next_attempt)
             if ending.state != "lost":
                 return self._leave(ending)
+
+    def _is_over(self) -> ExitCode | None:
+        """A job can be started again although nobody needs it: the run is done, or this submission was stopped."""
+        for number in self._run.numbers():
+            verdict = self._run.read_verdict(number)
+            claim = self._run.read_claim(number)
+            ours = claim is not None and claim.submission == self._submission
+            if verdict is not None and (verdict.state == "done" or (verdict.state == "stopped" and ours)):
+                print(f"nothing to do: {verdict.state}: {verdict.reason}", flush=True)
+                return ExitCode(verdict.exit_code)
+        return None
 
     def _next_attempt(self) -> Ending:
         if attempts_without_progress(self._run, self._submission) >= FRUITLESS_ATTEMPTS:
@@ -228,6 +255,7 @@ class Master:
                 return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
             if told := self._told_to_go():
                 return told
+            self._see_to_replacements(missing)
             self._loop(None)
         self._incomplete_since, self._assembled = None, True
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
@@ -241,6 +269,22 @@ class Master:
         if code == ExitCode.DONE:
             return None
         return Ending("preempted" if code == ExitCode.REQUEUE else "failed", code, why)
+
+    def _see_to_replacements(self, missing: Sequence[int]) -> None:
+        """Every while, and on another thread: it asks Slurm, which may be slow to answer."""
+        if self._replacing is not None and self._replacing.done():
+            try:
+                for said in self._replacing.result():
+                    self._note("replaced", what=said)
+            except (HpcrlError, OSError) as error:
+                self._note("not replaced", error=str(error))
+            self._replacing = None
+        if self._replace is None or self._replacing is not None or time.monotonic() < self._next_replacing:
+            return
+        self._next_replacing = time.monotonic() + REPLACE_EVERY_S
+        hosts = self._members.hosts
+        lost = {node: hosts[node].incarnation for node in missing if node in hosts}
+        self._replacing = self._slow.submit(self._replace, lost)
 
     @property
     def _patience_s(self) -> float:
@@ -334,10 +378,17 @@ class Master:
         if self._signals.caught or not self._replaces_nodes or len(going) == self._cluster.nodes:
             return Ending("preempted", ExitCode.REQUEUE, why)
         for node in going:
-            if agent := self._members.agents.get(node):
-                self._hub.send(agent.identity, Finish(int(ExitCode.REQUEUE)))
-            self._members.dismiss(node)
+            self._release(node)
         return Ending("lost", ExitCode.REQUEUE, why)
+
+    def _release(self, node: int) -> None:
+        """Let a node go in good order."""
+        theirs = [worker.rank for worker in self._plan.workers if worker.node == node]
+        members = [self._members.workers.get(rank) for rank in theirs] + [self._members.agents.get(node)]
+        for member in members:
+            if member is not None:
+                self._hub.send(member.identity, Finish(int(ExitCode.REQUEUE)))
+        self._members.dismiss(node)
 
     def _broken(self) -> Ending | None:
         """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
@@ -393,6 +444,7 @@ class Master:
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
+                self._note("worker", rank=body.rank, pid=body.pid)
             case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():

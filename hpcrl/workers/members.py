@@ -4,11 +4,14 @@ Judges life by what arrived on the master's own monotonic clock, never by anybod
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
 from hpcrl.workers.messages import AgentHello, Failed, WorkerExited, WorkerHello
+
+Replace = Callable[[Mapping[int, tuple[int, int]]], list[str]]
+"""Sees to it that lost nodes → the incarnations of their last agents are started again; what it did, for the events."""
 
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 

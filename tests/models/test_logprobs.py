@@ -66,3 +66,15 @@ def test_bf16_logprobs_are_fp32():
     logprobs, _ = label_logprobs(hidden, head, labels)
     assert logprobs.dtype == torch.float32
     torch.testing.assert_close(logprobs, naive(hidden, head, labels, 1.0)[0].float(), atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("chunk_rows", [None, 4])
+def test_rows_worked_on_in_small_pieces_have_the_same_bits(chunk_rows, monkeypatch):
+    def found():
+        hidden, head, labels = inputs()
+        outputs = label_logprobs(hidden, head, labels, temperature=0.7, with_entropy=True, chunk_rows=chunk_rows)
+        return *outputs, *torch.autograd.grad(sum(output.sum() for output in outputs), (hidden, head))
+
+    whole = found()
+    monkeypatch.setattr("hpcrl.models.logprobs.CPU_LOGITS", 2 * VOCABULARY)
+    assert all(torch.equal(one, other) for one, other in zip(found(), whole, strict=True))

@@ -60,6 +60,24 @@ def test_gradients_equal_transformers(pair):
         torch.testing.assert_close(actual[name], gradient, atol=1e-5 * scale, rtol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("lengths", [(9, 9), (3, 9, 4)])
+def test_hidden_states_and_gradients_of_some_rows_equal_those_picked_from_all(lengths):
+    model = tiny_model(dtype=torch.float64)
+    packing = Packing.of(lengths)
+    rows = packing.tail_rows([2] * len(lengths))
+
+    def found(of_rows):
+        model.zero_grad()
+        hidden = of_rows(torch.cat(texts(lengths)))
+        hidden.sin().sum().backward()
+        return hidden.detach(), model.flat_grad.clone()
+
+    ours = found(lambda tokens: model.hidden(tokens, packing, rows))
+    expected = found(lambda tokens: model.hidden(tokens, packing)[rows])
+    for actual, wanted in zip(ours, expected, strict=True):
+        torch.testing.assert_close(actual, wanted, atol=1e-12, rtol=0)
+
+
 def as_ours(theirs) -> dict[str, torch.Tensor]:
     """A transformers model's present parameters under our names, through a folder."""
     import tempfile

@@ -1,0 +1,58 @@
+"""The Slurm cluster for tests. Those that use it run on one worker of pytest-xdist: on several they would wait."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import slurm_cluster
+from support.slurm_cluster import SlurmCluster
+
+CLUSTER_TESTS = "tests/slurm/"
+
+
+@pytest.fixture(scope="session")
+def slurm_is_up() -> None:
+    """The cluster is up, or the test is skipped. It stays up after the session unless HPCRL_TEST_CLUSTER_DOWN=1."""
+    try:
+        slurm_cluster.up()
+    except slurm_cluster.NotHere as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def slurm(slurm_is_up: None, tmp_path: Path) -> Iterator[SlurmCluster]:
+    """The cluster for this test alone: no other job, all nodes up. For tests in tests/slurm, marked so."""
+    with slurm_cluster.hold(tmp_path) as cluster:
+        yield cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The time-out of a test on the cluster does not count the wait for the cluster."""
+    for item in items:
+        if item.get_closest_marker("slurm") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(300, func_only=True))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get("HPCRL_TEST_CLUSTER_DOWN") == "1" and not hasattr(session.config, "workerinput"):
+        slurm_cluster.down()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`--dist loadfile` with all files of tests/slurm as one, which is begun first: it takes longest."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ClusterTestsTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return CLUSTER_TESTS if nodeid.startswith(CLUSTER_TESTS) else super()._split_scope(nodeid)
+
+        def _assign_work_unit(self, node: object) -> None:
+            if CLUSTER_TESTS in self.workqueue:
+                self.workqueue.move_to_end(CLUSTER_TESTS, last=False)
+            super()._assign_work_unit(node)
+
+    return ClusterTestsTogether(config, log)
