@@ -15,6 +15,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
+from hpcrl.errors import DataError
 from hpcrl.models.config import HeadKind
 from hpcrl.models.pretrained import new_model
 from hpcrl.models.transformer import Transformer
@@ -49,15 +50,18 @@ class Builder(Generic[E]):
         return Reward(RewardFunction(config), self.texts)
 
     def _model(self, config: ModelConfig, head: HeadKind, trainable: bool) -> Transformer:
-        """From the folder; a head that is not there is random from the run's seed."""
-        return new_model(
-            config.path,
-            head=head,
-            dtype=DTYPES[config.dtype],
-            device=self.device,
-            trainable=trainable,
-            seed=self.experiment.seed,
-        )
+        """From the folder; a value head that is not there is random from the run's seed. Raises DataError."""
+        try:
+            return new_model(
+                config.path,
+                head=head,
+                dtype=DTYPES[config.dtype],
+                device=self.device,
+                trainable=trainable,
+                seed=self.experiment.seed,
+            )
+        except DataError as error:
+            raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
 
     def _site(self, config: ModelConfig, model: Transformer) -> Site:
         """A text ends with the tokenizer's EOS or with whatever else the model's folder says."""

@@ -18,7 +18,7 @@ from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, Stude
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_texts
-from hpcrl.errors import ConfigurationError, UserCodeError
+from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.models.pretrained import new_model
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.roles import HostContext, Work
@@ -231,6 +231,20 @@ def test_the_length_of_a_run_counts_epochs_once(folder):
     in_epochs = replace(experiment, control=ControlConfig(epochs=3))
     assert training_steps(experiment, open_texts(experiment)) == 4
     assert training_steps(in_epochs, open_texts(in_epochs)) == 3 * 3
+
+
+def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folder, tmp_path):
+    with run_of(ppo(folder, "fp32")) as conductor:
+        conductor.ranks.hosts[0].exporter("critic")(tmp_path / "critic")
+    plain = ppo(folder, "fp32")
+    swapped = replace(plain, actor=replace(plain.actor, path=str(tmp_path / "critic")))
+    message = rf"actor\.path = {tmp_path}/critic is no model(?s:.*)architectures names a model with a value head"
+    with pytest.raises(DataError, match=message), run_of(swapped):
+        pass
+    (tmp_path / "critic" / "model.safetensors").unlink()
+    headless = replace(plain, critic=replace(plain.critic, path=str(tmp_path / "critic")))
+    with pytest.raises(DataError, match=r"critic\.path = .*(?s:.*)has neither model\.safetensors"), run_of(headless):
+        pass
 
 
 def test_a_layout_that_splits_the_model_is_refused(folder):
