@@ -11,7 +11,7 @@ from hpcrl.algos.reward import Reward
 from hpcrl.algos.role import Role
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
@@ -24,7 +24,7 @@ from hpcrl.rewards.run import RewardFunction
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
-E = TypeVar("E", bound=ExperimentConfig)
+E = TypeVar("E", bound=SFTExperiment | PPOExperiment)
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,11 @@ class Builder(Generic[E]):
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
 
     def _site(self, config: ModelConfig, model: Transformer) -> Site:
-        """A text ends with the tokenizer's EOS or with whatever else the model's folder says."""
+        """A text ends with the tokenizer's EOS or with whatever else the model's folder says. An export takes along
+        the tokenizer of the run, wherever the model came from."""
         ends = tuple(dict.fromkeys((*self.texts.eos_token_ids, *model.config.eos_token_ids)))
-        return Site(self.role, Path(config.path), self.group, config.micro_batch_tokens, ends)
+        tokenizer = Path(self.experiment.data.tokenizer or self.experiment.actor.path)
+        return Site(self.role, tokenizer, self.group, config.micro_batch_tokens, ends)
 
 
 RoleMaker = Callable[[Builder[Any]], Role]

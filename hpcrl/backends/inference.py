@@ -21,12 +21,11 @@ from hpcrl.parallel.context import Group
 class Site:
     """What an engine is told of its role. `group` are its data-parallel ranks; `name` is for messages.
 
-    The tokenizer's files in `folder`, which the model came from, go with an export. A forward pass takes at most
-    `micro_batch_tokens` tokens.
+    The files of the tokenizer's folder go with an export. A forward pass takes at most `micro_batch_tokens` tokens.
     """
 
     name: str
-    folder: Path
+    tokenizer: Path
     group: Group
     micro_batch_tokens: int
     eos_token_ids: tuple[int, ...] = ()
@@ -76,7 +75,7 @@ class InferenceEngine:
             entry.name: copied[entry.offset : entry.offset + entry.numel].view(entry.shape)
             for entry in self._model.layout.entries
         }
-        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.folder)
+        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.tokenizer)
 
     def release(self) -> None:
         self._parked = [tensor.to("cpu", copy=True) for tensor in self._memory()]

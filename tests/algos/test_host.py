@@ -1,11 +1,13 @@
 """Whole steps through TorchHost, on one rank and on two: learn alike, save, load, continue and replay."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.hosts import run_of, write_task
+from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 
 from hpcrl.algos.host import TorchHost, training_steps
@@ -218,6 +220,40 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
             write(tmp_path / role)
             assert torch.equal(new_model(tmp_path / role).flat, exported[role])
     assert (tmp_path / "actor" / "tokenizer.json").is_file()
+
+
+@pytest.fixture
+def split(folder, tmp_path):
+    """A run whose tokenizer has a folder of its own, and whose model's folder names another token that ends texts."""
+    shutil.copytree(folder / "model", tmp_path / "model")
+    tokenizer, model = tmp_path / "tokenizer", tmp_path / "model"
+    tokenizer.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).rename(tokenizer / name)
+    (model / "tokenizer_config.json").write_text("{}")
+    fields = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(fields | {"eos_token_id": 3}))
+    experiment = ppo(folder, "fp32")
+    roles = {role: replace(getattr(experiment, role), path=str(model)) for role in ("actor", "critic", "reference")}
+    return replace(experiment, data=replace(experiment.data, tokenizer=str(tokenizer)), **roles)
+
+
+def test_exports_take_along_the_tokenizer_of_the_run(split, tmp_path):
+    with run_of(split) as conductor:
+        for role in ("actor", "critic"):
+            conductor.ranks.hosts[0].exporter(role)(tmp_path / role)
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                assert (tmp_path / role / name).read_bytes() == (tmp_path / "tokenizer" / name).read_bytes()
+
+
+def test_a_text_ends_with_the_tokenizers_end_or_the_models(split):
+    with run_of(split) as conductor:
+        rows = conductor.step(1).rows
+    responses = rows.rows("responses")
+    for response, [finished] in zip(responses, rows.rows("finished"), strict=True):
+        assert finished == (response[-1] in (3, len(LETTERS)))
+        assert not {3, len(LETTERS)} & set(response[:-1].tolist())
+    assert any(response[-1] == 3 for response in responses)
 
 
 def test_a_crashed_reward_ends_the_run(folder):
