@@ -148,10 +148,6 @@ class ParallelContext:
             backend, store=self._store, rank=self.rank, world_size=len(self._everyone), timeout=timeout
         )
 
-    @property
-    def world(self) -> Group:
-        return Group(self._everyone, self.rank, self.device)
-
     def form(self, meshes: Iterable[Sequence[int]]) -> None:
         """Make the groups of these ranks. Every worker calls it with the same meshes, members or not.
 

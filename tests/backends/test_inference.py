@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support.tiny import inference, random_sequences, tiny_model
+from support.tiny import CONFIG, inference, random_sequences
+from support.tiny_models import tiny_model
 
 from hpcrl.backends.inference import micro_batches
 from hpcrl.models.packing import Packing
@@ -11,7 +12,7 @@ from hpcrl.models.packing import Packing
 
 def one_at_a_time(sequences, head, temperature=1.0):
     """Log-probabilities or values from the whole sequence's hidden states."""
-    model, numbers, end = tiny_model(head), [], 0
+    model, numbers, end = tiny_model(CONFIG.with_head(head), dtype=torch.float64), [], 0
     for length, labels in zip(sequences.lengths, sequences.labels, strict=True):
         tokens = torch.from_numpy(sequences.tokens[end : end + length]).long()
         end += length

@@ -5,12 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.pool import gloo_pool
-from support.tiny import OPTIMIZER, native, random_sequences, tiny_model
+from support.pool import everyone, gloo_pool
+from support.tiny import CONFIG, OPTIMIZER, native, random_sequences
+from support.tiny_models import tiny_model
 
 from hpcrl.algos.functional.losses import Denominators, policy_loss, token_weights, value_loss
 from hpcrl.backends.engine import Predictions
 from hpcrl.errors import InternalError
+from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
 
 COUNT = 11
@@ -62,7 +64,7 @@ def train(engine, rows, head, updates=3):
 
 
 def on_two_ranks(context, split, head, micro_batch_tokens):
-    engine = native(head, group=context.world, micro_batch_tokens=micro_batch_tokens)
+    engine = native(head, group=everyone(context), micro_batch_tokens=micro_batch_tokens)
     results, flat = train(engine, split[context.rank], head)
     return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.state()
 
@@ -93,7 +95,7 @@ def test_any_split_over_ranks_gives_the_same_loss_and_parameters_in_float64(pool
 
 
 def test_loss_and_gradient_equal_plain_autograd():
-    rows, model = list(range(COUNT)), tiny_model()
+    rows, model = list(range(COUNT)), tiny_model(CONFIG, dtype=torch.float64)
     columns = {name: torch.from_numpy(column) for name, column in columns_of(WHOLE, rows).items()}
     log_probs, entropies, end = [], [], 0
     for length, labels in zip(WHOLE.lengths.tolist(), WHOLE.labels.tolist(), strict=True):
@@ -150,7 +152,7 @@ def test_saved_state_continues_bit_for_bit(dtype):
 
 
 def continue_on_two_ranks(context, split, shards):
-    engine = native(group=context.world)
+    engine = native(group=everyone(context))
     engine.load_state(shards)
     return train(engine, split[context.rank], "vocabulary")[1]
 
@@ -183,6 +185,32 @@ def test_bf16_trains_with_fp32_masters_and_gradients():
     assert flat.dtype == torch.bfloat16
     assert engine.state()[0]["master"].dtype == np.float32
     assert results[-1].totals["loss"] < results[0].totals["loss"]
+
+
+def as_in_a_file():
+    """Every parameter in fp32; matrices as the transposed views that reading gives."""
+    for name, tensor in random_init(CONFIG, seed=4):
+        yield name, tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+
+
+def loaded(context):
+    engine = native(dtype=torch.bfloat16, group=everyone(context))
+    engine.load(as_in_a_file())
+    return engine._model.flat, engine.state()
+
+
+def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ranks(pool):
+    alone = native(dtype=torch.bfloat16)
+    alone.load(as_in_a_file())
+    exact = native(dtype=torch.float32)
+    exact.load(as_in_a_file())
+    (masters, _), flat = alone.state(), alone._model.flat
+    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.flat)
+    assert torch.equal(flat, exact._model.flat.bfloat16())
+    on_ranks = pool.run(loaded)
+    assert all(torch.equal(of_rank, flat) for of_rank, _ in on_ranks)
+    slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
+    assert np.array_equal(slices, masters["master"])
 
 
 def test_released_memory_comes_back_and_trains_on_bit_for_bit():

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from support.pool import gloo_pool
+from support.pool import everyone, gloo_pool
 
 from hpcrl.parallel.context import Group, ParallelContext, shard_bounds
 
@@ -27,7 +27,7 @@ def gradient(rank, total, dtype):
 
 
 def reduce_and_gather(context, total, dtype, piece_bytes):
-    group = Group(context.world.ranks, context.rank, context.device, piece_bytes=piece_bytes)
+    group = Group(range(3), context.rank, context.device, piece_bytes=piece_bytes)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         own = group.reduce_scatter(gradient(context.rank, total, dtype))
@@ -47,7 +47,8 @@ def test_reduced_slices_are_the_sum_in_rank_order_to_the_last_bit(pool, total, d
 
 def totals(context):
     ranks = torch.tensor([context.rank + 1, 0.1], dtype=torch.float64)
-    return context.world.total(ranks).tolist(), context.world.total(torch.tensor([2**62])).tolist()
+    group = everyone(context)
+    return group.total(ranks).tolist(), group.total(torch.tensor([2**62])).tolist()
 
 
 def test_statistics_are_totalled_in_float64_and_checksums_wrap_around(pool):
@@ -83,11 +84,13 @@ def test_alone_nothing_is_opened_and_everything_is_the_identity():
     assert context.invite() == ""
     context.join("")
     assert not torch.distributed.is_initialized()
+    context.form([(0,)])
+    group = context.group((0,))
     values, copy = torch.randn(5), torch.empty(5)
-    assert torch.equal(context.world.reduce_scatter(values), values)
-    context.world.all_gather(values, copy)
+    assert torch.equal(group.reduce_scatter(values), values)
+    group.all_gather(values, copy)
     assert torch.equal(copy, values)
-    assert torch.equal(context.world.total(values), values)
+    assert torch.equal(group.total(values), values)
     context.leave()
 
 
