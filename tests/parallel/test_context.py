@@ -1,5 +1,6 @@
 """Collectives that add up in rank order, against a sum in one process."""
 
+import time
 import warnings
 
 import pytest
@@ -66,6 +67,33 @@ def totals_of_pairs(context):
 
 def test_groups_of_some_ranks_may_overlap(pool):
     assert pool.run(totals_of_pairs) == [[2.0, 1.0], [3.0, 1.0, 1.0], [2.0, 3.0]]
+
+
+def invite_again(context):
+    context.leave()
+    context.again = ParallelContext(context.rank, 3, context.device)
+    return context.again.invite()
+
+
+def wait_for_a_peer_that_never_comes(context, invitations):
+    """Rank 0 waits for rank 1, which does something else."""
+    context.again.join(invitations[0], timeout_s=1.0)
+    context.again.form([(0, 1), (1, 2)])
+    if context.rank != 0:
+        return "", 0.0
+    began = time.monotonic()
+    try:
+        context.again.group((0, 1)).total(torch.zeros(1))
+    except RuntimeError as error:
+        return str(error), time.monotonic() - began
+    return "nothing", 0.0
+
+
+def test_groups_of_some_ranks_wait_no_longer_than_the_timeout_of_all():
+    with gloo_pool(3) as ranks:
+        said, waited_s = ranks.run(wait_for_a_peer_that_never_comes, ranks.run(invite_again))[0]
+    assert "imed out" in said
+    assert 0.5 < waited_s < 10.0
 
 
 def test_a_rank_that_raises_is_named(pool):
