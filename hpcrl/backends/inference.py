@@ -9,6 +9,7 @@ import torch
 
 from hpcrl.backends.engine import Predictions, Sequences, Writer
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.errors import InternalError
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import save_pretrained
@@ -52,7 +53,7 @@ class InferenceEngine:
             numbers = (predictions.values if self._is_critic else predictions.log_probs).float().cpu().numpy()
             for row, of_row in zip(rows, np.split(numbers, np.cumsum(part.labels)[:-1]), strict=True):
                 predicted[row] = of_row
-        return np.concatenate(predicted) if predicted else np.zeros(0, np.float32)
+        return self._finite("values" if self._is_critic else "log-probabilities", predicted)
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         if not prompts:
@@ -65,7 +66,9 @@ class InferenceEngine:
             slots=config.slots,
             prefill_tokens=self._site.micro_batch_tokens,
         )
-        return Generator(self._model, options).generate(prompts, seeds)
+        generated = Generator(self._model, options).generate(prompts, seeds)
+        self._finite("log-probabilities of sampled tokens", generated.logprobs)
+        return generated
 
     def export(self) -> Writer | None:
         if self._group.index != 0:
@@ -88,6 +91,17 @@ class InferenceEngine:
             tensor.untyped_storage().resize_(parked.untyped_storage().nbytes())
             tensor.copy_(parked)
         self._parked = []
+
+    def _finite(self, what: str, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """All rows one after another. Raises InternalError where a number is not finite: the model has diverged."""
+        numbers = np.concatenate([np.zeros(0, np.float32), *rows])
+        if wrong := int((~np.isfinite(numbers)).sum()):
+            raise InternalError(
+                f"{self._site.name}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or "
+                f"{self._site.name}.path has such weights. Lower {self._site.name}.optimizer.lr where it is trained, "
+                "and resume from an earlier checkpoint"
+            )
+        return numbers
 
     @property
     def _is_critic(self) -> bool:

@@ -85,6 +85,21 @@ def test_a_token_of_probability_zero_is_never_drawn():
     assert set(tokens.tolist()) <= {2, 4}
 
 
+@pytest.mark.parametrize(
+    "options", [SamplingOptions(), SamplingOptions(top_k=3), SamplingOptions(greedy=True)], ids=str
+)
+def test_rows_without_a_distribution_say_nan_and_leave_the_others_alone(options):
+    logits = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    seeds, index = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    sound = choose(logits, seeds, index, options)
+    logits[1, 5] = torch.nan
+    tokens, logprobs = choose(logits, seeds, index, options)
+    assert logprobs[1].isnan()
+    assert 0 <= tokens[1] < 8
+    assert torch.equal(tokens[[0, 2]], sound[0][[0, 2]])
+    assert torch.equal(logprobs[[0, 2]], sound[1][[0, 2]])
+
+
 def test_top_k_of_one_is_greedy_with_certainty():
     logits = torch.randn(200, 30, generator=torch.Generator().manual_seed(0))
     index = torch.zeros(200, dtype=torch.int64)
