@@ -283,6 +283,27 @@ def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folde
         pass
 
 
+@pytest.fixture
+def numerics():
+    """What a host settles for its whole process is put back."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("default")
+    yield
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode(mode)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+@pytest.mark.parametrize(("deterministic", "mode"), [(True, 1), (False, 0)])
+def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
+    cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
+    experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
+    TorchHost(HostContext(0, make_plan(experiment), folder)).close()
+    assert torch.get_num_threads() == 3
+    assert torch.get_deterministic_debug_mode() == mode
+
+
 def test_a_layout_that_splits_the_model_is_refused(folder):
     experiment = sft(folder)
     split = replace(

@@ -70,15 +70,16 @@ def on_two_ranks(context, split, head, micro_batch_tokens):
 
 
 @pytest.mark.parametrize("head", ["vocabulary", "value"])
-def test_any_micro_batches_give_the_same_loss_and_parameters_in_float64(head):
+def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_float64(head, device):
     """Catches gradients that are not scaled to the mini-batch."""
     expected, parameters = train(native(head), range(COUNT), head)
     for micro_batch_tokens in (1, 30, 77):
-        results, got = train(native(head, micro_batch_tokens=micro_batch_tokens), range(COUNT), head)
+        engine = native(head, micro_batch_tokens=micro_batch_tokens, device=device)
+        results, got = train(engine, range(COUNT), head)
         for result, reference in zip(results, expected, strict=True):
             assert dict(result.totals) == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
             assert result.grad_norm == pytest.approx(reference.grad_norm, rel=1e-9)
-        torch.testing.assert_close(got, parameters, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.cpu(), parameters, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -140,8 +141,8 @@ def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_saved_state_continues_bit_for_bit(dtype):
-    engine, other = native(dtype=dtype), native(dtype=dtype)
+def test_saved_state_continues_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     train(engine, range(COUNT), "vocabulary")
     other.load_state([copy.deepcopy(engine.state())])
     assert other.digest() == engine.digest()
@@ -179,12 +180,24 @@ def test_a_checkpoint_of_another_model_is_refused():
         native().load_state([native("value").state()])
 
 
-def test_bf16_trains_with_fp32_masters_and_gradients():
-    engine = native(dtype=torch.bfloat16)
+def test_bf16_trains_with_fp32_masters_and_gradients(device):
+    engine = native(dtype=torch.bfloat16, device=device)
     results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
     assert flat.dtype == torch.bfloat16
     assert engine.state()[0]["master"].dtype == np.float32
     assert results[-1].totals["loss"] < results[0].totals["loss"]
+
+
+def test_norms_and_biases_have_no_weight_decay():
+    engine = native("value")
+    engine._model.flat.uniform_(0.5, 1.5)
+    before = {name: view.detach().clone() for name, view in engine._model.views.items()}
+    nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
+    assert engine.train_batch(WHOLE, nothing, values, 0.5).grad_norm == 0.0
+    assert {len(parameter.shape) for parameter in before.values()} == {1, 2}
+    for name, parameter in engine._model.views.items():
+        shrunk = 1.0 - 0.5 * OPTIMIZER.weight_decay if parameter.dim() > 1 else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * shrunk, rtol=1e-12, atol=0, msg=name)
 
 
 def as_in_a_file():
@@ -213,11 +226,15 @@ def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ran
     assert np.array_equal(slices, masters["master"])
 
 
-def test_released_memory_comes_back_and_trains_on_bit_for_bit():
-    engine, other = native(), native()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     for each in (engine, other):
         train(each, range(COUNT), "vocabulary")
     engine.release()
+    model, optimizer = engine._model, engine._optimizer
+    for held in (model.flat, model.flat_grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
+        assert held.untyped_storage().nbytes() == 0
     engine.restore()
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
 

@@ -2,6 +2,7 @@ import inspect
 
 import pytest
 import torch
+from support.devices import DEVICES
 
 from hpcrl.models.attention import KERNELS, attention, choose_kernel
 from hpcrl.models.packing import Packing
@@ -94,12 +95,11 @@ def test_key_heads_are_repeated_only_for_a_kernel_that_cannot_share_them(kernel,
     assert seen == [key_heads if kernel is with_grouped_heads else 4]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", DEVICES[1:])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
-def test_varlen_and_its_gradients_equal_the_reference_on_a_gpu(key_heads):
-    inputs = heads(4, key_heads, torch.bfloat16, "cuda")
-    packing = Packing.of(LENGTHS, "cuda")
+def test_varlen_and_its_gradients_equal_the_reference_on_a_gpu(key_heads, device):
+    inputs = heads(4, key_heads, torch.bfloat16, device)
+    packing = Packing.of(LENGTHS, device)
     ours, expected = (KERNELS[name](*inputs, packing) for name in ("varlen", "sdpa"))
     torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2e-2)
     weights = torch.randn_like(expected)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from support.devices import DEVICES
 
 from hpcrl.models.sampling import SamplingOptions, choose, uniform
 
@@ -38,6 +39,12 @@ def test_draws_equal_splitmix64():
     for index in (0, 1, 7, 100_000):
         expected = [splitmix64(seed, index) for seed in seeds]
         assert uniform(signed, torch.full((5,), index)).tolist() == expected
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_draws_on_a_gpu_equal_those_on_the_cpu_to_the_last_bit(device):
+    seeds, index = torch.arange(1000) * -7046029254386353131, torch.arange(1000)
+    assert torch.equal(uniform(seeds.to(device), index.to(device)).cpu(), uniform(seeds, index))
 
 
 def test_draws_are_uniform_over_indices_and_over_neighbouring_seeds():
