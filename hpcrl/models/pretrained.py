@@ -37,7 +37,7 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""What an export takes over from the folder that the run began with, where it is there."""
+"""What an export takes along from the folder of the run's tokenizer, where it is there."""
 
 MAX_SHARD_BYTES = 5_000_000_000
 
