@@ -32,7 +32,7 @@ def order(run_dir: Path, command: Literal["pause", "continue"], deadline_s: floa
     run = RunDirectory.open(run_dir)
     nonce = newest_nonce(run)
     where = "nowhere" if nonce is None else _where(run, nonce)
-    if nonce is None or where == "nowhere":
+    if nonce is None or where == "nowhere" or _has_ended(run, nonce):
         print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` goes on with it.")
         return int(ExitCode.DONE)
     witness = Witness(run, nonce, command)

@@ -71,7 +71,7 @@ def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(sl
     run.wait_done()
     followed, _ = follower.communicate(timeout=20)
     assert {"a000", "a001"} <= {line.split()[1] for line in followed.splitlines()}
-    assert "ending state=done" in followed and followed.count("order command=pause") >= 2
+    assert "ending state=done" in followed and "paused=true" in followed
 
     assert status(run)["state"] == "done"
     agent = hpcrl(slurm, "logs", root, "--worker", "agent-0").stdout
