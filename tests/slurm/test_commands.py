@@ -86,8 +86,9 @@ def test_a_run_that_was_cancelled_or_has_not_begun_says_so(slurm: SlurmCluster) 
     (master,), (workers,) = run.jobs("master"), run.jobs("workers")
     seen = status(run)
     assert seen["state"] == "waiting for Slurm" and seen["attempt"] is None
-    said = hpcrl(slurm, "status", str(run.run.root)).stdout
-    assert f"master {master} pending (JobHeldUser); workers {workers}: 4 pending (Dependency)" in said
+    told = f"master {master} pending (JobHeldUser); workers {workers}: 4 pending (Dependency)"
+    # Slurm finds its reasons a moment after it has taken the jobs.
+    slurm.wait(lambda: told in hpcrl(slurm, "status", str(run.run.root)).stdout, told)
     slurm.scancel(master, workers)
     slurm.wait_ended(master, workers)
     seen = status(run)
