@@ -69,7 +69,7 @@ class Activity:
         self.last = when
         match row:
             case {"event": "attempt", "number": attempt, "recovered": recovered}:
-                self.attempt, self.recovered = attempt, recovered
+                self.attempt, self.recovered, self.paused = attempt, recovered, row.get("paused", False)
             case {"event": "node", "node": node, "host": host}:
                 self.nodes[node] = host
             case {"event": "ready", "workers": workers}:

@@ -22,16 +22,16 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
+from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.launcher import Launcher
+from hpcrl.launch.registry import Registry
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
 from hpcrl.workers.control import Order, give_order
 
 WATCH_S = 0.2
-MASTERS = ("master", "run")
-"""The jobs of which one has the master."""
 LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
@@ -145,6 +145,7 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
 def _start(
     run: RunDirectory, experiment: Experiment, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
 ) -> int:
+    Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)

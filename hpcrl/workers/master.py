@@ -229,7 +229,7 @@ class Master:
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
-        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe())
+        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), paused=self._control.paused)
         for notice in self._source.notices:
             log.event("rows left out", notice=notice)
         ending = self._assemble(attempt)
