@@ -58,6 +58,9 @@ class LocalLauncher:
             if name != "group" and folder in _command_line(int(pid)).split(b"\0")
         ]
 
+    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+        return "master" in self.living(run, submission)
+
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """Workers die with their agents."""
         if self.living(run, submission):

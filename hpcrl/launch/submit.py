@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -124,16 +124,32 @@ def stop(run_dir: Path, now: bool) -> int:
         return int(ExitCode.DONE)
     for submission in running:
         give_order(run, Order("stop" if now else "drain", submission.nonce))
+        if not launcher.hears(run, submission):
+            launcher.end(run, submission)
     cluster = from_dict(run.read_run().experiment).cluster
-    deadline = time.monotonic() + cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
-    while any(launcher.living(run, submission) for submission in running):
-        if time.monotonic() > deadline:
+    patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
+    if not _wait_for_the_end(run, launcher, running, patience_s):
+        print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)
+        for submission in running:
+            launcher.end(run, submission)
+        if not _wait_for_the_end(run, launcher, running, LEAVE_S):
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
             )
-        time.sleep(WATCH_S)
     print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
     return int(ExitCode.DONE)
+
+
+def _wait_for_the_end(
+    run: RunDirectory, launcher: Launcher, submissions: Sequence[Submission], patience_s: float
+) -> bool:
+    """Whether no job of these submissions is left in time."""
+    deadline = time.monotonic() + patience_s
+    while any(launcher.living(run, submission) for submission in submissions):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(WATCH_S)
+    return True
 
 
 def newest_verdict(run: RunDirectory) -> Verdict | None:
