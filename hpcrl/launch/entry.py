@@ -1,13 +1,25 @@
 """What every job of a run executes, whoever started it: takes paths and numbers only, reads the rest from the run."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
 from hpcrl.workers.address import LOOPBACK
+from hpcrl.workers.members import Allocation
+
+
+def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:
+    """As `main`, with this CUDA_VISIBLE_DEVICES: submitit's local executor puts its own in the place of the user's."""
+    if cuda_visible_devices is None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices
+    return main(*arguments)
 
 
 def main(
@@ -19,10 +31,12 @@ def main(
     fault: Callable[[str], None] = no_fault,
     incarnation: tuple[int, int] = (0, 0),
     host: str = LOOPBACK,
+    allocation: Allocation | None = None,
 ) -> int:
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
-    `host` is where other nodes reach this one, `incarnation` which start of its job this is.
+    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `allocation`
+    is whom the master asks about nodes.
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
@@ -30,7 +44,7 @@ def main(
         if process == "master":
             from hpcrl.workers.master import run_master
 
-            return int(run_master(Path(run_dir), submission, fault, host))
+            return int(run_master(Path(run_dir), submission, fault, host, allocation))
         from hpcrl.launch.agent import AgentSeat, run_agent
 
         return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))

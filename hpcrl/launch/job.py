@@ -7,8 +7,10 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
+from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.workers.address import address_of_this_node
 
 
@@ -38,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         given.threads,
         incarnation=incarnation_of(os.environ),
         host=address_of_this_node(),
+        allocation=SlurmAllocation(Path(given.run), given.submission),
     )
 
 

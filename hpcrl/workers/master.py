@@ -7,8 +7,8 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -31,7 +31,8 @@ from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
-from hpcrl.workers.members import Members
+from hpcrl.workers.fitness import judge_nodes
+from hpcrl.workers.members import EVERYTHING, Allocation, Members
 from hpcrl.workers.messages import (
     AgentHello,
     Beat,
@@ -58,6 +59,10 @@ QUICK_TICK_MS = 5
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
+END_MARGIN_S = 10.0
+"""How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
+REPLACE_EVERY_S = 15.0
+"""How often Slurm is asked about nodes that are missing."""
 
 
 Result = TypeVar("Result")
@@ -74,12 +79,18 @@ class Ending:
     traceback: str | None = None
 
 
-def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], host: str = LOOPBACK) -> ExitCode:
+def run_master(
+    run_dir: Path,
+    submission: str,
+    fault: Callable[[str], None],
+    host: str = LOOPBACK,
+    allocation: Allocation | None = None,
+) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, host).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host, allocation).serve_run()
     finally:
         signals.close()
 
@@ -87,7 +98,9 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None], hos
 class Master:
     """One submission's master."""
 
-    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str) -> None:
+    def __init__(
+        self, run: RunDirectory, submission: str, signals: Signals, host: str, allocation: Allocation | None = None
+    ) -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
@@ -109,6 +122,11 @@ class Master:
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
         self._incomplete_since: float | None = None
+        self._allocation = allocation
+        self._replacing: Future[list[str]] | None = None
+        self._next_replacing = 0.0
+        self._asking_ends: Future[Mapping[int, float]] | None = None
+        self._ends: Mapping[int, float] = {}
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -223,8 +241,11 @@ class Master:
             return ending
         execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
         execution.paused = self._control.paused
+        self._ends = {}
+        self._asking_ends = self._slow.submit(self._allocation.ends) if self._allocation is not None else None
         while True:
             self._loop(execution)
+            self._watch_the_end(execution)
             execution.advance()
             ending = self._ending(attempt, execution)
             if ending is not None:
@@ -241,11 +262,55 @@ class Master:
                 return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
             if told := self._told_to_go():
                 return told
+            self._see_to_replacements(missing)
             self._loop(None)
         self._incomplete_since, self._assembled = None, True
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
-        return None
+        return self._unfit()
+
+    def _unfit(self) -> Ending | None:
+        """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
+        hosts = {node: self._members.hosts[node] for node in self._members.agents}
+        code, why = judge_nodes(hosts, self._plan.workers)
+        if code == ExitCode.DONE:
+            return None
+        return Ending("preempted" if code == ExitCode.REQUEUE else "failed", code, why)
+
+    def _see_to_replacements(self, missing: Sequence[int]) -> None:
+        """Every while, and on another thread: it asks Slurm, which may be slow to answer."""
+        if self._replacing is not None and self._replacing.done():
+            for said in self._answer(self._replacing, "replaced") or ():
+                self._note("replaced", what=said)
+            self._replacing = None
+        if self._allocation is None or self._replacing is not None or time.monotonic() < self._next_replacing:
+            return
+        self._next_replacing = time.monotonic() + REPLACE_EVERY_S
+        hosts = self._members.hosts
+        lost = {node: hosts[node].incarnation for node in missing if node in hosts}
+        self._replacing = self._slow.submit(self._allocation.replace, lost)
+
+    def _answer(self, asked: Future[Result], what: str) -> Result | None:
+        """What the allocation answered; None, with a note, where it could not."""
+        try:
+            return asked.result()
+        except (HpcrlError, OSError) as error:
+            self._note("allocation silent", asked=what, error=str(error))
+            return None
+
+    def _watch_the_end(self, execution: Execution) -> None:
+        """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
+        if self._asking_ends is not None and self._asking_ends.done():
+            self._ends = self._answer(self._asking_ends, "ends") or {}
+            self._asking_ends = None
+            self._note("allocation", ends=dict(self._ends))
+        if not self._ends:
+            return
+        execution.time_left_s = min(self._ends.values()) - time.time() - END_MARGIN_S
+        if why := execution.out_of_time:
+            soon = time.time() + execution.time_left_s + 2 * END_MARGIN_S + self._cluster.slurm.signal_lead_s
+            for node in [node for node, end in self._ends.items() if end <= soon]:
+                self._members.draining[node] = f"its allocation ends soon, and {why}"
 
     @property
     def _patience_s(self) -> float:
@@ -322,7 +387,10 @@ class Master:
     def _why_go(self) -> str:
         asked = f"asked to by `hpcrl stop` ({self._control.stop})" if self._control.stop else ""
         got = f"the master got {self._signals.caught}" if self._signals.caught else ""
-        going = [f"node {node} is to go: {why}" for node, why in self._members.draining.items()]
+        going = [
+            f"{'the run' if node == EVERYTHING else f'node {node}'} is to go: {why}"
+            for node, why in self._members.draining.items()
+        ]
         return asked or got or ", ".join(going)
 
     def _told_to_go(self) -> Ending | None:
@@ -336,7 +404,8 @@ class Master:
         if self._control.stop:
             return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
         going = list(self._members.draining)
-        if self._signals.caught or not self._replaces_nodes or len(going) == self._cluster.nodes:
+        whole = EVERYTHING in going or len(going) == self._cluster.nodes
+        if self._signals.caught or not self._replaces_nodes or whole:
             return Ending("preempted", ExitCode.REQUEUE, why)
         for node in going:
             self._release(node)

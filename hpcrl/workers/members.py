@@ -4,11 +4,28 @@ Judges life by what arrived on the master's own monotonic clock, never by anybod
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from hpcrl.errors import ExitCode
 from hpcrl.workers.messages import AgentHello, Failed, WorkerExited, WorkerHello
+
+EVERYTHING = -1
+"""In the place of a node's number: the master, and with it the whole run."""
+
+
+class Allocation(Protocol):
+    """What started the nodes and can start others. May be slow: never called where the beats would wait for it."""
+
+    def ends(self) -> Mapping[int, float]:
+        """Node (or EVERYTHING) → seconds since 1970 at which it is taken away."""
+        ...
+
+    def replace(self, lost: Mapping[int, tuple[int, int]]) -> list[str]:
+        """See to it that lost nodes → the incarnations of their last agents are started again; what was done."""
+        ...
+
 
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 

@@ -50,6 +50,7 @@ class WorkerSeat:
     host: str
     plan: Plan
     device: str
+    device_uuid: str
     pid: int
 
 
@@ -74,7 +75,14 @@ class ModelWorker:
         self._log = EventLog(self._run.worker_log(seat.attempt, f"worker-{seat.rank}"))
         self._host = load_host(
             seat.plan,
-            HostContext(rank=seat.rank, plan=seat.plan, run_dir=seat.run_dir, device=seat.device, host=seat.host),
+            HostContext(
+                rank=seat.rank,
+                plan=seat.plan,
+                run_dir=seat.run_dir,
+                device=seat.device,
+                device_uuid=seat.device_uuid,
+                host=seat.host,
+            ),
         )
         key = self._run.read_key()
         self._courier = Courier(

@@ -99,6 +99,20 @@ def test_a_site_that_cancels_what_it_preempts_gets_a_successor(slurm: SlurmClust
     assert_equal(run, reference)
 
 
+def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["cluster"]["slurm"]["flags"] = ["--no-requeue"]
+    run = SlurmRun.submit(slurm, values)
+    run.wait_steps(2)
+    (node,) = slurm.job_nodes(run.element_away_from_master())
+    slurm.node_down(node)
+    run.wait_steps(2)
+    assert len(run.jobs("workers")) > 1
+    slurm.node_up(node)
+    run.wait_done()
+    assert_equal(run, reference)
+
+
 @pytest.mark.parametrize("topology", ["colocated", "hetjob"])
 def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, reference: Remains, topology: str) -> None:
     values = toy_values("lowgrace" if topology == "hetjob" else "low", topology=topology)
@@ -138,7 +152,6 @@ def test_processes_of_a_node_that_slurm_has_given_up_change_nothing(slurm: Slurm
     run.wait_steps(2)
     (node,) = slurm.job_nodes(run.element_away_from_master())
     slurm.kill_slurmd(node)
-    (workers,) = run.jobs("workers")
     slurm.wait(lambda: len(run.run.numbers()) > 1, "another attempt", timeout_s=90)
     run.wait_steps(2)
     slurm.restart()

@@ -86,11 +86,13 @@ class SlurmRun:
         """Ids of the jobs of a name (master, workers, run), the newest last."""
         return [str(sub.jobs[name]) for sub in self.run.submissions() if name in sub.jobs]
 
-    def element_away_from_master(self) -> str:
+    def element_away_from_master(self, nodes: int = 4) -> str:
         """An element of the workers whose node can be taken without the master's."""
-        (master,) = self.cluster.job_nodes(self.jobs("master")[-1])
-        elements = [f"{self.jobs('workers')[0]}_{number}" for number in range(4)]
-        return next(element for element in elements if self.cluster.job_nodes(element) != [master])
+        master = self.cluster.job_nodes(self.jobs("master")[-1])
+        elements = [f"{self.jobs('workers')[0]}_{number}" for number in range(nodes)]
+        found = [element for element in elements if (places := self.cluster.job_nodes(element)) and places != master]
+        assert found, f"no element is away from {master}"
+        return found[0]
 
     @property
     def steps(self) -> int:

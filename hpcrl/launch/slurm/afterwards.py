@@ -30,9 +30,10 @@ NEAR_S = 5.0
 
 @dataclass(frozen=True)
 class Job:
-    """This job as Slurm's environment tells of it."""
+    """This job as Slurm's environment tells of it; `number` is its own id even in an array."""
 
     id: str
+    number: int
     role: str
     element: str | None
     restarts: int
@@ -47,7 +48,7 @@ def job_of(environ: Mapping[str, str], role: str) -> Job:
     """From the variables that Slurm sets in a batch script."""
     number, restarts = incarnation_of(environ)
     array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return Job(f"{array}_{element}" if array else str(number), role, element, restarts)
+    return Job(f"{array}_{element}" if array else str(number), number, role, element, restarts)
 
 
 def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> str:
@@ -109,7 +110,7 @@ def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s:
 def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
     options = [f"--array={job.element}"] if job.element is not None else []
     options += [f"--begin=now+{round(delay_s)}"] if delay_s else []
-    send_successor(run, slurm, nonce, NAMES[job.role], f"{job.id}.{job.restarts}", options)
+    send_successor(run, slurm, nonce, NAMES[job.role], f"{job.number}.{job.restarts}", options)
 
 
 def _record(run: RunDirectory, nonce: str, job: Job, ended: Ended) -> list[Ended]:

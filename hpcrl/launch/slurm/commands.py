@@ -22,6 +22,7 @@ from hpcrl.launch.slurm.jobs import (
     Incarnation,
     JobId,
     Queued,
+    parse_end_times,
     parse_sacct,
     parse_squeue,
 )
@@ -152,6 +153,18 @@ class Slurm:
         if status != 0 and wanted and _says(stderr, _OVER[:1]):
             return ()
         return parse_squeue(self._checked(command, status, stdout, stderr))
+
+    def end_times(self, ids: Iterable[str | JobId]) -> dict[JobId, float]:
+        """When the time of these jobs is over, in seconds since 1970, of those that run and have a limit."""
+        wanted = ",".join(str(each) for each in ids)
+        if not wanted:
+            return {}
+        shape = ["--noheader", "--all", "--array", "--states=running", f"--format=%i{SEPARATOR}%e"]
+        command = ["squeue", *shape, f"--jobs={wanted}"]
+        status, stdout, stderr = self._run(command)
+        if status != 0 and _says(stderr, _OVER[:1]):
+            return {}
+        return parse_end_times(self._checked(command, status, stdout, stderr))
 
     def sacct(
         self, ids: Iterable[str | JobId] = (), user: str | None = None, days: int = 7

@@ -7,6 +7,7 @@ because comments, reasons and paths may contain everything that can be typed.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 SEPARATOR = "\x1f"
@@ -217,6 +218,18 @@ def _queued(fields: list[str]) -> Iterator[Queued]:
     ids, number, state, *rest = fields
     for each in _ids_or_none(ids):
         yield Queued(each, _number(number, each), parse_state(state), *map(_present, rest))
+
+
+def parse_end_times(text: str) -> dict[JobId, float]:
+    """The output of `squeue -h -o "%i SEPARATOR %e"`: seconds since 1970; those without an end are left out."""
+    found: dict[JobId, float] = {}
+    for ids, end in _lines(text, 2):
+        try:
+            when = datetime.fromisoformat(end.strip()).timestamp()
+        except ValueError:
+            continue
+        found |= dict.fromkeys(_ids_or_none(ids), when)
+    return found
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import AmbiguousError, SlurmError
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
@@ -149,3 +150,21 @@ def test_a_controller_that_is_away_does_not_end_a_watch(fake: FakeSlurm, tmp_pat
     submission = launcher.start(run, "n1")
     fake.away(600)
     assert launcher.living(run, submission) == ["master", "workers"]
+
+
+def test_a_lost_element_is_replaced_unless_slurm_has_it_or_somebody_cancelled_it(
+    fake: FakeSlurm, tmp_path: Path
+) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    allocation = SlurmAllocation(run.root, "n1", fake.commands())
+    lost = {1: (103, 0)}
+    assert allocation.replace(lost) == [], "it is pending"
+    fake.run(101)
+    fake.end(101, "CANCELLED", element=1)
+    assert allocation.replace(lost) == []
+    fake.end(101, "NODE_FAIL", element=1)
+    (said,) = allocation.replace(lost)
+    assert said.startswith("node 1: job ") and said.endswith(" in the place of 103")
+    assert allocation.replace(lost) == [], "its successor is pending"
+    assert allocation.replace({}) == []
