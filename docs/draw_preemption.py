@@ -1,4 +1,4 @@
-"""Draws docs/preemption.svg: `python docs/draw_preemption.py > docs/preemption.svg`. Not to scale: waiting is cut short."""
+"""Draws docs/preemption.svg: `python docs/draw_preemption.py > docs/preemption.svg`. Not to scale."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,7 +120,8 @@ def draw() -> str:
         "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:11px}"
         ".title{font-size:14px;font-weight:600}.lane{font-weight:600}.bar,.moment{text-anchor:middle}.clock{fill:#5b6570}"
     )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" viewBox="0 0 {WIDTH} {top}" role="img">'
+    size = f'width="{WIDTH}" height="{top}" viewBox="0 0 {WIDTH} {top}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
     background = f'<rect width="{WIDTH}" height="{top}" fill="#ffffff"/>'
     return "\n".join([head, f"<style>{style}</style>", background, *parts, "</svg>"]) + "\n"
 
