@@ -23,12 +23,12 @@ def read_decoder(fields: Fields, family: str, architecture: str, *, qkv_bias: bo
         kv_heads=fields.size("num_key_value_heads", heads),
         head_dim=fields.size("head_dim", hidden // heads),
         max_positions=fields.size("max_position_embeddings"),
-        norm_eps=fields.take("rms_norm_eps", 1e-6),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
         rotary=fields.rotary(),
         qkv_bias=qkv_bias,
-        tied=fields.take("tie_word_embeddings", False),
+        tied=fields.flag("tie_word_embeddings", False),
         head=fields.head(architecture),
-        initializer_range=fields.take("initializer_range", 0.02),
+        initializer_range=fields.number("initializer_range", 0.02),
         carried=fields.carried(),
     )
 

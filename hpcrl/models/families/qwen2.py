@@ -10,6 +10,7 @@ from hpcrl.models.families.fields import Fields
 
 def _read(fields: Fields) -> TransformerConfig:
     fields.require("use_sliding_window", False, False)
+    fields.require("use_mrope", False, False)
     fields.take("sliding_window")
     fields.full_attention()
     return read_decoder(fields, "qwen2", "Qwen2", qkv_bias=True)
