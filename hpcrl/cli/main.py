@@ -11,6 +11,7 @@ from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "doctor": "look at this cluster and its shared disk, and say what follows for the settings",
         "plan": "show what a configuration would run: graph, workers, memory",
         "draw": "draw a configuration's dataflow graph as SVG",
         "submit": "start a run",
