@@ -2,21 +2,28 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.fields import settings
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 REWARDS = ("gsm8k", "exact")
 """The reward functions that hpcrl brings."""
+
+WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
+    {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
+)
+"""The sampling options under which a response is drawn from the very distribution that training differentiates."""
 
 
 @dataclass(frozen=True)
@@ -216,12 +223,27 @@ def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
 
 def _generation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
     generation = experiment.generation
-    if generation.min_new_tokens > generation.max_new_tokens:
+    if isinstance(experiment, PPOExperiment):
+        yield from _sampling_problems(generation)
+    elif generation.min_new_tokens > generation.max_new_tokens:
         yield Problem(
             ("generation.min_new_tokens", "generation.max_new_tokens"),
             f"generation.min_new_tokens = {generation.min_new_tokens} must be at most generation.max_new_tokens = "
             f"{generation.max_new_tokens}. Lower the first or raise the second.",
         )
+
+
+def _sampling_problems(generation: GenerationConfig) -> Iterator[Problem]:
+    """Training and the reference take log-probabilities over the whole vocabulary, so a rollout must too."""
+    for name, needed in WHOLE_DISTRIBUTION.items():
+        value = getattr(generation, name)
+        if value != needed:
+            yield Problem(
+                (f"generation.{name}",),
+                f"generation.{name} = {str(value).lower()} must be {str(needed).lower()} for ppo: training takes "
+                "log-probabilities over the whole vocabulary, so ratios and KL would be wrong. "
+                f"Set generation.{name}.",
+            )
 
 
 def _reward_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:

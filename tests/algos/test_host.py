@@ -207,6 +207,16 @@ def test_generated_log_probabilities_equal_those_of_training(folder):
         assert done.mean("actor_train/kl") == pytest.approx(0.0, abs=1e-6)
 
 
+def test_the_first_update_begins_where_the_rollout_was_drawn(folder):
+    """Catches responses drawn from, or scored under, another distribution than training has."""
+    once = ppo(folder)
+    once = replace(once, ppo=replace(once.ppo, minibatches=1, epochs=1))
+    with run_of(once) as conductor:
+        done = conductor.step(1)
+    assert done.mean("actor_train/ratio") == pytest.approx(1.0, abs=1e-6)
+    assert done.mean("actor_train/approx_kl") == pytest.approx(0.0, abs=1e-9)
+
+
 def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path):
     with run_of(ppo(folder, "fp32")) as conductor:
         conductor.step(1)

@@ -49,7 +49,10 @@ def load(tmp_path, monkeypatch):
         (["reference.micro_batch_tokens=0"], "reference.micro_batch_tokens = 0 must be at least 1"),
         (["reward.function=gsm8q"], "reward.function = gsm8q must be one of gsm8k, exact"),
         (["reward.function=none.py:score"], "names a file that is not there"),
-        (["generation.min_new_tokens=17"], "must be at most generation.max_new_tokens = 16"),
+        (["generation.min_new_tokens=6"], "generation.min_new_tokens = 6 must be 0 for ppo"),
+        (["generation.top_k=3"], "generation.top_k = 3 must be 0 for ppo"),
+        (["generation.top_p=0.9"], "generation.top_p = 0.9 must be 1 for ppo"),
+        (["generation.greedy=true"], "generation.greedy = true must be false for ppo"),
         (["generation.temperature=0"], "set generation.greedy"),
         (["generation.top_p=1.5"], "above 0 and at most 1"),
         (["ppo.minibatches=9"], "must be at most data.batch_size · data.samples_per_prompt = 8"),
@@ -84,12 +87,23 @@ def test_a_toy_batch_is_not_larger_than_the_data_set():
     assert problem.startswith("toy.batch_size = 8 must be at most toy.rows = 4")
 
 
-def test_sft_learns_one_answer_a_row(load, tmp_path):
+@pytest.fixture
+def load_sft(tmp_path, load):
     values = ppo_values() | {"algorithm": "sft"}
     del values["critic"], values["reference"]
-    values["data"]["samples_per_prompt"] = 2
+    path = write_config(tmp_path / "sft.yaml", values)
+    return lambda *overrides: load_config(path, overrides)
+
+
+def test_sft_learns_one_answer_a_row(load_sft):
     with pytest.raises(ConfigurationError, match="sft learns each row's answer"):
-        load_config(write_config(tmp_path / "sft.yaml", values))
+        load_sft("data.samples_per_prompt=2")
+
+
+def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest(load_sft):
+    assert load_sft("generation.min_new_tokens=16").generation.min_new_tokens == 16
+    with pytest.raises(ConfigurationError, match="must be at most generation.max_new_tokens = 16"):
+        load_sft("generation.min_new_tokens=17")
 
 
 def test_every_bound_is_of_some_setting():
