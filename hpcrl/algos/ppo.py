@@ -167,7 +167,11 @@ class Actor:
 
 
 class Critic:
-    """The value function. With `value_norm` its output is in units of the returns' running deviation."""
+    """The value function.
+
+    With `value_norm` its output, its targets (within ±5) and `value_clip` are in units of the returns' running
+    deviation, which is taken to be at least 0.1.
+    """
 
     def __init__(self, engine: TrainableEngine, experiment: PPOExperiment, steps: int) -> None:
         self.engine = engine

@@ -1,5 +1,6 @@
 """Values that make no sense are named, with what is expected and the knob."""
 
+import inspect
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -9,8 +10,9 @@ from support.experiments import ppo_values, write_config, write_inputs
 from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment
 from hpcrl.config.fields import settings
 from hpcrl.config.load import load_config
-from hpcrl.config.validate import BOUNDS, validate
+from hpcrl.config.validate import BOUNDS, REWARDS, validate
 from hpcrl.errors import ConfigurationError
+from hpcrl.rewards.run import BUILT_IN
 
 
 @pytest.fixture
@@ -59,6 +61,12 @@ def load(tmp_path, monkeypatch):
         (["ppo.dual_clip=1"], "ppo.dual_clip = 1.0 must be a finite number above 1"),
         (["ppo.gae_lambda=1.1"], "between 0 and 1"),
         (["ppo.reward_scale=.nan"], "ppo.reward_scale = nan must be a finite number"),
+        (["ppo.kl.horizon=1.6", "ppo.kl.adaptive=true"], "above 0.2 · data.batch_size · data.samples_per_prompt = 1.6"),
+        (["ppo.kl.coef=0", "ppo.kl.adaptive=true"], "ppo.kl.coef = 0 must be above 0"),
+        (["critic.optimizer.warmup_steps=12"], "must be below control.steps · ppo.minibatches · ppo.epochs = 12"),
+        (["reward.kwargs={methd: strict}"], "reward.kwargs.methd = strict of gsm8k is not known"),
+        (["reward.kwargs={method: x}"], "reward.kwargs.method = x of gsm8k must be one of strict, flexible"),
+        (["reward.kwargs={format_score: [1]}"], "reward.kwargs.format_score = [1] of gsm8k must be a finite number"),
         (["ppo.kl.coef=-1"], "ppo.kl.coef = -1.0 must be at least 0"),
     ],
 )
@@ -98,6 +106,19 @@ def load_sft(tmp_path, load):
 def test_sft_learns_one_answer_a_row(load_sft):
     with pytest.raises(ConfigurationError, match="sft learns each row's answer"):
         load_sft("data.samples_per_prompt=2")
+
+
+def test_a_warm_up_may_take_all_updates_but_one(load, load_sft):
+    assert load("actor.optimizer.warmup_steps=11", "critic.optimizer.warmup_steps=11")
+    assert load_sft("actor.optimizer.warmup_steps=2")
+    with pytest.raises(ConfigurationError, match=r"warmup_steps = 3 must be below control.steps = 3"):
+        load_sft("actor.optimizer.warmup_steps=3")
+
+
+def test_what_hpcrls_rewards_take_is_what_is_checked():
+    for name, function in BUILT_IN.items():
+        parameters = inspect.signature(function).parameters.values()
+        assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == REWARDS[name].keys()
 
 
 def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest(load_sft):
