@@ -20,7 +20,6 @@ from hpcrl.config.validate import CHECKS, Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
 
-
 COMMAND_LINE = "command line"
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-
 ADAPTIVE_ERROR_LIMIT = 0.2
 """An adaptive weight moves by at most this share in `horizon` samples."""
 
@@ -21,7 +20,7 @@ class KLConfig:
     target: float = 0.1
     """The KL per token that an adaptive weight aims at."""
     horizon: float = 10_000.0
-    """Samples over which an adaptive weight moves by at most a fifth; a step must have fewer than five times as many."""
+    """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,6 +191,15 @@ def conductor_works(conductor):
     return [Work(step, "actor_gen", 0, batch) for step in (1, 2)]
 
 
+def test_another_seed_of_the_run_draws_other_responses(folder):
+    drawn = []
+    for seed in (1, 1, 2):
+        with run_of(replace(ppo(folder), data=data(folder, shuffle=False), seed=seed)) as conductor:
+            made = conductor.ranks.hosts[0].execute(Work(1, "actor_gen", 0, conductor.batch(1))).sample
+        drawn.append(made.data["responses"].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_responses_do_not_depend_on_who_else_is_in_the_batch(folder):
     with run_of(ppo(folder)) as conductor:
         host, batch = conductor.ranks.hosts[0], conductor.batch(1)

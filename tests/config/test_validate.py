@@ -123,7 +123,7 @@ def test_what_hpcrls_rewards_take_is_what_is_checked():
 
 def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest(load_sft):
     assert load_sft("generation.min_new_tokens=16").generation.min_new_tokens == 16
-    with pytest.raises(ConfigurationError, match="must be at most generation.max_new_tokens = 16"):
+    with pytest.raises(ConfigurationError, match=r"must be at most generation\.max_new_tokens = 16"):
         load_sft("generation.min_new_tokens=17")
 
 
