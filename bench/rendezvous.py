@@ -1,7 +1,7 @@
 """Time and metadata operations of the rendezvous of many simulated nodes, in a few processes on one machine.
 
-Each node announces itself and waits for the roster from a thread of its own; a master collects and publishes. Prints
-one JSON line per figure. The workers of a node are told by their agent and never touch the directory.
+Each node announces itself, waits for the master's address and connects, from a thread of its own, as real agents do.
+Prints one JSON line per figure. The workers of a node are told by their agent and never touch the directory.
 """
 
 import argparse
@@ -14,15 +14,12 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import zmq
+
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
-from hpcrl.nameresolve.rendezvous import (
-    NodeRecord,
-    Roster,
-    announce,
-    collect_nodes,
-    publish_roster,
-    wait_roster,
-)
+from hpcrl.nameresolve.rendezvous import Meeting, NodeRecord, announce, publish_meeting, wait_meeting
+from hpcrl.workers.channel import Gatekeeper, Hub, Link, RunKey
+from hpcrl.workers.messages import AgentHello
 
 TIMEOUT_S = 60.0
 
@@ -59,16 +56,20 @@ class CountingCalls(DirectoryCalls):
         super().unlink(name)
 
 
-def be_agents(root: Path, mine: range, nodes: int, slots: int, pipe: Connection) -> None:
+def be_agents(root: Path, key: RunKey, mine: range, nodes: int, slots: int, pipe: Connection) -> None:
     """Simulate some of the nodes; send the operations that each of them has cost."""
+    context = zmq.Context()
     operations: dict[int, int] = {}
+    links = []
 
     def be_agent(node: int) -> None:
         calls = CountingCalls(root)
         store = FilesystemStore(root, calls=calls)
-        announce(store, NodeRecord(node, f"n{node:03d}", slots, agent=f"{node:032x}", pid=node))
-        roster = wait_roster(store, TIMEOUT_S, nodes)
-        assert len(roster.nodes) == nodes
+        announce(store, NodeRecord(node, f"n{node:03d}", node, (node, 0)))
+        meeting = wait_meeting(store, TIMEOUT_S, nodes)
+        link = Link(context, key, f"agent-{node}", meeting.address)
+        link.send(AgentHello(node, f"n{node:03d}", slots, node))
+        links.append(link)
         store.close()
         operations[node] = calls.count
 
@@ -79,26 +80,39 @@ def be_agents(root: Path, mine: range, nodes: int, slots: int, pipe: Connection)
     for thread in threads:
         thread.join()
     pipe.send(list(operations.values()))
+    pipe.recv()
 
 
 def measure(root: Path, nodes: int, slots: int, processes: int) -> tuple[float, list[int], int]:
-    """Seconds until the last agent has the roster, operations of each node, operations of the master."""
-    context = multiprocessing.get_context("spawn")
+    """Seconds until the master hears the last agent, operations of each node, operations of the master."""
+    processing = multiprocessing.get_context("spawn")
+    key = RunKey.generate()
     pipes = []
     for number in range(processes):
-        ours, theirs = context.Pipe()
+        ours, theirs = processing.Pipe()
         mine = range(number, nodes, processes)
-        context.Process(target=be_agents, args=(root, mine, nodes, slots, theirs), daemon=True).start()
+        processing.Process(target=be_agents, args=(root, key, mine, nodes, slots, theirs), daemon=True).start()
         pipes.append(ours)
     for pipe in pipes:
         pipe.send("go")
     started = time.perf_counter()
     calls = CountingCalls(root)
-    master = FilesystemStore(root, calls=calls)
-    records = collect_nodes(master, nodes, TIMEOUT_S)
-    publish_roster(master, Roster(attempt=0, master_address="tcp://127.0.0.1:1", nodes=records))
+    context = zmq.Context()
+    gatekeeper = Gatekeeper(context, key)
+    hub = Hub(context, key, "master")
+    publish_meeting(FilesystemStore(root, calls=calls), Meeting(0, hub.address))
+    there: set[int] = set()
+    while len(there) < nodes and time.perf_counter() - started < TIMEOUT_S:
+        hub.socket.poll(100)
+        there |= {envelope.body.node for _, envelope, _ in hub.receive() if isinstance(envelope.body, AgentHello)}
+    seconds = time.perf_counter() - started
+    assert len(there) == nodes and gatekeeper.refused == 0, f"{len(there)} of {nodes} nodes came"
     operations = [count for pipe in pipes for count in pipe.recv()]
-    return time.perf_counter() - started, operations, calls.count
+    for pipe in pipes:
+        pipe.send("end")
+    hub.socket.close(0)
+    context.term()
+    return seconds, operations, calls.count
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ import durability
 import machine
 import recovery
 import scripts
+import slurm
 import spills
 from figures import Figure, Part, keep, kept, load, now
 from page import write_page
@@ -118,6 +119,12 @@ SECTIONS: Mapping[str, Section] = {
         "roles are loaded, train steps after the checkpoint are replayed, and the step goes on from its finished "
         "calls.",
         lambda work, _: recovery.recovery(work, DEMOS),
+    ),
+    "slurm": Section(
+        "On Slurm",
+        "A real slurmctld with six slurmd on this one machine (tests/slurm/cluster.sh, Slurm 22.05); all nodes share "
+        "its two cores. PPO of the demo's model on two nodes with a worker each, topology array. Medians of three.",
+        lambda work, _: slurm.slurm(work, DEMOS),
     ),
 }
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -17,7 +16,7 @@ from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment,
 from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.errors import ConfigurationError
-from hpcrl.parallel.context import LOOPBACK, ParallelContext
+from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.plan import RolePlan
 from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
 
@@ -31,6 +30,7 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
+        self._reached_at = context.host
         self._experiment = _experiment(context)
         self._texts = open_texts(self._experiment)
         self._device = _device(context.device, context.plan.workers[context.rank].slot)
@@ -39,8 +39,7 @@ class TorchHost:
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
     def prepare(self) -> str:
-        one_machine = self._experiment.cluster.type == "local"
-        return self._parallel.invite(LOOPBACK if one_machine else socket.gethostname())
+        return self._parallel.invite(self._reached_at)
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
         self._parallel.join(peers[0])

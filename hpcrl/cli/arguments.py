@@ -68,6 +68,13 @@ def read_experiment(config: str, overrides: Sequence[str]) -> Experiment:
     return load_config(Path(config), overrides, ALL_CHECKS)
 
 
+def wait_from(wait: bool, detach: bool) -> bool | None:
+    """Whether a command is to stay until the run has ended; None leaves it to where the run is."""
+    if wait and detach:
+        raise ConfigurationError(["--wait and --detach are opposites. Give one of them."])
+    return True if wait else False if detach else None
+
+
 def asks_for_help(words: Collection[str]) -> bool:
     return any(word in words for word in HELP)
 

@@ -14,6 +14,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "plan": "show what a configuration would run: graph, workers, memory",
         "draw": "draw a configuration's dataflow graph as SVG",
         "submit": "start a run",
+        "template": "print an sbatch script to edit, for cluster.template",
         "status": "what a run is doing",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
         "logs": "the logs of all processes of a run, merged by time",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, wait_from
 from hpcrl.errors import ExitCode
 from hpcrl.launch.submit import describe_recovery, resume
 
@@ -19,6 +19,7 @@ def run(words: Sequence[str]) -> int:
         "--dry-run", action="store_true", help="print what would be read, replayed and run; change nothing"
     )
     parser.add_argument("--detach", action="store_true", help="return at once")
+    parser.add_argument("--wait", action="store_true", help="on Slurm too, show the progress until the run ends")
     parser.add_argument(
         "--accept-changed",
         nargs="+",
@@ -34,4 +35,4 @@ def run(words: Sequence[str]) -> int:
     if given.dry_run:
         print(describe_recovery(Path(given.run)))
         return int(ExitCode.DONE)
-    return resume(Path(given.run), given.detach, tuple(given.accept_changed))
+    return resume(Path(given.run), wait_from(given.wait, given.detach), tuple(given.accept_changed))

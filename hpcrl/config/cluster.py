@@ -3,13 +3,23 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hpcrl.config.fields import PathText
+from hpcrl.config.slurm import SlurmConfig
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Nodes, workers and deadlines. Knows nothing of models."""
 
-    type: Literal["local", "slurm"] = "local"
-    """Who starts the processes: this machine, or Slurm."""
+    type: Literal["auto", "local", "slurm"] = "auto"
+    """Who starts the processes: this machine, or Slurm; auto takes Slurm where there is one."""
+    topology: Literal["auto", "array", "hetjob", "colocated"] = "auto"
+    """On Slurm, how jobs are cut: a master job and an array with an element per node (array: nodes are replaced one by
+    one), one heterogeneous job (hetjob: all start together), or one job whose first node has the master (colocated)."""
+    template: PathText | None = None
+    """Your own sbatch script in place of hpcrl's; `hpcrl template` prints one to begin with."""
+    snapshot: bool = False
+    """Copy hpcrl and the user's functions into the run directory at submission, and run these copies."""
     nodes: int = 1
     """Nodes, each with one agent. With type local, several agents on this machine."""
     workers_per_node: int = 2
@@ -26,7 +36,9 @@ class ClusterConfig:
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
     orphan_timeout_s: float = 30.0
     """An agent that has heard nothing of its master for this long kills its workers and leaves."""
-    replace_timeout_s: float = 60.0
-    """How long the master waits for another node in the place of a lost one before it gives up and can be resumed."""
+    replace_timeout_s: float = 900.0
+    """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
     grace_s: float = 25.0
     """How long calls in flight may go on when the run was told to go; what is not done by then is done again."""
+    slurm: SlurmConfig = SlurmConfig()
+    """What is asked of Slurm."""

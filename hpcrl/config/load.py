@@ -36,7 +36,7 @@ class Given:
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> Experiment:
-    """The experiment in the file `path`, with overrides like `actor.optimizer.lr=1e-6`, which win.
+    """The experiment in the file `path`, over the site's defaults, with overrides like `actor.optimizer.lr=1e-6`.
 
     Raises:
         ConfigurationError: all unknown keys, wrong types and missing values, and what `checks` find in the rest.
@@ -47,12 +47,24 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     words = list(_parse_overrides(overrides, found))
     algorithm = _algorithm(values, words, path, found)
     reading = _Reading(algorithm, found)
+    site = site_file()
+    if site is not None:
+        reading.take(Given(key, value, str(site)) for key, value in reading.leaves(read_yaml(site)))
     reading.take(Given(key, value, path.name) for key, value in reading.leaves(values))
     reading.take(words)
     experiment = reading.experiment()
     if every := collect(experiment, checks, found):
         raise ConfigurationError([problem.text for problem in every])
     return experiment
+
+
+def site_file() -> Path | None:
+    """What all runs of this user have in common: $HPCRL_SITE (none if empty), else ~/.config/hpcrl/site.yaml."""
+    named = os.environ.get("HPCRL_SITE")
+    if named is not None:
+        return Path(named) if named else None
+    usual = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "hpcrl" / "site.yaml"
+    return usual if usual.is_file() else None
 
 
 def _parse_overrides(overrides: Sequence[str], found: list[Problem]) -> Iterator[Given]:

@@ -18,6 +18,21 @@ from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+
+OURS = (
+    "--array",
+    "--comment",
+    "--output",
+    "--error",
+    "--chdir",
+    "--signal",
+    "--open-mode",
+    "--job-name",
+    "--dependency",
+)
+"""The options of sbatch without which hpcrl could not find or restart its jobs."""
+
 REWARDS: Mapping[str, Mapping[str, tuple[str, Callable[[Any], bool]]]] = MappingProxyType(
     {
         "gsm8k": {
@@ -70,7 +85,7 @@ def _share(*keys: str) -> list[Bound]:
 BOUNDS: Sequence[Bound] = (
     Bound("name", "letters, digits, . _ and - after a letter or digit", lambda name: bool(_NAME.fullmatch(name))),
     Bound("seed", "between 0 and 2^63 - 1", lambda value: 0 <= value < 2**63),
-    *_at_least(1, "cluster.nodes", "cluster.workers_per_node", "cluster.threads_per_worker"),
+    *_at_least(1, "cluster.nodes", "cluster.workers_per_node", "cluster.threads_per_worker", "cluster.slurm.*cpus*"),
     *_above(0, "cluster.*_s", "reward.timeout_s"),
     *_at_least(1, "control.steps", "control.epochs", "control.*.steps", "control.*.epochs"),
     *_above(0, "control.*.seconds"),
@@ -163,11 +178,7 @@ CHECKS: tuple[Check, ...] = (bound_problems, combined_problems)
 
 def _cluster_problems(experiment: Experiment) -> Iterator[Problem]:
     cluster = experiment.cluster
-    if cluster.type == "slurm":
-        yield Problem(
-            ("cluster.type",),
-            "cluster.type = slurm, but this version starts processes on one machine only. Set cluster.type to local.",
-        )
+    yield from _slurm_problems(experiment)
     for name in ("lost_after_s", "orphan_timeout_s"):
         patience_s = getattr(cluster, name)
         if patience_s < 3 * cluster.heartbeat_s:
@@ -176,6 +187,36 @@ def _cluster_problems(experiment: Experiment) -> Iterator[Problem]:
                 f"cluster.{name} = {patience_s:g} must be at least three heartbeats, 3 · {cluster.heartbeat_s:g} s, so "
                 f"that one late heartbeat loses nobody. Raise cluster.{name} or lower cluster.heartbeat_s.",
             )
+
+
+def _slurm_problems(experiment: Experiment) -> Iterator[Problem]:
+    """Only what Slurm itself would say too late, or not at all."""
+    cluster, slurm = experiment.cluster, experiment.cluster.slurm
+    if slurm.time is not None and not _TIME.fullmatch(slurm.time):
+        yield Problem(
+            ("cluster.slurm.time",),
+            f"cluster.slurm.time = {slurm.time} must be a time as Slurm writes it: minutes, HH:MM:SS, D-HH, D-HH:MM:SS "
+            "or UNLIMITED. Set cluster.slurm.time.",
+        )
+    if slurm.container != "none" and not slurm.container_image:
+        yield Problem(
+            ("cluster.slurm.container", "cluster.slurm.container_image"),
+            f"cluster.slurm.container = {slurm.container} needs an image. Set cluster.slurm.container_image.",
+        )
+    if cluster.template is not None and not Path(cluster.template).is_file():
+        yield Problem(
+            ("cluster.template",),
+            f"cluster.template = {cluster.template} must be a file; `hpcrl template array` prints one to begin with. "
+            "Set cluster.template.",
+        )
+    for name in ("flags", "master_flags"):
+        for flag in getattr(slurm, name):
+            if flag.partition("=")[0] in OURS or not flag.startswith("-"):
+                yield Problem(
+                    (f"cluster.slurm.{name}",),
+                    f"cluster.slurm.{name} has {flag!r}: it must be an option of sbatch, like --switches=1, and "
+                    f"none of {', '.join(OURS)}, which hpcrl needs for itself. Set cluster.slurm.{name}.",
+                )
 
 
 def _length_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ What it keeps, for every unit of every open step:
 - Steps close in order.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import networkx as nx
@@ -190,12 +190,15 @@ class Readiness:
         self._forget_closed()
 
     # ── units ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def offer(self) -> list[Offer]:
-        """All units that may be sent now and have not been offered, ordered by step, call (topologically) and part."""
-        free = (task for task in self._ready.values() if not task.waits_for)
+    def offer(self, fits: Callable[[str], bool] = lambda call: True) -> list[Offer]:
+        """All units that may be sent now and have not been offered, ordered by step, call (topologically) and part.
+
+        Those of calls that do not fit stay, to be offered another time.
+        """
+        free = (task for task in self._ready.values() if not task.waits_for and fits(task.unit.call))
         ready = sorted(free, key=lambda task: task.place)
-        self._ready.clear()
         for task in ready:
+            del self._ready[task.unit]
             task.offered = True
             self._note_version(task)
         return [Offer(task.unit, task.replay) for task in ready]

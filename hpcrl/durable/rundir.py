@@ -45,7 +45,10 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """`submission/<nonce>.json`: the jobs that were started together."""
+    """`submission/<nonce>.json`: the jobs that were started together, by name: process ids, or ids of Slurm.
+
+    `submission/<nonce>.<job>.json` tells of one that was sent later, in the place of one that cannot be queued again.
+    """
 
     nonce: str
     jobs: dict[str, int | str]
@@ -317,6 +320,10 @@ class RunDirectory:
     def record_submission(self, nonce: str, jobs: Mapping[str, int | str]) -> None:
         record = Submission(nonce, dict(jobs), time.time())
         self.files.publish(self.submission / f"{nonce}.json", _document(record), "submission")
+
+    def record_successor(self, nonce: str, name: str, job: str) -> None:
+        record = Submission(nonce, {name: job}, time.time())
+        self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
 
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""

@@ -20,10 +20,11 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.zygote import Seat, Zygote
 from hpcrl.logs import EventLog
-from hpcrl.nameresolve.base import NameEntryExistsError, NameTimeoutError
+from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import NodeRecord, Roster, announce, wait_roster
+from hpcrl.nameresolve.rendezvous import Meeting, NodeRecord, announce, wait_meeting
 from hpcrl.placement.plan import plan_from_json
+from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.channel import Link, RunKey
 from hpcrl.workers.messages import (
     AgentHello,
@@ -37,19 +38,31 @@ from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
 from hpcrl.workers.signals import Signals
 
 LEAVE_S = 10.0
-ROSTER_POLL_S = 2.0
+MEETING_POLL_S = 2.0
+SEEK_S = 0.25
 TICK_MS = 200
 
 
-def run_agent(run_dir: Path, node: int, submission: str, fault: Callable[[str], None]) -> ExitCode:
+@dataclass(frozen=True)
+class AgentSeat:
+    """Where an agent sits: its node's number, the submission, where its node is reached, which start of it this is."""
+
+    run_dir: Path
+    node: int
+    submission: str
+    host: str = LOOPBACK
+    incarnation: tuple[int, int] = (0, 0)
+
+
+def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
-    run = RunDirectory(run_dir)
+    run = RunDirectory(at.run_dir)
     experiment = from_dict(run.read_run().experiment)
     host_module = run.read_run().host.partition(":")[0]
     zygote = Zygote((host_module,), lambda seat: _run_worker(seat, fault))
     signals = Signals()
     try:
-        return Agent(run, experiment, node, submission, zygote, signals, fault).serve_run()
+        return Agent(run, experiment, at, zygote, signals, fault).serve_run()
     finally:
         zygote.close()
         signals.close()
@@ -65,6 +78,7 @@ def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
         attempt=seat["attempt"],
         rank=seat["rank"],
         master=seat["master"],
+        host=seat["host"],
         plan=plan,
         device=device_of(experiment, seat["slot"]),
         pid=os.getpid(),
@@ -90,12 +104,12 @@ class Agent:
 
     run: RunDirectory
     experiment: ExperimentConfig
-    node: int
-    submission: str
+    at: AgentSeat
     zygote: Zygote
     signals: Signals
     fault: Callable[[str], None]
     _announced: set[int] = field(default_factory=set)
+    _heard: float = field(default_factory=time.monotonic)
     _ordered: StartWorkers | None = None
     _started: StartWorkers | None = None
     _told_draining: bool = False
@@ -103,63 +117,64 @@ class Agent:
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
         self.fault("agent.start")
-        patience_s = self.experiment.cluster.start_timeout_s
-        while True:
-            roster = self._join(patience_s)
-            if roster is None:
-                return ExitCode.REQUEUE
-            code = self._serve(roster)
+        cluster = self.experiment.cluster
+        before = self.run.newest_attempt_of(self.at.submission)
+        patience_s = cluster.start_timeout_s
+        while time.monotonic() - self._heard < patience_s and not self.signals.caught:
+            attempt = self.run.newest_attempt_of(self.at.submission)
+            ended = self._ended(attempt, before)
+            if ended is not None:
+                return ended
+            meeting = None if attempt is None or self.run.is_closed(attempt) else self._ask_in(attempt)
+            if meeting is None:
+                time.sleep(SEEK_S)
+                continue
+            code = self._serve(meeting)
             if code is not None:
                 return code
-            patience_s = self.experiment.cluster.orphan_timeout_s
+            # In Slurm's array a lost master comes back, which takes its time; elsewhere all are started again together.
+            comes_back = cluster.type == "slurm" and cluster.topology == "array"
+            patience_s = cluster.replace_timeout_s if comes_back else cluster.orphan_timeout_s
+        return ExitCode.REQUEUE
 
     # ── finding the master ────────────────────────────────────────────────────────────────────────────────────────────
-    def _join(self, patience_s: float) -> Roster | None:
-        """The roster of this submission's newest attempt; None after `patience_s` or when told to go."""
-        deadline = time.monotonic() + patience_s
-        pause_s = 0.02
-        while time.monotonic() < deadline and not self.signals.caught:
-            attempt = self.run.newest_attempt_of(self.submission)
-            if attempt is not None and not self.run.is_closed(attempt):
-                roster = self._ask_in(attempt, min(ROSTER_POLL_S, deadline - time.monotonic()))
-                if roster is not None:
-                    return roster
-            time.sleep(pause_s)
-            pause_s = min(1.0, pause_s * 1.5)
-        return None
+    def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
+        """How the run ended while nobody could tell this agent.
 
-    def _ask_in(self, attempt: int, timeout_s: float) -> Roster | None:
-        """Announce this node in an attempt (once) and wait a while for its roster."""
+        That the jobs were to be queued again, in an attempt from before this agent was started, is why it was started.
+        """
+        verdict = None if attempt is None else self.run.read_verdict(attempt)
+        if verdict is None or (verdict.exit_code == ExitCode.REQUEUE and attempt == before):
+            return None
+        return ExitCode(verdict.exit_code)
+
+    def _ask_in(self, attempt: int) -> Meeting | None:
+        """Announce this node in an attempt (once) and wait a little for where its master listens."""
         store = FilesystemStore(self.run.rendezvous(attempt))
         if attempt not in self._announced:
-            slots = self.experiment.cluster.workers_per_node
-            record = NodeRecord(self.node, socket.gethostname(), slots, self.submission, os.getpid())
-            try:
-                announce(store, record)
-            except NameEntryExistsError:
-                return None
+            announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
             self._announced.add(attempt)
         try:
-            roster = wait_roster(store, max(0.1, timeout_s), self.experiment.cluster.nodes)
+            return wait_meeting(store, MEETING_POLL_S, self.experiment.cluster.nodes)
         except NameTimeoutError:
             return None
-        return roster if any(record.pid == os.getpid() for record in roster.nodes) else None
 
     # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
-    def _serve(self, roster: Roster) -> ExitCode | None:
+    def _serve(self, meeting: Meeting) -> ExitCode | None:
         """Obey one master until it finishes the run (its exit code) or falls silent (None)."""
+        node = self.at.node
         context = zmq.Context(io_threads=1)
         key = self.run.read_key()
         run_key = RunKey(key.public.encode(), key.secret.encode())
         # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
-        name = f"agent-{self.node}.{os.getpid()}.{secrets.token_hex(4)}"
-        link = Link(context, run_key, name, roster.master_address)
-        log = EventLog(self.run.worker_log(roster.attempt, f"agent-{self.node}"))
-        log.event("connected", master=roster.master_address)
+        name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
+        link = Link(context, run_key, name, meeting.address)
+        log = EventLog(self.run.worker_log(meeting.attempt, f"agent-{node}"))
+        log.event("connected", master=meeting.address)
         try:
             slots = self.experiment.cluster.workers_per_node
-            link.send(AgentHello(self.node, socket.gethostname(), slots, os.getpid()))
-            return self._obey(link, log, roster.master_address)
+            link.send(AgentHello(node, socket.gethostname(), slots, os.getpid(), self.at.incarnation))
+            return self._obey(link, log, meeting.address)
         finally:
             self._end_workers(grace_s=0.0)
             self._ordered = self._started = None
@@ -178,7 +193,7 @@ class Agent:
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():
-                heard = time.monotonic()
+                heard = self._heard = time.monotonic()
                 if link.incoming.lost_from:
                     log.event("message lost", sender=link.incoming.lost_from[0])
                     return None
@@ -192,7 +207,7 @@ class Agent:
             try:
                 self._report_exits(link, log)
             except EOFError:
-                link.send(NodeDraining(self.node, "the parent of its workers died"))
+                link.send(NodeDraining(self.at.node, "the parent of its workers died"))
                 return ExitCode.REQUEUE
             self._start_ordered(log, master)
             self._report_draining(link)
@@ -225,6 +240,7 @@ class Agent:
                 "rank": rank,
                 "slot": slots[rank],
                 "master": master,
+                "host": self.at.host,
                 "out": str(path.with_suffix(".out")),
                 "err": str(path.with_suffix(".err")),
             }
@@ -235,7 +251,7 @@ class Agent:
         self.signals.quiet()
         if self.signals.caught and not self._told_draining:
             self._told_draining = True
-            link.send(NodeDraining(self.node, f"got {self.signals.caught}"))
+            link.send(NodeDraining(self.at.node, f"got {self.signals.caught}"))
 
     def _end_workers(self, grace_s: float) -> None:
         """Give workers that were told to finish some time, then kill what is left."""

@@ -7,22 +7,36 @@ from pathlib import Path
 from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
+from hpcrl.workers.address import LOOPBACK
+from hpcrl.workers.members import Allocation
 
 
 def main(
-    process: str, run_dir: str, submission: str, node: int, threads: int, fault: Callable[[str], None] = no_fault
+    process: str,
+    run_dir: str,
+    submission: str,
+    node: int,
+    threads: int,
+    fault: Callable[[str], None] = no_fault,
+    incarnation: tuple[int, int] = (0, 0),
+    host: str = LOOPBACK,
+    allocation: Allocation | None = None,
 ) -> int:
-    """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set."""
+    """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
+
+    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `allocation`
+    is whom the master asks about nodes.
+    """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
     try:
         if process == "master":
             from hpcrl.workers.master import run_master
 
-            return int(run_master(Path(run_dir), submission, fault))
-        from hpcrl.launch.agent import run_agent
+            return int(run_master(Path(run_dir), submission, fault, host, allocation))
+        from hpcrl.launch.agent import AgentSeat, run_agent
 
-        return int(run_agent(Path(run_dir), node, submission, fault))
+        return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))
     except HpcrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return int(error.exit_code)

@@ -4,6 +4,7 @@ Run as `python -m hpcrl.launch.local RUN SUBMISSION`: the jobs must outlive the 
 not see its Ctrl-C, and submitit starts them as children of whoever calls it. Records the process ids in the run.
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import submitit
 
-from hpcrl.config.experiment import from_dict
+from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import InternalError
 from hpcrl.launch.entry import main as entry
@@ -20,17 +21,47 @@ from hpcrl.launch.processes import kill_group
 A_YEAR_MIN = 60 * 24 * 365
 
 
-def start_local(run: RunDirectory, nonce: str) -> Submission:
-    """Start all jobs of a submission and write down what was started."""
-    command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
-    none, said = subprocess.DEVNULL, run.submission / f"{nonce}.err"
-    # The jobs inherit these streams: a pipe would keep this process waiting for their end.
-    with open(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as errors:
-        subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=errors, check=False)
-    started = [submission for submission in run.submissions() if submission.nonce == nonce]
-    if not started:
-        raise InternalError(f"the jobs of {run.root} could not be started:\n{said.read_text()}")
-    return started[0]
+class LocalLauncher:
+    """Starts the jobs of runs on this machine, and sees them by their command lines."""
+
+    waits = True
+
+    def prepare(self, experiment: Experiment) -> Experiment:
+        return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
+
+    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+        cluster = experiment.cluster
+        return (
+            f"{run_dir}: a master and {cluster.nodes} agents with {cluster.workers_per_node} workers each, as "
+            "processes of this machine. `hpcrl plan` shows what they would do."
+        )
+
+    def start(self, run: RunDirectory, nonce: str) -> Submission:
+        command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
+        none, said = subprocess.DEVNULL, run.submission / f"{nonce}.err"
+        # The jobs inherit these streams: a pipe would keep this process waiting for their end.
+        with open(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as errors:
+            subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=errors, check=False)
+        started = [submission for submission in run.submissions() if submission.nonce == nonce]
+        if not started:
+            raise InternalError(f"the jobs of {run.root} could not be started:\n{said.read_text()}")
+        return started[0]
+
+    def recover(self, run: RunDirectory) -> None:
+        """`start` records what it starts before it returns; what was cut off within has no process left to find."""
+
+    def living(self, run: RunDirectory, submission: Submission) -> list[str]:
+        folder = str(run.submitit_folder(submission.nonce)).encode()
+        return [
+            name
+            for name, pid in submission.jobs.items()
+            if name != "group" and folder in _command_line(int(pid)).split(b"\0")
+        ]
+
+    def end(self, run: RunDirectory, submission: Submission) -> None:
+        """Workers die with their agents."""
+        if self.living(run, submission):
+            kill_group(int(submission.jobs["group"]))
 
 
 def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
@@ -46,22 +77,6 @@ def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
         job = executor.submit(entry, process, str(run.root), nonce, int(node or 0), cluster.threads_per_worker)
         jobs[name] = int(job.job_id)
     return jobs
-
-
-def living_jobs(run: RunDirectory, submission: Submission) -> list[str]:
-    """Names of the jobs of a submission that still have a process on this machine."""
-    folder = str(run.submitit_folder(submission.nonce)).encode()
-    return [
-        name
-        for name, pid in submission.jobs.items()
-        if name != "group" and folder in _command_line(int(pid)).split(b"\0")
-    ]
-
-
-def end_leftovers(run: RunDirectory, submission: Submission) -> None:
-    """SIGKILL what is left of a submission's jobs; workers die with their agents."""
-    if living_jobs(run, submission):
-        kill_group(int(submission.jobs["group"]))
 
 
 def _command_line(pid: int) -> bytes:

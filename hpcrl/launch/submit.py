@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
@@ -22,33 +23,63 @@ from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, cha
 from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.summary import print_summary
-from hpcrl.launch.local import end_leftovers, living_jobs, start_local
+from hpcrl.launch.launcher import Launcher
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
 from hpcrl.workers.control import Order, give_order
 
 WATCH_S = 0.2
+MASTERS = ("master", "run")
+"""The jobs of which one has the master."""
 LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 
-def submit(experiment: Experiment, run_dir: Path | None, detach: bool) -> int:
-    """Make a run directory and start its jobs; wait for the end unless detached. Returns the exit code."""
+def launcher_for(cluster: ClusterConfig) -> Launcher:
+    """Who starts the processes of a run; with type auto, Slurm where it answers."""
+    if cluster.type != "local":
+        from hpcrl.launch.slurm.launcher import SlurmLauncher, find_slurm
+
+        found = SlurmLauncher() if cluster.type == "slurm" else find_slurm()
+        if found is not None:
+            return found
+    from hpcrl.launch.local import LocalLauncher
+
+    return LocalLauncher()
+
+
+def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> int:
+    """Make a run directory and start its jobs; returns the exit code.
+
+    `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
+    """
+    launcher = launcher_for(experiment.cluster)
+    experiment = launcher.prepare(experiment)
     open_datasets(experiment)  # a bad row is an error before anything is made
     inputs = fingerprints(experiment)
     key = RunKey.generate()
     run = RunDirectory.create(
-        run_dir or Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}",
+        run_dir or _usual_directory(experiment),
         experiment=to_dict(experiment),
         host=make_plan(experiment).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
     )
-    return _start(run, experiment, detach, {})
+    return _start(run, experiment, launcher, wait, {})
 
 
-def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) -> int:
+def describe_submission(experiment: Experiment, run_dir: Path | None) -> str:
+    """What `submit` would start; makes and sends nothing."""
+    launcher = launcher_for(experiment.cluster)
+    return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
+
+
+def _usual_directory(experiment: Experiment) -> Path:
+    return Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def resume(run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = ()) -> int:
     """Go on with a run that was interrupted, from what it had finished."""
     run = RunDirectory.open(run_dir)
     record = run.read_run()
@@ -65,13 +96,15 @@ def resume(run_dir: Path, detach: bool, accept_changed: tuple[str, ...] = ()) ->
             f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers. "
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
+    launcher = launcher_for(experiment.cluster)
+    launcher.recover(run)
     for old in run.submissions():
-        if "master" in living_jobs(run, old):
+        if set(MASTERS) & set(launcher.living(run, old)):
             raise ConfigurationError(
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
             )
-        end_leftovers(run, old)
-    return _start(run, experiment, detach, {name: current[name] for name in changed if name in current})
+        launcher.end(run, old)
+    return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
 
 
 def describe_recovery(run_dir: Path) -> str:
@@ -84,7 +117,8 @@ def describe_recovery(run_dir: Path) -> str:
 def stop(run_dir: Path, now: bool) -> int:
     """Ask a running master to let calls in flight finish (or not) and end; waits until it has."""
     run = RunDirectory.open(run_dir)
-    running = [submission for submission in run.submissions() if living_jobs(run, submission)]
+    launcher = launcher_for(from_dict(run.read_run().experiment).cluster)
+    running = [submission for submission in run.submissions() if launcher.living(run, submission)]
     if not running:
         print(f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
@@ -92,7 +126,7 @@ def stop(run_dir: Path, now: bool) -> int:
         give_order(run, Order("stop" if now else "drain", submission.nonce))
     cluster = from_dict(run.read_run().experiment).cluster
     deadline = time.monotonic() + cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
-    while any(living_jobs(run, submission) for submission in running):
+    while any(launcher.living(run, submission) for submission in running):
         if time.monotonic() > deadline:
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
@@ -108,19 +142,21 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
     return None if number is None else run.read_verdict(number)
 
 
-def _start(run: RunDirectory, experiment: Experiment, detach: bool, accepted: Mapping[str, str]) -> int:
+def _start(
+    run: RunDirectory, experiment: Experiment, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
+) -> int:
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
-    submission = start_local(run, nonce)
-    if detach:
+    submission = launcher.start(run, nonce)
+    if not (launcher.waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
         return int(ExitCode.DONE)
-    _watch(run, experiment, submission)
+    _watch(run, experiment, launcher, submission)
     return _conclude(run, submission)
 
 
-def _watch(run: RunDirectory, experiment: Experiment, submission: Submission) -> None:
+def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submission: Submission) -> None:
     """Show progress until the jobs have ended. Ctrl-C once drains the run, twice stops it now."""
     interrupts: list[int] = []
 
@@ -131,13 +167,13 @@ def _watch(run: RunDirectory, experiment: Experiment, submission: Submission) ->
     obeyed = 0
     try:
         with Progress(run, experiment) as progress:
-            while living := living_jobs(run, submission):
+            while living := launcher.living(run, submission):
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
                     give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
                     progress.note(DRAINING if obeyed == 1 else "stopping")
-                if "master" not in living and _verdict_of(run, submission) is None:
-                    end_leftovers(run, submission)
+                if not set(MASTERS) & set(living) and _verdict_of(run, submission) is None:
+                    launcher.end(run, submission)
                 progress.update()
                 time.sleep(WATCH_S)
             progress.update()

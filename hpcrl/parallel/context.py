@@ -128,7 +128,7 @@ class ParallelContext:
         """
         if self.rank != 0 or len(self._everyone) == 1:
             return ""
-        self._store = dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
         return f"{host}:{self._store.port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:

@@ -101,7 +101,7 @@ class Hub:
         self.socket.curve_server = True
         self.socket.curve_secretkey = key.secret
         self.socket.curve_publickey = key.public
-        port = self.socket.bind_to_random_port("tcp://*" if host != "127.0.0.1" else f"tcp://{host}")
+        port = self.socket.bind_to_random_port(f"tcp://{host}")
         self.address = f"tcp://{host}:{port}"
 
     def receive(self) -> list[tuple[bytes, Envelope, list[bytes]]]:

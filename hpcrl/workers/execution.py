@@ -5,9 +5,12 @@ workers reported through `hear`; `advance` does whatever has become possible. A 
 written, which is after its spill is published and after the lines of all that it consumed.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
@@ -34,6 +37,8 @@ from hpcrl.workers.saving import Saving
 from hpcrl.workers.stepping import StepSource
 
 Send = Callable[[int, Message], None]
+DURATION_MEMORY = 0.9
+"""How much of the longest duration of a call is remembered from one to the next."""
 REPLAYS_WORTH_A_CHECKPOINT = 3
 
 
@@ -63,7 +68,13 @@ class Execution:
 
     def __init__(self, attempt: AttemptFiles, plan: Plan, source: StepSource, calendar: Calendar, send: Send) -> None:
         self.paused = False
+        self.time_left_s = math.inf
+        """How long calls may still take before the allocation ends; the master says so."""
         self.why_finished = ""
+        self._durations: dict[str, float] = {}
+        self._held_back: set[str] = set()
+        self._step_s: float | None = None
+        self._last_kept = False
         self._attempt = attempt
         self._plan = plan
         self._source = source
@@ -167,10 +178,19 @@ class Execution:
             if opened is None:
                 self._no_more_steps = True
                 return
+            if self._is_last_in_time():
+                opened = msgspec.structs.replace(opened, checkpoint=True)
             self._attempt.append([opened])
             self._enter(opened)
             self._last_opened = opened
             self._attempt.events.event("opened", step=step, epoch=opened.epoch, samples=len(opened.ids))
+
+    def _is_last_in_time(self) -> bool:
+        """Whether this step is the one to keep before the allocation ends, so that little is replayed in the next."""
+        if self._last_kept or self._step_s is None or not 2 < self.time_left_s / self._step_s < 4:
+            return False
+        self._last_kept = True
+        return True
 
     def _next_step(self) -> int | None:
         """The number of the step that may open now."""
@@ -208,8 +228,23 @@ class Execution:
         if self.paused or self._drain_began is not None:
             return
         self._open_steps()
-        for offer in self._readiness.offer():
+        self._held_back.clear()
+        for offer in self._readiness.offer(self._fits):
             self._send_unit(offer)
+
+    def _fits(self, call: str) -> bool:
+        """Whether a call will be over in time, by what it took in this attempt. The first of each is always tried."""
+        if call not in self._durations or self._durations[call] <= self.time_left_s:
+            return True
+        self._held_back.add(call)
+        return False
+
+    @property
+    def out_of_time(self) -> str:
+        """The calls that wait for an allocation in which they fit, once nothing else is going on."""
+        if not self._held_back or not self.idle:
+            return ""
+        return ", ".join(f"{call} takes {self._durations[call]:.0f} s" for call in sorted(self._held_back))
 
     def _send_unit(self, offer: Offer) -> None:
         unit, call = offer.unit, self._calls[offer.unit.call]
@@ -262,6 +297,8 @@ class Execution:
         self._results[unit] = result
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = result.stats
         self._readiness.executed(unit)
+        waited_s = time.monotonic() - flight.sent
+        self._durations[unit.call] = max(waited_s, DURATION_MEMORY * self._durations.get(unit.call, 0.0))
         self._attempt.events.event(
             "executed",
             step=unit.step,
@@ -270,7 +307,7 @@ class Execution:
             ranks=list(flight.ranks),
             replay=flight.offer.replay,
             seconds=max(answer.seconds for answer in flight.replies.values()),
-            waited_s=time.monotonic() - flight.sent,
+            waited_s=waited_s,
             tokens=_tokens(first.meta),
         )
         if call.kind == "train_step":
@@ -347,7 +384,8 @@ class Execution:
     def _close(self, step: int, row: dict[str, int | float]) -> None:
         self._readiness.closed(step)
         self._saving.closed(step)
-        self._attempt.closed(step, row, seconds=time.monotonic() - self._step_started[step])
+        self._step_s = time.monotonic() - self._step_started[step]
+        self._attempt.closed(step, row, seconds=self._step_s)
         if self._calendar.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)

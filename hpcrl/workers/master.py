@@ -7,8 +7,8 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 import os
 import time
 import traceback
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -23,14 +23,15 @@ from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import Roster, announced, publish_roster
+from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
 from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
-from hpcrl.workers.members import Members
+from hpcrl.workers.members import EVERYTHING, Allocation, Members
 from hpcrl.workers.messages import (
     AgentHello,
     Beat,
@@ -57,6 +58,10 @@ QUICK_TICK_MS = 5
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
+END_MARGIN_S = 10.0
+"""How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
+REPLACE_EVERY_S = 15.0
+"""How often Slurm is asked about nodes that are missing."""
 
 
 Result = TypeVar("Result")
@@ -73,12 +78,18 @@ class Ending:
     traceback: str | None = None
 
 
-def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> ExitCode:
+def run_master(
+    run_dir: Path,
+    submission: str,
+    fault: Callable[[str], None],
+    host: str = LOOPBACK,
+    allocation: Allocation | None = None,
+) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host, allocation).serve_run()
     finally:
         signals.close()
 
@@ -86,7 +97,9 @@ def run_master(run_dir: Path, submission: str, fault: Callable[[str], None]) -> 
 class Master:
     """One submission's master."""
 
-    def __init__(self, run: RunDirectory, submission: str, signals: Signals, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, run: RunDirectory, submission: str, signals: Signals, host: str, allocation: Allocation | None = None
+    ) -> None:
         self._run = run
         self._submission = submission
         self._signals = signals
@@ -107,6 +120,12 @@ class Master:
         self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
+        self._incomplete_since: float | None = None
+        self._allocation = allocation
+        self._replacing: Future[list[str]] | None = None
+        self._next_replacing = 0.0
+        self._asking_ends: Future[Mapping[int, float]] | None = None
+        self._ends: Mapping[int, float] = {}
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -115,10 +134,24 @@ class Master:
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
+        over = self._is_over()
+        if over is not None:
+            return over
         while True:
             ending = self._guarded(self._next_attempt)
             if ending.state != "lost":
                 return self._leave(ending)
+
+    def _is_over(self) -> ExitCode | None:
+        """A job can be started again although nobody needs it: the run is done, or this submission was stopped."""
+        for number in self._run.numbers():
+            verdict = self._run.read_verdict(number)
+            claim = self._run.read_claim(number)
+            ours = claim is not None and claim.submission == self._submission
+            if verdict is not None and (verdict.state == "done" or (verdict.state == "stopped" and ours)):
+                print(f"nothing to do: {verdict.state}: {verdict.reason}", flush=True)
+                return ExitCode(verdict.exit_code)
+        return None
 
     def _next_attempt(self) -> Ending:
         if attempts_without_progress(self._run, self._submission) >= FRUITLESS_ATTEMPTS:
@@ -137,7 +170,14 @@ class Master:
         except (HpcrlError, OSError) as error:
             # What ended the attempt came first, and says more than a disk that has been full since.
             print(f"attempt {attempt.number} was not closed: {error}", flush=True)
+        if ending.state == "lost":
+            self._idle(attempt.number)
         return ending
+
+    def _idle(self, attempt: int) -> None:
+        """End the workers of all nodes until the next attempt has everybody."""
+        for agent in self._members.agents.values():
+            self._hub.send(agent.identity, StartWorkers(attempt, ()))
 
     def _while_beating(self, work: Callable[[], Result]) -> Result:
         """On another thread, so that everybody hears from this process however long it takes to read what is there."""
@@ -200,8 +240,11 @@ class Master:
             return ending
         execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
         execution.paused = self._control.paused
+        self._ends = {}
+        self._asking_ends = self._slow.submit(self._allocation.ends) if self._allocation is not None else None
         while True:
             self._loop(execution)
+            self._watch_the_end(execution)
             execution.advance()
             ending = self._ending(attempt, execution)
             if ending is not None:
@@ -211,35 +254,80 @@ class Master:
     def _assemble(self, attempt: AttemptFiles) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
         store = FilesystemStore(self._run.rendezvous(attempt.number))
-        first = not self._assembled
-        patience_s = self._cluster.start_timeout_s if first else self._replace_timeout_s
-        deadline = time.monotonic() + patience_s
-        rostered = False
+        publish_meeting(store, Meeting(attempt.number, self._hub.address))
         while missing := self._members.missing_nodes(self._cluster.nodes):
-            if time.monotonic() > deadline:
-                came = self._cluster.nodes - len(missing)
-                reason = (
-                    f"{came} of {self._cluster.nodes} nodes came within {patience_s:g} s; missing: {missing}. "
-                    f"Resume with `hpcrl resume {self._run.root}`, or raise cluster."
-                    f"{'start' if first else 'replace'}_timeout_s."
-                )
-                return Ending("preempted", ExitCode.REQUEUE, reason)
+            self._incomplete_since = self._incomplete_since or time.monotonic()
+            if time.monotonic() - self._incomplete_since > self._patience_s:
+                return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
             if told := self._told_to_go():
                 return told
-            if not rostered:
-                records = announced(store)
-                if {record.node for record in records} >= set(missing):
-                    publish_roster(store, Roster(attempt.number, self._hub.address, list(records)))
-                    rostered = True
-                    attempt.events.event("rostered", nodes=[record.node for record in records])
+            self._see_to_replacements(missing)
             self._loop(None)
-        self._assembled = True
+        self._incomplete_since, self._assembled = None, True
+        # Who came and went meanwhile is missed by nobody: there was no worker yet.
+        self._members.losses.clear()
         return None
 
+    def _see_to_replacements(self, missing: Sequence[int]) -> None:
+        """Every while, and on another thread: it asks Slurm, which may be slow to answer."""
+        if self._replacing is not None and self._replacing.done():
+            for said in self._answer(self._replacing, "replaced") or ():
+                self._note("replaced", what=said)
+            self._replacing = None
+        if self._allocation is None or self._replacing is not None or time.monotonic() < self._next_replacing:
+            return
+        self._next_replacing = time.monotonic() + REPLACE_EVERY_S
+        hosts = self._members.hosts
+        lost = {node: hosts[node].incarnation for node in missing if node in hosts}
+        self._replacing = self._slow.submit(self._allocation.replace, lost)
+
+    def _answer(self, asked: Future[Result], what: str) -> Result | None:
+        """What the allocation answered; None, with a note, where it could not."""
+        try:
+            return asked.result()
+        except (HpcrlError, OSError) as error:
+            self._note("allocation silent", asked=what, error=str(error))
+            return None
+
+    def _watch_the_end(self, execution: Execution) -> None:
+        """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
+        if self._asking_ends is not None and self._asking_ends.done():
+            self._ends = self._answer(self._asking_ends, "ends") or {}
+            self._asking_ends = None
+            self._note("allocation", ends=dict(self._ends))
+        if not self._ends:
+            return
+        execution.time_left_s = min(self._ends.values()) - time.time() - END_MARGIN_S
+        if why := execution.out_of_time:
+            soon = time.time() + execution.time_left_s + 2 * END_MARGIN_S + self._cluster.slurm.signal_lead_s
+            for node in [node for node, end in self._ends.items() if end <= soon]:
+                self._members.draining[node] = f"its allocation ends soon, and {why}"
+
     @property
-    def _replace_timeout_s(self) -> float:
-        """On one machine nobody starts another agent in the place of a lost one."""
-        return 0.0 if self._cluster.type == "local" else self._cluster.replace_timeout_s
+    def _patience_s(self) -> float:
+        """How long to wait for nodes: all of them at first, later one in the place of another."""
+        if not self._assembled:
+            return self._cluster.start_timeout_s
+        return self._cluster.replace_timeout_s if self._replaces_nodes else 0.0
+
+    @property
+    def _replaces_nodes(self) -> bool:
+        """Whether another agent is started in the place of a lost one while the others stay: only in Slurm's array."""
+        return self._cluster.type == "slurm" and self._cluster.topology == "array"
+
+    def _why_incomplete(self, store: FilesystemStore, missing: Sequence[int]) -> str:
+        nodes = self._cluster.nodes
+        unreachable = sorted({record.node for record in announced(store)} & set(missing))
+        said = [f"{nodes - len(missing)} of {nodes} nodes came within {self._patience_s:g} s, missing: {missing}"]
+        if len(missing) < nodes:
+            said.append(f"the others were held for {self._patience_s:g} s and are let go")
+        if unreachable:
+            said.append(f"{unreachable} started but could not connect to {self._hub.address}: is a firewall between?")
+        knob = f"cluster.{'replace' if self._assembled else 'start'}_timeout_s"
+        advice = f"Raise {knob}, or resume with `hpcrl resume {self._run.root}`"
+        if self._replaces_nodes:
+            advice += "; cluster.topology hetjob or colocated starts all nodes together"
+        return f"{'; '.join(said)}. {advice}."
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
@@ -290,16 +378,38 @@ class Master:
     def _why_go(self) -> str:
         asked = f"asked to by `hpcrl stop` ({self._control.stop})" if self._control.stop else ""
         got = f"the master got {self._signals.caught}" if self._signals.caught else ""
-        return asked or got or self._members.draining
+        going = [
+            f"{'the run' if node == EVERYTHING else f'node {node}'} is to go: {why}"
+            for node, why in self._members.draining.items()
+        ]
+        return asked or got or ", ".join(going)
 
     def _told_to_go(self) -> Ending | None:
-        """The ending that was asked for: by a user (never requeued) or by the system (requeue)."""
+        """The ending that was asked for: by a user (never requeued) or by the system (requeue).
+
+        Where only some nodes are to go, and others come in their place, those that stay begin the next attempt.
+        """
         why = self._why_go()
         if not why:
             return None
         if self._control.stop:
             return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
-        return Ending("preempted", ExitCode.REQUEUE, why)
+        going = list(self._members.draining)
+        whole = EVERYTHING in going or len(going) == self._cluster.nodes
+        if self._signals.caught or not self._replaces_nodes or whole:
+            return Ending("preempted", ExitCode.REQUEUE, why)
+        for node in going:
+            self._release(node)
+        return Ending("lost", ExitCode.REQUEUE, why)
+
+    def _release(self, node: int) -> None:
+        """Let a node go in good order."""
+        theirs = [worker.rank for worker in self._plan.workers if worker.node == node]
+        members = [self._members.workers.get(rank) for rank in theirs] + [self._members.agents.get(node)]
+        for member in members:
+            if member is not None:
+                self._hub.send(member.identity, Finish(int(ExitCode.REQUEUE)))
+        self._members.dismiss(node)
 
     def _broken(self) -> Ending | None:
         """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
@@ -355,11 +465,11 @@ class Master:
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
+                self._note("worker", rank=body.rank, pid=body.pid)
             case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():
-                self._members.agent(identity, body)
-                self._note("node", node=body.node, host=body.host, pid=body.pid)
+                self._welcome(identity, body)
             case WorkerExited() if body.attempt == self._attempt_number:
                 self._members.exited(body)
                 self._note("worker ended", rank=body.rank, how=body.how, log=body.log)
@@ -367,8 +477,14 @@ class Master:
                 self._members.failed(body)
                 self._note("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
             case NodeDraining():
-                self._members.draining = f"node {body.node} is to go: {body.why}"
+                self._members.draining[body.node] = body.why
                 self._note("draining", node=body.node, why=body.why)
+
+    def _welcome(self, identity: bytes, hello: AgentHello) -> None:
+        surplus = self._members.agent(identity, hello) if hello.node < self._cluster.nodes else identity
+        self._note("node", node=hello.node, host=hello.host, pid=hello.pid, welcome=surplus != identity)
+        if surplus is not None:
+            self._hub.send(surplus, Finish(int(ExitCode.NEVER_REQUEUE)))
 
     def _beat(self) -> None:
         if time.monotonic() < self._next_beat:

@@ -4,11 +4,28 @@ Judges life by what arrived on the master's own monotonic clock, never by anybod
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from hpcrl.errors import ExitCode
 from hpcrl.workers.messages import AgentHello, Failed, WorkerExited, WorkerHello
+
+EVERYTHING = -1
+"""In the place of a node's number: the master, and with it the whole run."""
+
+
+class Allocation(Protocol):
+    """What started the nodes and can start others. May be slow: never called where the beats would wait for it."""
+
+    def ends(self) -> Mapping[int, float]:
+        """Node (or EVERYTHING) → seconds since 1970 at which it is taken away."""
+        ...
+
+    def replace(self, lost: Mapping[int, tuple[int, int]]) -> list[str]:
+        """See to it that lost nodes → the incarnations of their last agents are started again; what was done."""
+        ...
+
 
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
@@ -52,7 +69,8 @@ class Members:
     ready: set[int] = field(default_factory=set)
     losses: list[Loss] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    draining: str = ""
+    draining: dict[int, str] = field(default_factory=dict)
+    hosts: dict[int, AgentHello] = field(default_factory=dict)
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
 
     def new_attempt(self) -> None:
@@ -70,9 +88,26 @@ class Members:
             member.heard = self.clock()
             member.doing = member.doing if doing is None else doing
 
-    def agent(self, identity: bytes, hello: AgentHello) -> None:
+    def agent(self, identity: bytes, hello: AgentHello) -> bytes | None:
+        """Take an agent in; returns the identity of the one that has to go, if the node has two.
+
+        Of two the one that was started later counts: the other may be cut off from Slurm, and not know that it ended.
+        """
+        known, there = self.hosts.get(hello.node), self.agents.get(hello.node)
+        if known is not None and there is not None and known.pid != hello.pid:
+            if hello.incarnation <= known.incarnation:
+                return identity
+            self.losses.append(Loss(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
+        self.hosts[hello.node] = hello
+        self.draining.pop(hello.node, None)
         member = self.agents[hello.node] = Member(identity, self.clock())
         self._by_identity[identity] = member
+        return there.identity if known is not None and there is not None and known.pid != hello.pid else None
+
+    def dismiss(self, node: int) -> None:
+        """A node goes in good order: it is missing, not lost."""
+        self.draining.pop(node, None)
+        self.agents.pop(node, None)
 
     def worker(self, identity: bytes, hello: WorkerHello) -> None:
         member = self.workers[hello.rank] = Member(identity, self.clock())

@@ -38,12 +38,17 @@ class Source(msgspec.Struct, frozen=True):
 
 # ── agent → master ────────────────────────────────────────────────────────────────────────────────────────────────────
 class AgentHello(msgspec.Struct, frozen=True, tag=True):
-    """The agent of a node is there; it owns `slots` worker slots."""
+    """The agent of a node is there; it owns `slots` worker slots.
+
+    `incarnation` is (job id, restarts) of its Slurm job, (0, 0) elsewhere; of two agents of a node the later
+    one counts.
+    """
 
     node: int
     host: str
     slots: int
     pid: int
+    incarnation: tuple[int, int] = (0, 0)
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):

@@ -47,6 +47,7 @@ class WorkerSeat:
     attempt: int
     rank: int
     master: str
+    host: str
     plan: Plan
     device: str
     pid: int
@@ -72,7 +73,8 @@ class ModelWorker:
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(seat.attempt, f"worker-{seat.rank}"))
         self._host = load_host(
-            seat.plan, HostContext(rank=seat.rank, plan=seat.plan, run_dir=seat.run_dir, device=seat.device)
+            seat.plan,
+            HostContext(rank=seat.rank, plan=seat.plan, run_dir=seat.run_dir, device=seat.device, host=seat.host),
         )
         key = self._run.read_key()
         self._courier = Courier(
@@ -85,6 +87,7 @@ class ModelWorker:
             read_spill=self._read_spill,
             heartbeat_s=experiment.cluster.heartbeat_s,
             orphan_timeout_s=experiment.cluster.orphan_timeout_s,
+            host=seat.host,
         )
         self._spiller = ThreadPoolExecutor(1, thread_name_prefix="spiller")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="saver")

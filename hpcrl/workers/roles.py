@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import Plan
+from hpcrl.workers.address import LOOPBACK
 
 Stats = Mapping[str, tuple[float, float]]
 """name → (total, weight); the master adds the parts up in part order and reports total / weight."""
@@ -26,6 +27,8 @@ class HostContext:
     plan: Plan
     run_dir: Path
     device: str = "cpu"
+    host: str = LOOPBACK
+    """How other nodes reach this one."""
 
 
 @dataclass(frozen=True)

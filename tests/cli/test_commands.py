@@ -99,21 +99,21 @@ def calls(monkeypatch):
 
 def test_submit_hands_over_the_experiment_and_returns_the_runs_exit_code(config, calls):
     assert main(["submit", config, "--run-dir", "here", "--detach", "--ppo.clip", "0.1"]) == ExitCode.REQUEUE
-    ((name, (experiment, run_dir, detach)),) = calls
-    assert (name, run_dir, detach) == ("submit", Path("here"), True)
+    ((name, (experiment, run_dir, wait)),) = calls
+    assert (name, run_dir, wait) == ("submit", Path("here"), False)
     assert experiment.ppo.clip == 0.1
 
 
 def test_submit_leaves_the_name_of_the_run_directory_to_the_launcher(config, calls):
     main(["submit", config])
-    assert calls[0][1][1:] == (None, False)
+    assert calls[0][1][1:] == (None, None)
 
 
 def test_resume_and_stop_hand_over_the_run(calls):
     assert main(["resume", "RUN", "--detach", "--accept-changed", "data.train", "actor.path"]) == ExitCode.REQUEUE
     assert main(["stop", "RUN", "--now"]) == ExitCode.REQUEUE
     assert calls == [
-        ("resume", (Path("RUN"), True, ("data.train", "actor.path"))),
+        ("resume", (Path("RUN"), False, ("data.train", "actor.path"))),
         ("stop", (Path("RUN"), True)),
     ]
 

@@ -196,3 +196,44 @@ def test_a_file_that_is_no_mapping_is_refused_with_the_place(folder, text, words
 @pytest.mark.parametrize("algorithm", EXPERIMENTS)
 def test_every_setting_has_a_help_text(algorithm):
     assert [setting.key for setting in settings(EXPERIMENTS[algorithm]) if not setting.help] == []
+
+
+def test_the_site_is_below_the_file_and_named_in_what_is_wrong(folder, monkeypatch):
+    site = write_config(folder / "site.yaml", {"cluster": {"nodes": 3, "slurm": {"partition": "gpu", "account": "a"}}})
+    monkeypatch.setenv("HPCRL_SITE", str(site))
+    values = ppo_values() | {"cluster": {"slurm": {"account": "b", "flags": ["--nice=1", "--exclusive"]}}}
+    cluster = load(values).cluster
+    assert (cluster.nodes, cluster.slurm.partition, cluster.slurm.account) == (3, "gpu", "b")
+    assert cluster.slurm.flags == ("--nice=1", "--exclusive")
+    write_config(site, {"cluster": {"slurm": {"partitoin": "gpu"}}})
+    (problem,) = problems_of(values)
+    assert str(site) in problem and "cluster.slurm.partition" in problem
+
+
+def test_the_usual_site_file_is_found(folder, monkeypatch):
+    (folder / "hpcrl").mkdir()
+    write_config(folder / "hpcrl" / "site.yaml", {"cluster": {"nodes": 3}})
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    monkeypatch.delenv("HPCRL_SITE", raising=False)
+    assert load(ppo_values()).cluster.nodes == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("time", "two days", "cluster.slurm.time = two days must be a time as Slurm writes it"),
+        ("container", "pyxis", "Set cluster.slurm.container_image"),
+        ("flags", ["--array=0-9"], "'--array=0-9': it must be an option of sbatch"),
+        ("master_flags", ["nice"], "cluster.slurm.master_flags has 'nice'"),
+        ("master_cpus", 0, "cluster.slurm.master_cpus = 0 must be at least 1"),
+        ("gpus", "two", "one of gpus-per-node, gres, none"),
+    ],
+)
+def test_what_slurm_would_say_too_late_is_said_at_once(folder, key, value, words):
+    values = ppo_values() | {"cluster": {"slurm": {key: value}}}
+    assert any(words in problem for problem in problems_of(values))
+
+
+@pytest.mark.parametrize("time", ["90", "1:30:00", "2-0", "1-12:00:00", "UNLIMITED"])
+def test_times_as_slurm_writes_them_are_taken(folder, time):
+    assert load(ppo_values() | {"cluster": {"slurm": {"time": time}}}).cluster.slurm.time == time

@@ -15,7 +15,7 @@ from support.cluster import alive_of
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.launch.local import living_jobs
+from hpcrl.launch.local import LocalLauncher
 
 STEPS = 6
 TOY = f"""
@@ -55,7 +55,7 @@ def closed_steps(run: RunDirectory) -> int:
 
 
 def gone(run: RunDirectory) -> Callable[[], bool]:
-    return lambda: not any(living_jobs(run, submission) for submission in run.submissions())
+    return lambda: not any(LocalLauncher().living(run, submission) for submission in run.submissions())
 
 
 def resumed_to_the_end(run: RunDirectory) -> None:

@@ -198,7 +198,6 @@ nodes_ready() {
 }
 
 up() {
-    check_machine
     prepare
     start_munge
     ((ACCOUNTING)) && start_accounting
@@ -276,6 +275,7 @@ status() {
     nodes_ready
 }
 
+[ "${1:-}" = up ] && check_machine
 case "${1:-}" in
     # One at a time; the daemons do not inherit the lock.
     up | down | wipe) (flock 9 && "$1" 9>&-) 9> "$ROOT.lock" ;;

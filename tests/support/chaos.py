@@ -24,6 +24,7 @@ from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
+from hpcrl.workers.members import Allocation
 
 MOST_RESUMES = 8
 
@@ -147,10 +148,15 @@ def wait_until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
     raise AssertionError(f"{what} did not come within {timeout_s:g} s")
 
 
-def begin(run: RunDirectory, submission: str, fault: Callable[[str], None] = no_fault) -> Jobs:
+def begin(
+    run: RunDirectory,
+    submission: str,
+    fault: Callable[[str], None] = no_fault,
+    allocation: Allocation | None = None,
+) -> Jobs:
     """Start a submission whose process ids strikes can find."""
     (run.root.parent / "pids").unlink(missing_ok=True)
-    jobs = start(run.root, submission, fault)
+    jobs = start(run.root, submission, fault, allocation=allocation)
     _write_pids(run, jobs)
     return jobs
 

@@ -11,6 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
+from hpcrl.workers.members import Allocation
 
 PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 
@@ -25,12 +26,20 @@ def forkserver(preload: list[str] | None = None) -> multiprocessing.context.Fork
     return context
 
 
-def _job(process: str, run_dir: str, submission: str, node: int, out: str, fault: Callable[[str], None]) -> None:
+def _job(
+    process: str,
+    run_dir: str,
+    submission: str,
+    node: int,
+    out: str,
+    fault: Callable[[str], None],
+    allocation: Allocation | None,
+) -> None:
     os.setpgid(0, 0)
     descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    os._exit(entry(process, run_dir, submission, node, 1, fault))
+    os._exit(entry(process, run_dir, submission, node, 1, fault, allocation=allocation))
 
 
 @dataclass
@@ -73,14 +82,20 @@ class Jobs:
             process.join()
 
 
-def start(run_dir: Path, submission: str, fault: Callable[[str], None] = no_fault, nodes: int = 1) -> Jobs:
+def start(
+    run_dir: Path,
+    submission: str,
+    fault: Callable[[str], None] = no_fault,
+    nodes: int = 1,
+    allocation: Allocation | None = None,
+) -> Jobs:
     """Start the master and the agents of a submission."""
     context = forkserver()
     processes = {}
     for name in ("master", *(f"agent-{node}" for node in range(nodes))):
         process, _, node = name.partition("-")
         out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
-        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault)
+        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation)
         processes[name] = context.Process(target=_job, args=arguments)
         processes[name].start()
     return Jobs(processes)

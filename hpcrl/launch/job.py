@@ -1,0 +1,48 @@
+"""What every Slurm job of a run executes: `python -m hpcrl.launch.job RUN SUBMISSION master|agent`.
+
+Takes paths only. Which node it is, and which start of its job, is in the environment that Slurm gave it.
+"""
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hpcrl.launch.entry import main as entry
+from hpcrl.launch.slurm.allocation import SlurmAllocation
+from hpcrl.workers.address import address_of_this_node
+
+
+def node_of(environ: Mapping[str, str]) -> int:
+    """The number of this node among the workers': its array element, else its place in the step. 0 elsewhere."""
+    return int(environ.get("SLURM_ARRAY_TASK_ID") or environ.get("SLURM_PROCID") or 0)
+
+
+def incarnation_of(environ: Mapping[str, str]) -> tuple[int, int]:
+    """(job id, restarts): a job that is queued again keeps its id, one sent later has a larger one."""
+    return int(environ.get("SLURM_JOB_ID") or 0), int(environ.get("SLURM_RESTART_COUNT") or 0)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = ArgumentParser(prog="hpcrl.launch.job")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
+    parser.add_argument("run")
+    parser.add_argument("submission")
+    parser.add_argument("role", choices=("master", "agent"))
+    given = parser.parse_args(arguments)
+    os.umask(0o077)
+    return entry(
+        given.role,
+        given.run,
+        given.submission,
+        node_of(os.environ),
+        given.threads,
+        incarnation=incarnation_of(os.environ),
+        host=address_of_this_node(),
+        allocation=SlurmAllocation(Path(given.run), given.submission),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""What becomes of a job whose process has ended: `… afterwards RUN SUBMISSION master|agent|run CODE [SIGNAL …]`.
+
+Executed by the batch script, once per incarnation of a job. Reads the run and the environment, decides (`requeue`), and
+does it: queue this job again, send a successor where the site forbids that, or let it end. Exit status 0 says that it
+was dealt with; anything else, and the script does the simplest right thing itself.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.launch.job import incarnation_of
+from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, Successor, cause_of, decide
+from hpcrl.launch.slurm.site import duration_s
+from hpcrl.launch.slurm.submission import read_intent, send_successor
+
+NAMES = {"master": "master", "agent": "workers", "run": "run"}
+"""Role of a script → the name of the jobs that it makes."""
+NEAR_S = 5.0
+"""A job that has run for its time limit but for this has reached it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """This job as Slurm's environment tells of it; `number` is its own id even in an array."""
+
+    id: str
+    number: int
+    role: str
+    element: str | None
+    restarts: int
+
+    @property
+    def place(self) -> str:
+        """What all incarnations of it, and its successors, have in common."""
+        return NAMES[self.role] + ("" if self.element is None else f"-{self.element}")
+
+
+def job_of(environ: Mapping[str, str], role: str) -> Job:
+    """From the variables that Slurm sets in a batch script."""
+    number, restarts = incarnation_of(environ)
+    array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return Job(f"{array}_{element}" if array else str(number), number, role, element, restarts)
+
+
+def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> str:
+    """Do what is to be done; what it was, in a sentence."""
+    attempt = run.newest_attempt_of(nonce)
+    verdict = None if attempt is None else run.read_verdict(attempt)
+    # Only the master's own end is told by the verdict: an agent can end while the run goes on.
+    state = None if verdict is None or job.role == "agent" else verdict.state
+    cause = cause_of(code, state, frozenset(told))
+    if cause is Cause.PREEMPTED and "TERM" in told:
+        cause = _why_slurm_ends_it(job, slurm)
+    ended = Ended(cause, code, time.time())
+    facts = read_intent(run, nonce).facts
+    before = _record(run, nonce, job, ended)
+    if cause is Cause.PREEMPTED and facts.requeue_allowed and not facts.preemption_cancels:
+        return "The job was preempted: Slurm queues it again."
+    if cause is Cause.CANCELLED:
+        return "Slurm ended the job, and queues it again unless it was cancelled."
+    if job.role == "agent" and code == ExitCode.REQUEUE and not _master_lives(run, nonce, slurm):
+        return "There is no master, and none will come: this node is let go."
+    decision = decide(ended, before, facts=facts)
+    match decision:
+        case Requeue():
+            _queue_again(run, nonce, job, slurm, decision.delay_s)
+        case Successor():
+            _succeed(run, nonce, job, slurm, decision.delay_s)
+        case Never() if job.role == "master":
+            # Elements that have not begun would find nobody.
+            slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
+    return decision.reason
+
+
+def _why_slurm_ends_it(job: Job, slurm: Slurm) -> Cause:
+    """What a job's own record says after SIGTERM. All that Slurm sees to by itself counts as a cancel."""
+    try:
+        fields = slurm.show_job(job.id)
+    except SlurmUnavailableError:
+        return Cause.CANCELLED
+    if fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"):
+        return Cause.PREEMPTED
+    ran_s, limit_s = duration_s(fields.get("RunTime", "")), duration_s(fields.get("TimeLimit", ""))
+    over = ran_s is not None and limit_s is not None and ran_s > limit_s - NEAR_S
+    return Cause.TIME_LIMIT if over else Cause.CANCELLED
+
+
+def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
+    """By scontrol, or by a successor where that is refused or not there."""
+    try:
+        if slurm.requeue(job.id) is not Requeued.REFUSED:
+            if delay_s:
+                slurm.set_begin(job.id, delay_s)
+            return
+    except SlurmUnavailableError as error:
+        if error.missing != "scontrol":
+            raise
+    _succeed(run, nonce, job, slurm, delay_s)
+
+
+def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
+    options = [f"--array={job.element}"] if job.element is not None else []
+    options += [f"--begin=now+{round(delay_s)}"] if delay_s else []
+    send_successor(run, slurm, nonce, NAMES[job.role], f"{job.number}.{job.restarts}", options)
+
+
+def _record(run: RunDirectory, nonce: str, job: Job, ended: Ended) -> list[Ended]:
+    """Write down this end; returns those before it, of this job and of those in whose place it came, oldest first."""
+    folder = run.files.directory(run.submitit_folder(nonce) / "endings")
+    mine = f"{job.place}.{job.id}.{job.restarts}.json"
+    names = [name for name in run.files.listing(folder) if name.startswith(f"{job.place}.") and name != mine]
+    before = [msgspec.json.decode(run.files.read(folder / name), type=Ended) for name in names]
+    if mine not in run.files.listing(folder):
+        run.files.publish(folder / mine, msgspec.json.encode(ended), "ending")
+    return sorted(before, key=lambda end: end.when)
+
+
+def _jobs(run: RunDirectory, nonce: str, name: str) -> list[str]:
+    """Ids of this submission's jobs of a name, successors included."""
+    return [str(sub.jobs[name]) for sub in run.submissions() if sub.nonce == nonce and name in sub.jobs]
+
+
+def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
+    """Whether a master runs or will run. If Slurm cannot say, yes: a needless turn in the queue costs little."""
+    try:
+        return any(queued.state.is_alive for queued in slurm.squeue(_jobs(run, nonce, "master")))
+    except HpcrlError:
+        return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    run_dir, nonce, role, code, *told = arguments
+    os.umask(0o077)
+    try:
+        said = settle(RunDirectory(Path(run_dir)), nonce, job_of(os.environ, role), int(code), told, Slurm())
+    except (HpcrlError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    print(said, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

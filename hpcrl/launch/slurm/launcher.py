@@ -1,0 +1,135 @@
+"""Runs on Slurm as `launch/submit.py` sees them: settle what is auto, send, look, cancel."""
+
+import contextlib
+import dataclasses
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.errors import ConfigurationError, HpcrlError
+from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
+from hpcrl.launch.slurm.requeue import facts_of
+from hpcrl.launch.slurm.site import Site, describe_preemption
+from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
+
+POLL_S = 15.0
+"""Slurm is asked about a run at most this often."""
+
+
+def find_slurm() -> "SlurmLauncher | None":
+    """The launcher, if there is a Slurm that answers."""
+    if shutil.which("sbatch") is None:
+        return None
+    launcher = SlurmLauncher()
+    try:
+        launcher.site()
+    except HpcrlError:
+        return None
+    return launcher
+
+
+class SlurmLauncher:
+    """Sends the jobs of runs, and asks squeue about them, rarely."""
+
+    waits = False
+
+    def __init__(self, slurm: Slurm | None = None) -> None:
+        self._slurm = slurm or Slurm()
+        self._site: Site | None = None
+        self._asked: dict[tuple[str, int], tuple[float, list[str]]] = {}
+        self._wondered: set[str] = set()
+
+    def prepare(self, experiment: Experiment) -> Experiment:
+        topology, _ = choose_topology(experiment.cluster)
+        cluster = dataclasses.replace(experiment.cluster, type="slurm", topology=topology)
+        self._refuse(Path(experiment.run_root), cluster.nodes, topology)
+        return dataclasses.replace(experiment, cluster=cluster)
+
+    def _refuse(self, run_root: Path, nodes: int, topology: str) -> None:
+        """What Slurm would accept and then not carry out."""
+        site = self.site()
+        if topology == "array" and nodes > site.max_array_size:
+            raise ConfigurationError(
+                [
+                    f"cluster.nodes = {nodes} is more than this site's MaxArraySize = {site.max_array_size}. "
+                    "Set cluster.topology to hetjob or colocated."
+                ]
+            )
+        if topology == "hetjob" and site.disable_hetjob_steps:
+            raise ConfigurationError(
+                ["cluster.topology = hetjob, but this site disables steps of such jobs. Set cluster.topology to array."]
+            )
+
+    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+        """What `start` would send, word for word, and why."""
+        topology, why = choose_topology(experiment.cluster)
+        cluster = self.prepare(experiment).cluster
+        scripts = self._scripts(experiment, run_dir, "NONCE")
+        partition = cluster.slurm.partition
+        lines = [
+            f"topology {topology}: {why}",
+            describe_preemption(self.site(), partition),
+            f"calls of Slurm: {self._slurm.rpcs} made now, {len(scripts)} to send",
+        ]
+        for script in scripts:
+            lines += ["", f"# ── {script.name}.sbatch {'─' * 60}", script.text]
+        return "\n".join(lines)
+
+    def start(self, run: RunDirectory, nonce: str) -> Submission:
+        experiment = from_dict(run.read_run().experiment)
+        scripts = self._scripts(experiment, run.root, nonce)
+        facts = facts_of(self.site(), experiment.cluster.slurm.partition)
+        run.files.make_directory(run.submitit_folder(nonce))
+        intent = write_intent(run, nonce, experiment.cluster.topology, scripts, facts)
+        submission = send_all(run, self._slurm, intent)
+        ids = ", ".join(f"{name} {job}" for name, job in submission.jobs.items())
+        print(f"sent to Slurm ({experiment.cluster.topology}): {ids}")
+        print(describe_preemption(self.site(), experiment.cluster.slurm.partition))
+        return submission
+
+    def living(self, run: RunDirectory, submission: Submission) -> list[str]:
+        """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""
+        ended = sum(run.read_verdict(number) is not None for number in run.numbers())
+        key = submission.nonce, ended
+        when, found = self._asked.get(key, (-POLL_S, list(_jobs(run, submission.nonce).values())))
+        if time.monotonic() - when >= POLL_S:
+            with contextlib.suppress(SlurmUnavailableError):
+                found = self._ask(run, submission.nonce)
+            self._asked[key] = time.monotonic(), found
+        return found
+
+    def _ask(self, run: RunDirectory, nonce: str) -> list[str]:
+        jobs = _jobs(run, nonce)
+        queued = self._slurm.squeue(jobs) if jobs else ()
+        for word in {word for each in queued for word in each.state.unknown} - self._wondered:
+            self._wondered.add(word)
+            print(f"warning: Slurm says {word} of a job, which hpcrl does not know; it is taken as alive.")
+        alive = {each.id.job for each in queued if each.state.is_alive}
+        return [name for job, name in jobs.items() if int(job) in alive]
+
+    def end(self, run: RunDirectory, submission: Submission) -> None:
+        self._slurm.scancel(list(_jobs(run, submission.nonce)))
+        self._asked.clear()
+
+    def recover(self, run: RunDirectory) -> None:
+        """Find what a submission that was cut off has sent."""
+        finish_intents(run, self._slurm)
+
+    def _scripts(self, experiment: Experiment, run_dir: Path, nonce: str) -> Sequence[Script]:
+        topology, _ = choose_topology(experiment.cluster)
+        return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce))
+
+    def site(self) -> Site:
+        """What this Slurm is; asked once."""
+        if self._site is None:
+            self._site = self._slurm.site()
+        return self._site
+
+
+def _jobs(run: RunDirectory, nonce: str) -> dict[str, str]:
+    """Job id → name, of all jobs of a submission."""
+    return {str(job): name for sub in run.submissions() if sub.nonce == nonce for name, job in sub.jobs.items()}

@@ -1,0 +1,218 @@
+"""A run's configuration → the sbatch scripts that are sent, as texts. Pure but for reading the template.
+
+A template is a shell script with names between @s; `sbatch/` holds hpcrl's own. Which options a job gets, and how odd
+characters in names and paths survive Slurm's parser and the shell, is decided here and nowhere else.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import hpcrl
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.slurm import SlurmConfig
+from hpcrl.errors import ConfigurationError
+
+Topology = Literal["array", "hetjob", "colocated"]
+TEMPLATES = ("array", "hetjob", "colocated")
+OUTPUT = {"master": "master-%j.out", "workers": "workers-%A_%a.out", "run": "run-%j.out"}
+"""Script → the file of its output, in the submission's folder."""
+_PLACE = re.compile(r"@([A-Z_]+)@")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=,+%@&|*\[\]()-]+")
+
+
+@dataclass(frozen=True)
+class Script:
+    """One sbatch call: `name` is master, workers or run (all in one job), `comment` finds the job again."""
+
+    name: str
+    text: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a submission is about: the run, its name, the submission's nonce, and where its code is."""
+
+    run_dir: Path
+    name: str
+    nonce: str
+    code: Path | None = None
+
+
+def choose_topology(cluster: ClusterConfig) -> tuple[Topology, str]:
+    """The topology, and why it is that one."""
+    if cluster.topology != "auto":
+        return cluster.topology, f"cluster.topology = {cluster.topology}"
+    if cluster.nodes == 1:
+        return "colocated", "one node: nothing could be replaced while the rest waits, and one job queues once"
+    return "array", f"{cluster.nodes} nodes: a lost one is replaced while the others wait"
+
+
+def render(cluster: ClusterConfig, topology: Topology, target: Target) -> tuple[Script, ...]:
+    """The scripts in the order in which they are sent. Raises ConfigurationError for a template that lacks a place."""
+    template = read_template(topology, cluster.template)
+    slurm = cluster.slurm
+    if topology == "array":
+        parts = [("master", _master_options(slurm)), ("workers", _worker_options(cluster))]
+    elif topology == "colocated":
+        parts = [("run", [f"--nodes={cluster.nodes}", *_worker_options(cluster, nodes=1)])]
+    else:
+        workers = [f"--nodes={cluster.nodes}", *_worker_options(cluster, nodes=1)]
+        parts = [("run", [*_master_options(slurm), HETJOB, *workers])]
+    return tuple(_script(cluster, target, name, options, template) for name, options in parts)
+
+
+def read_template(topology: Topology, own: str | None = None) -> str:
+    """The text of hpcrl's template or of the user's."""
+    return (Path(own) if own else template_folder() / f"{topology}.sbatch").read_text()
+
+
+def template_folder() -> Path:
+    """Where the shipped templates are: beside the package in a checkout, under share/ in an installation."""
+    beside = Path(hpcrl.__file__).parent.parent / "sbatch"
+    return beside if (beside / "array.sbatch").is_file() else Path(sys.prefix) / "share" / "hpcrl" / "sbatch"
+
+
+HETJOB = "hetjob"
+"""The line between two components of a heterogeneous job."""
+
+
+def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str) -> Script:
+    slurm = cluster.slurm
+    comment = comment_of(target.nonce, name)
+    words = f"{comment} {slurm.comment}" if slurm.comment else comment
+    common = [
+        f"--job-name={target.name}" + ("" if name == "run" else f"-{name}"),
+        f"--comment={words}",
+        f"--chdir={target.run_dir / 'submission' / target.nonce}",
+        f"--output={OUTPUT[name]}",
+        "--open-mode=append",
+        "--requeue",
+        f"--signal=USR2@{slurm.signal_lead_s}",
+        *_given(
+            account=slurm.account, reservation=slurm.reservation, exclude=slurm.exclude, time=slurm.time,
+            mail_user=slurm.mail_user, mail_type=slurm.mail_type,
+        ),
+        *([f"--export={','.join(('PATH', 'HOME', 'USER', *slurm.export))}"] if slurm.export else []),
+    ]  # fmt: skip
+    # What is common comes first: in a heterogeneous job it is the first component's, and Slurm hands on what it can.
+    second = [*_given(account=slurm.account, time=slurm.time, exclude=slurm.exclude, reservation=slurm.reservation)]
+    lines = [*common, *options]
+    if HETJOB in lines:
+        cut = lines.index(HETJOB) + 1
+        lines[cut:cut] = second
+    values = {
+        "OPTIONS": "\n".join(f"#SBATCH {_option(line)}" for line in lines),
+        "RUN": shlex.quote(str(target.run_dir)),
+        "SUBMISSION": shlex.quote(target.nonce),
+        "ROLE": "master" if name == "master" else "agent",
+        "PYTHON": shlex.quote(slurm.python or sys.executable),
+        "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
+        "CONTAINER": _container_options(slurm, target.run_dir),
+        "COMMAND": _command(cluster, target.run_dir),
+        "NO_GPUS": "" if slurm.gpus == "none" or cluster.device == "cpu" else "--gres=none",
+    }
+    return Script(name, _fill(template, values), comment)
+
+
+def comment_of(nonce: str, name: str) -> str:
+    """The word in a job's comment by which it is found again."""
+    return f"hpcrl:{nonce}:{name}"
+
+
+def _master_options(slurm: SlurmConfig) -> list[str]:
+    return [
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={slurm.master_cpus}",
+        *_given(partition=slurm.master_partition or slurm.partition, qos=slurm.master_qos, mem=slurm.master_memory),
+        *slurm.master_flags,
+    ]
+
+
+def _worker_options(cluster: ClusterConfig, nodes: int | None = None) -> list[str]:
+    """Of a whole node with one agent; as an array unless the caller says how many nodes."""
+    slurm = cluster.slurm
+    per_node = cluster.workers_per_node
+    shape = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"] if nodes is None else []
+    return [
+        *shape,
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={slurm.cpus_per_worker * per_node}",
+        *_gpu_options(cluster),
+        *_given(
+            partition=slurm.partition, qos=slurm.qos, mem=slurm.memory, constraint=slurm.constraint,
+            nodelist=slurm.nodelist,
+        ),
+        *slurm.flags,
+    ]  # fmt: skip
+
+
+def _gpu_options(cluster: ClusterConfig) -> Iterator[str]:
+    slurm = cluster.slurm
+    count = f"{slurm.gpu_type}:{cluster.workers_per_node}" if slurm.gpu_type else str(cluster.workers_per_node)
+    if cluster.device == "cpu" or slurm.gpus == "none":
+        return
+    yield f"--gres=gpu:{count}" if slurm.gpus == "gres" else f"--gpus-per-node={count}"
+
+
+def _given(**options: str | None) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+
+
+def _option(option: str) -> str:
+    """One option as Slurm's parser of #SBATCH lines reads it: quotes and backslashes as in a shell, one line."""
+    if "\n" in option:
+        raise ConfigurationError([f"the sbatch option {option!r} has a line break in it. Write it in one line."])
+    name, equals, value = option.partition("=")
+    if not equals or _PLAIN.fullmatch(value):
+        return option
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{quoted}"'
+
+
+def _code(target: Target) -> Iterator[str]:
+    """The snapshot of the code comes before whatever is installed."""
+    if target.code is not None:
+        yield f'export PYTHONPATH={shlex.quote(str(target.code))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+
+
+def _mounts(slurm: SlurmConfig, run_dir: Path) -> list[str]:
+    return [f"{run_dir}:{run_dir}", *slurm.container_mounts]
+
+
+def _container_options(slurm: SlurmConfig, run_dir: Path) -> str:
+    """Pyxis' options of srun."""
+    if slurm.container != "pyxis":
+        return ""
+    mounts = shlex.quote(",".join(_mounts(slurm, run_dir)))
+    return f"--container-image={shlex.quote(slurm.container_image or '')} --container-mounts={mounts}"
+
+
+def _command(cluster: ClusterConfig, run_dir: Path) -> str:
+    """What a step executes, up to its arguments."""
+    slurm = cluster.slurm
+    job = f"-m hpcrl.launch.job --threads {cluster.threads_per_worker}"
+    if slurm.container != "apptainer":
+        return f'"$python" {job}'
+    binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))
+    gpus = "" if cluster.device == "cpu" else "--nv "
+    return f'apptainer exec {gpus}{binds} {shlex.quote(slurm.container_image or "")} "$python" {job}'
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with its places filled; lines that held nothing but an empty place are left out."""
+    missing = {"OPTIONS", "RUN", "SUBMISSION"} - set(_PLACE.findall(template))
+    if missing:
+        places = ", ".join(f"@{name}@" for name in sorted(missing))
+        raise ConfigurationError(
+            [f"cluster.template has no {places}; hpcrl could not find its jobs or its run again. Put them in."]
+        )
+    empty = {f"@{name}@" for name, value in values.items() if not value}
+    lines = (line for line in template.splitlines() if line not in empty)
+    return "\n".join(_PLACE.sub(lambda place: values.get(place[1], place[0]), line) for line in lines) + "\n"

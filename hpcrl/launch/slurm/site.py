@@ -1,0 +1,199 @@
+"""What this Slurm is: `scontrol show config` and `show partition` as a value, and what follows for a user. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+DEFAULT_KILL_WAIT_S = 30.0
+DEFAULT_CRED_EXPIRE_S = 120.0
+"""How long Slurm keeps a requeued job from starting where the site has said nothing."""
+
+PreemptMode = Literal["off", "requeue", "cancel", "suspend"]
+
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*)=(\S*)")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition. `max_time_s` is None where there is no limit, `gpus` where Slurm counts none."""
+
+    name: str
+    grace_s: float
+    preempt_mode: PreemptMode
+    max_time_s: float | None
+    default: bool
+    nodes: str
+    total_nodes: int
+    state: str
+    gpus: int | None
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster as its controller describes it. What a QOS says is not in it: only the database knows that."""
+
+    version: tuple[int, ...]
+    cluster: str
+    kill_wait_s: float
+    preempt_type: str
+    """none, partition_prio or qos."""
+    preempt_mode: PreemptMode
+    preempt_exempt_s: float
+    """A job is not preempted before it has run for this long."""
+    send_user_signal: bool
+    """Whether a preempted job gets the signal of its --signal in place of SIGTERM, where there is a GraceTime."""
+    requeue_allowed: bool
+    requeue_hold_s: float
+    """How long a requeued job waits at least."""
+    accounting: bool
+    accounting_comments: bool
+    """Whether sacct knows the comments of jobs."""
+    max_array_size: int
+    """The largest index of a job array is one less."""
+    disable_hetjob_steps: bool
+    partitions: dict[str, Partition]
+
+    def partition(self, name: str | None) -> Partition | None:
+        """The partition with this name, or the default one; of several names (`a,b`), the first that exists."""
+        if name is None:
+            return next((each for each in self.partitions.values() if each.default), None)
+        return next((self.partitions[each] for each in name.split(",") if each in self.partitions), None)
+
+
+def read_site(config: str, partitions: str) -> Site:
+    """From the texts of both commands, one line per partition or several. What is missing has Slurm's default."""
+    values = parse_config(config)
+    controller, scheduler = _options(values, "SlurmctldParameters"), _options(values, "SchedulerParameters")
+    hold = scheduler.get("requeue_delay") or _options(values, "AuthInfo").get("cred_expire")
+    mode = _preempt_mode(values.get("PreemptMode", "OFF"))
+    return Site(
+        version=_version(values.get("SLURM_VERSION", "")),
+        cluster=values.get("ClusterName", ""),
+        kill_wait_s=_number(values.get("KillWait"), DEFAULT_KILL_WAIT_S),
+        preempt_type=values.get("PreemptType", "").removeprefix("preempt/") or "none",
+        preempt_mode=mode,
+        preempt_exempt_s=duration_s(values.get("PreemptExemptTime", "")) or 0.0,
+        send_user_signal="preempt_send_user_signal" in controller
+        or "send_user_signal" in _options(values, "PreemptParameters"),
+        requeue_allowed=values.get("JobRequeue", "1") != "0",
+        requeue_hold_s=_number(hold, DEFAULT_CRED_EXPIRE_S),
+        accounting=values.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none"),
+        accounting_comments="job_comment" in _options(values, "AccountingStoreFlags"),
+        max_array_size=int(_number(values.get("MaxArraySize"), 1001)),
+        disable_hetjob_steps=bool({"disable_hetjob_steps", "disable_hetero_steps"} & set(scheduler)),
+        partitions={each.name: each for each in parse_partitions(partitions, mode)},
+    )
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """`Key = value` lines; what Slurm calls (null) is left out."""
+    pairs = (line.partition("=") for line in text.splitlines())
+    found = {key.strip(): value.strip() for key, equals, value in pairs if equals}
+    return {key: value for key, value in found.items() if value and not value.startswith("(null")}
+
+
+def parse_pairs(text: str) -> dict[str, str]:
+    """`Key=value` words on any number of lines, as of one job or partition."""
+    return dict(_PAIR.findall(text))
+
+
+def parse_partitions(text: str, mode: PreemptMode = "off") -> Iterator[Partition]:
+    """The partitions that the text describes; `mode` is the cluster's, for those that name none."""
+    for record in re.split(r"(?m)(?:^|(?<=\s))(?=PartitionName=)", text):
+        values = dict(_PAIR.findall(record))
+        if "PartitionName" in values:
+            yield Partition(
+                name=values["PartitionName"],
+                grace_s=_number(values.get("GraceTime"), 0.0),
+                preempt_mode=_preempt_mode(values["PreemptMode"]) if "PreemptMode" in values else mode,
+                max_time_s=duration_s(values.get("MaxTime", "UNLIMITED")),
+                default=values.get("Default") == "YES",
+                nodes="" if values.get("Nodes") in (None, "(null)") else values["Nodes"],
+                total_nodes=int(_number(values.get("TotalNodes"), 0.0)),
+                state=values.get("State", ""),
+                gpus=_gpus(values.get("TRES", "")),
+            )
+
+
+def duration_s(text: str) -> float | None:
+    """Slurm's times: `minutes`, `min:sec`, `h:m:s`, `days-h`, `days-h:m`, `days-h:m:s`; None for no limit."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if found is None:
+        return None
+    days, first, second, third = (None if part is None else int(part) for part in found.groups())
+    assert first is not None
+    if days is not None:
+        return float(86400 * days + 3600 * first + 60 * (second or 0) + (third or 0))
+    if third is not None:
+        return float(3600 * first + 60 * (second or 0) + third)
+    return float(60 * first + (second or 0))
+
+
+def describe_preemption(site: Site, partition: str | None = None) -> str:
+    """What a preemption on this partition means for the user, in one or two sentences."""
+    found = site.partition(partition)
+    where = "Jobs" if found is None else f"Jobs on partition {found.name}"
+    mode = site.preempt_mode if found is None or site.preempt_type == "qos" else found.preempt_mode
+    if site.preempt_type == "none" or mode == "off":
+        return f"{where} are not preempted."
+    if mode == "suspend":
+        return f"{where} are suspended while others need the nodes, and go on where they were; nothing is lost."
+    if site.preempt_type == "qos":
+        time = f"The QOS may give a GraceTime (sacctmgr show qos); where it gives none, {_warning(site, 0.0)}"
+    else:
+        time = _warning(site, 0.0 if found is None else found.grace_s)
+    return f"{time} {_afterwards(site, mode)}{_exempt(site)}"
+
+
+def _warning(site: Site, grace_s: float) -> str:
+    lost = "safe, at most the calls in flight are lost."
+    if grace_s == 0:
+        return f"GraceTime is 0: about {site.kill_wait_s:.0f} s until SIGKILL; {lost}"
+    whole = grace_s + site.kill_wait_s
+    return f"GraceTime is {grace_s:.0f} s: calls in flight have about {whole:.0f} s to finish until SIGKILL; {lost}"
+
+
+def _afterwards(site: Site, mode: PreemptMode) -> str:
+    if mode == "cancel":
+        return "A preempted job is cancelled here, so hpcrl submits a successor."
+    if not site.requeue_allowed:
+        return "This site forbids requeueing (JobRequeue=0), so hpcrl submits a successor."
+    return f"Slurm queues the job again, to start after {site.requeue_hold_s:.0f} s at the earliest."
+
+
+def _exempt(site: Site) -> str:
+    minutes = site.preempt_exempt_s / 60
+    return f" (Never in the first {minutes:.0f} min of a job.)" if minutes else ""
+
+
+def _options(values: dict[str, str], key: str) -> dict[str, str]:
+    """`a,b=2` → {a: "", b: "2"}; names in lower case, as Slurm compares them."""
+    parts = (part.partition("=") for part in values.get(key, "").split(","))
+    return {name.strip().lower(): value.strip() for name, _, value in parts if name.strip()}
+
+
+def _preempt_mode(text: str) -> PreemptMode:
+    """Slurm's list of words (`GANG,SUSPEND`, `WITHIN,REQUEUE`), reduced to what becomes of a job."""
+    words = set(re.split(r"[,\s]+", text.lower()))
+    modes: tuple[PreemptMode, ...] = ("requeue", "cancel", "suspend")
+    return next((mode for mode in modes if mode in words), "off")
+
+
+def _gpus(tres: str) -> int | None:
+    for part in tres.split(","):
+        name, _, count = part.partition("=")
+        if name.lower() == "gres/gpu" and count.isdecimal():
+            return int(count)
+    return None
+
+
+def _version(text: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _number(text: str | None, default: float) -> float:
+    """The number that a value begins with: `30 sec`."""
+    found = re.match(r"\d+(?:\.\d+)?", text or "")
+    return float(found[0]) if found else default

@@ -1,0 +1,161 @@
+"""What a Slurm is, from the texts of several versions, and what its preemption means in words."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcrl.launch.slurm.site import Site, describe_preemption, duration_s, parse_partitions, read_site
+
+TEXTS = Path(__file__).parent / "texts"
+
+
+def site_of(version: str, partitions: str = "partition") -> Site:
+    return read_site((TEXTS / f"config-{version}.txt").read_text(), (TEXTS / f"{partitions}-{version}.txt").read_text())
+
+
+def test_the_site_of_22_05() -> None:
+    site = site_of("22.05")
+    assert site.version == (22, 5, 8)
+    assert site.kill_wait_s == 5
+    assert (site.preempt_type, site.preempt_mode) == ("partition_prio", "requeue")
+    assert site.send_user_signal, "preempt_send_user_signal of SlurmctldParameters"
+    assert site.requeue_allowed
+    assert site.accounting
+    assert not site.accounting_comments
+    assert site.requeue_hold_s == 7, "cred_expire of AuthInfo"
+    assert site.max_array_size == 1001
+    assert not site.disable_hetjob_steps
+    assert list(site.partitions) == ["cpu", "gpu", "low", "lowgrace", "cancels", "high"]
+
+
+def test_partitions_are_the_same_in_one_line_and_in_several() -> None:
+    assert site_of("22.05") == site_of("22.05", "partition-oneline")
+
+
+def test_the_partitions_of_22_05() -> None:
+    partitions = site_of("22.05").partitions
+    assert partitions["cpu"].default
+    assert not partitions["gpu"].default
+    assert partitions["lowgrace"].grace_s == 20
+    assert partitions["gpu"].gpus == 8
+    assert partitions["cpu"].gpus is None
+    assert partitions["cpu"].max_time_s is None
+    assert partitions["gpu"].nodes == "gpu[1-4]"
+    assert {name: each.preempt_mode for name, each in partitions.items()} == {
+        "cpu": "off", "gpu": "off", "low": "requeue", "lowgrace": "requeue", "cancels": "cancel", "high": "off",
+    }  # fmt: skip
+
+
+def test_the_site_of_23_11() -> None:
+    site = site_of("23.11")
+    assert site.version == (23, 11, 4)
+    assert site.preempt_mode == "suspend"
+    assert site.send_user_signal, "send_user_signal of PreemptParameters"
+    assert site.preempt_exempt_s == 3600
+    assert site.accounting_comments
+    assert site.disable_hetjob_steps
+    assert site.max_array_size == 4001
+    assert site.requeue_hold_s == 120
+    batch, scavenge = site.partitions.values()
+    assert (batch.max_time_s, batch.grace_s, batch.preempt_mode) == (172800, 120, "suspend")
+    assert (scavenge.max_time_s, scavenge.gpus, scavenge.preempt_mode) == (30600, 8, "requeue")
+
+
+def test_the_site_of_24_11() -> None:
+    site = site_of("24.11")
+    assert site.version == (24, 11, 0)
+    assert (site.preempt_type, site.preempt_mode) == ("qos", "cancel")
+    assert not site.requeue_allowed
+    assert not site.accounting
+    assert not site.send_user_signal
+    assert site.requeue_hold_s == 60
+    assert site.partitions["old"].state == "DRAIN"
+    assert site.partitions["gpu"].total_nodes == 3
+
+
+def test_the_site_of_25_05() -> None:
+    site = site_of("25.05")
+    assert site.preempt_type == "none", "(null) since 25.05"
+    assert site.requeue_hold_s == 20, "requeue_delay of SchedulerParameters"
+    assert site.partitions["gpu"].nodes == ""
+    assert site.partitions["gpu"].gpus is None
+
+
+def test_of_nothing_a_site_with_slurms_defaults_is_read() -> None:
+    site = read_site("", "")
+    assert (site.version, site.cluster, site.kill_wait_s, site.requeue_hold_s) == ((), "", 30, 120)
+    assert (site.preempt_type, site.preempt_mode, site.requeue_allowed) == ("none", "off", True)
+    assert site.partition(None) is None
+    assert describe_preemption(site) == "Jobs are not preempted."
+
+
+def test_a_partition_without_a_mode_of_its_own_has_the_clusters() -> None:
+    (partition,) = parse_partitions("PartitionName=a GraceTime=5 State=UP", "cancel")
+    assert partition.preempt_mode == "cancel"
+
+
+def test_of_several_partitions_the_first_that_exists_counts() -> None:
+    site = site_of("22.05")
+    assert site.partition(None) is site.partitions["cpu"]
+    assert site.partition("gone,low") is site.partitions["low"]
+    assert site.partition("gone") is None
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("60", 3600), ("10:30", 630), ("08:30:00", 30600), ("1-00:00:00", 86400), ("2-12", 216000), ("1-02:30", 95400),
+        ("UNLIMITED", None), ("INFINITE", None), ("", None), ("NONE", None),
+    ],
+)  # fmt: skip
+def test_slurms_times_are_read(written: str, seconds: float | None) -> None:
+    assert duration_s(written) == seconds
+
+
+@pytest.mark.parametrize(
+    ("version", "partition", "sentence"),
+    [
+        (
+            "22.05",
+            "low",
+            "GraceTime is 0: about 5 s until SIGKILL; safe, at most the calls in flight are lost. "
+            "Slurm queues the job again, to start after 7 s at the earliest.",
+        ),
+        (
+            "22.05",
+            "lowgrace",
+            "GraceTime is 20 s: calls in flight have about 25 s to finish until SIGKILL; safe, at most the calls in "
+            "flight are lost. Slurm queues the job again, to start after 7 s at the earliest.",
+        ),
+        (
+            "22.05",
+            "cancels",
+            "GraceTime is 0: about 5 s until SIGKILL; safe, at most the calls in flight are lost. "
+            "A preempted job is cancelled here, so hpcrl submits a successor.",
+        ),
+        ("22.05", "gpu", "Jobs on partition gpu are not preempted."),
+        ("22.05", None, "Jobs on partition cpu are not preempted."),
+        (
+            "23.11",
+            "batch",
+            "Jobs on partition batch are suspended while others need the nodes, and go on where they were; "
+            "nothing is lost.",
+        ),
+        (
+            "24.11",
+            "gpu",
+            "The QOS may give a GraceTime (sacctmgr show qos); where it gives none, GraceTime is 0: about 120 s until "
+            "SIGKILL; safe, at most the calls in flight are lost. A preempted job is cancelled here, so hpcrl submits "
+            "a successor. (Never in the first 10 min of a job.)",
+        ),
+        ("25.05", "gpu", "Jobs on partition gpu are not preempted."),
+    ],
+)
+def test_a_preemption_is_said_in_plain_words(version: str, partition: str | None, sentence: str) -> None:
+    assert describe_preemption(site_of(version), partition) == sentence
+
+
+def test_where_requeueing_is_forbidden_the_successor_is_announced() -> None:
+    site = replace(site_of("22.05"), requeue_allowed=False)
+    assert "hpcrl submits a successor" in describe_preemption(site, "low")

@@ -1,0 +1,170 @@
+"""Each job is sent exactly once, whatever happens to sbatch's answer or to whoever sends it; against a fake Slurm."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.chaos import create_run, toy_experiment
+from support.fake_slurm.cluster import FakeSlurm, Fate
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.slurm.allocation import SlurmAllocation
+from hpcrl.launch.slurm.commands import AmbiguousError, SlurmError
+from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
+from hpcrl.launch.slurm.render import Target, render
+from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.submission import (
+    Intent,
+    finish_intents,
+    read_intents,
+    send_all,
+    send_successor,
+    write_intent,
+)
+
+
+class Killed(BaseException):
+    """Stands for the SIGKILL of `hpcrl submit`."""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSlurm:
+    return FakeSlurm(tmp_path / "slurm")
+
+
+def made_run(folder: Path, **cluster: Any) -> RunDirectory:
+    experiment = toy_experiment()
+    changed = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2, **cluster)
+    return create_run(folder / "run", dataclasses.replace(experiment, cluster=changed))
+
+
+def intent_of(run: RunDirectory, nonce: str = "n1") -> Intent:
+    experiment = toy_experiment()
+    cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
+    run.files.make_directory(run.submitit_folder(nonce))
+    scripts = render(cluster, "array", Target(run.root, "toy", nonce))
+    return write_intent(run, nonce, "array", scripts, Facts())
+
+
+def queued(fake: FakeSlurm) -> list[int]:
+    return [job["job"] for job in fake.state["jobs"]]
+
+
+def test_both_jobs_are_sent_and_written_down(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    submission = send_all(run, fake.commands(), intent_of(run), fake.advance)
+    assert submission.jobs == {"master": "100", "workers": "101"}
+    assert queued(fake) == [100, 101, 101]
+    assert any("after:100" in word for call in fake.state["calls"] for word in call)
+
+
+@pytest.mark.parametrize("fate", ["lose", "lose after", "silent after", "hang after"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_answer_that_got_lost_leads_to_one_job(fake: FakeSlurm, tmp_path: Path, fate: Fate, which: int) -> None:
+    run = made_run(tmp_path)
+    intent = intent_of(run)
+    slurm = fake.commands(timeout_s=1.0)
+    if which == 0:
+        fake.plan("sbatch", fate)
+    else:
+        run = RunDirectory(run.root, lambda point: fake.plan("sbatch", fate) if point == "submit.master" else None)
+    submission = send_all(run, slurm, intent, fake.advance)
+    jobs = [int(job) for job in submission.jobs.values()]
+    assert sorted(set(queued(fake))) == jobs and len(queued(fake)) == 3
+
+
+def test_a_job_that_squeue_does_not_show_at_once_is_found_all_the_same(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    fake.set(visible_after_s=2)
+    fake.plan("sbatch", "lose after")
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    assert len(queued(fake)) == 3
+
+
+def test_a_refusal_is_told_and_nothing_is_sent_again(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    intent = intent_of(run)
+    fake.plan("sbatch", "refuse", words="sbatch: error: invalid partition specified: gpuu")
+    with pytest.raises(SlurmError, match="gpuu") as raised:
+        send_all(run, fake.commands(), intent, fake.advance)
+    assert not isinstance(raised.value, AmbiguousError)
+    assert queued(fake) == [] and run.submissions() == []
+
+
+@pytest.mark.parametrize("point", ["submit.master", "submit.workers"])
+def test_what_a_killed_submit_has_sent_is_found_and_what_is_not_whole_is_cancelled(
+    fake: FakeSlurm, tmp_path: Path, point: str
+) -> None:
+    made = made_run(tmp_path)
+    intent = intent_of(made)
+
+    def kill(here: str) -> None:
+        if here == point:
+            raise Killed
+
+    with pytest.raises(Killed):
+        send_all(RunDirectory(made.root, kill), fake.commands(), intent, fake.advance)
+    assert made.submissions() == [] and read_intents(made) == [intent]
+    finish_intents(made, fake.commands())
+    (submission,) = made.submissions()
+    states = {job["state"] for job in fake.state["jobs"]}
+    if point == "submit.master":
+        assert submission.jobs == {"master": "100"} and states == {"CANCELLED"}
+    else:
+        assert submission.jobs == {"master": "100", "workers": "101"} and states == {"PENDING"}
+    finish_intents(made, fake.commands())
+    assert len(made.submissions()) == 1
+
+
+def test_a_successor_is_sent_once_whoever_asks(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    first = send_successor(run, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"])
+    assert first is not None
+    assert send_successor(run, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"]) is None
+    assert [job["element"] for job in fake.state["jobs"] if job["job"] == int(first)] == [1]
+    assert {str(sub.jobs["workers"]) for sub in run.submissions() if "workers" in sub.jobs} == {"101", first}
+
+
+def test_a_submit_costs_five_calls_and_watching_one_in_fifteen_seconds(
+    fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = made_run(tmp_path)
+    slurm = fake.commands()
+    launcher = SlurmLauncher(slurm)
+    submission = launcher.start(run, "n1")
+    assert slurm.rpcs <= 5
+    now = [0.0]
+    monkeypatch.setattr("hpcrl.launch.slurm.launcher.time.monotonic", lambda: now[0])
+    before = slurm.rpcs
+    for second in range(60):
+        now[0] = 1000.0 + second
+        assert launcher.living(run, submission) == ["master", "workers"]
+    assert slurm.rpcs - before <= 60 / POLL_S
+
+
+def test_a_controller_that_is_away_does_not_end_a_watch(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    fake.away(600)
+    assert launcher.living(run, submission) == ["master", "workers"]
+
+
+def test_a_lost_element_is_replaced_unless_slurm_has_it_or_somebody_cancelled_it(
+    fake: FakeSlurm, tmp_path: Path
+) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    allocation = SlurmAllocation(run.root, "n1", fake.commands())
+    lost = {1: (103, 0)}
+    assert allocation.replace(lost) == [], "it is pending"
+    fake.run(101)
+    fake.end(101, "CANCELLED", element=1)
+    assert allocation.replace(lost) == []
+    fake.end(101, "NODE_FAIL", element=1)
+    (said,) = allocation.replace(lost)
+    assert said.startswith("node 1: job ") and said.endswith(" in the place of 103")
+    assert allocation.replace(lost) == [], "its successor is pending"
+    assert allocation.replace({}) == []

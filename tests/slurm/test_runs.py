@@ -1,0 +1,204 @@
+"""Whole runs on a real Slurm, disturbed in every way that a cluster knows: they end with an undisturbed run's bits."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+import pytest
+from support.chaos import Remains, remains, started_twice
+from support.slurm_cluster import SlurmCluster
+from support.slurm_runs import SlurmRun, hpcrl, toy_values, undisturbed
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def reference(slurm_is_up: None, tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    return undisturbed(tmp_path_factory.mktemp("reference"))
+
+
+def assert_equal(run: SlurmRun, reference: Remains) -> None:
+    assert remains(run.run) == reference
+    assert started_twice(run.run) == []
+
+
+def test_an_array_survives_preemption_requeue_and_kills(slurm: SlurmCluster, reference: Remains) -> None:
+    run = SlurmRun.submit(slurm, toy_values("low"))
+    (workers,) = run.jobs("workers")
+    (master,) = run.jobs("master")
+    run.wait_steps(2)
+
+    with slurm.preempt(run.element_away_from_master()):
+        run.wait_steps(2)
+    assert run.pid("master"), "the master stayed"
+    assert slurm.state(master) == "RUNNING" and len(run.run.numbers()) == 2
+
+    run.kill("worker-1")
+    run.wait_steps(2)
+    run.kill("agent-2")
+    run.wait_steps(2)
+    run.kill("master")
+    run.wait_steps(2)
+    slurm.requeue(master)
+    run.wait_steps(2)
+
+    run.wait_done()
+    assert_equal(run, reference)
+    states = slurm.states(master, workers)
+    assert set(states.values()) == {"COMPLETED"}, states
+
+
+def test_an_array_survives_a_dead_node_the_loss_of_all_and_a_cancel(slurm: SlurmCluster, reference: Remains) -> None:
+    run = SlurmRun.submit(slurm, toy_values("low"))
+    (workers,) = run.jobs("workers")
+    (master,) = run.jobs("master")
+    run.wait_steps(2)
+
+    (node,) = slurm.job_nodes(run.element_away_from_master())
+    slurm.node_down(node)
+    run.wait_steps(2)
+    slurm.node_up(node)
+
+    run.kill("master", "agent-0", "agent-1", "agent-2", "agent-3")
+    run.wait_steps(2)
+
+    slurm.scancel(master, workers)
+    slurm.wait_ended(master, workers)
+    slurm.wait_no_processes()
+    hpcrl(slurm, "resume", str(run.run.root))
+    run.wait_steps(1)
+    run.kill("master", with_signal=signal.SIGTERM)
+
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+def test_stop_leaves_nothing_behind_and_resume_goes_on(slurm: SlurmCluster, reference: Remains) -> None:
+    run = SlurmRun.submit(slurm, toy_values("low"))
+    run.wait_steps(2)
+    stopped = hpcrl(slurm, "stop", str(run.run.root))
+    assert "hpcrl resume" in stopped.stdout
+    slurm.wait_no_processes(1)
+    assert set(slurm.states(*run.jobs("master"), *run.jobs("workers")).values()) <= {"COMPLETED", "FAILED"}
+    said = hpcrl(slurm, "status", str(run.run.root)).stdout
+    assert "stopped" in said
+    hpcrl(slurm, "resume", str(run.run.root))
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+def test_a_site_that_cancels_what_it_preempts_gets_a_successor(slurm: SlurmCluster, reference: Remains) -> None:
+    run = SlurmRun.submit(slurm, toy_values("cancels"))
+    run.wait_steps(2)
+    with slurm.preempt(run.element_away_from_master()):
+        run.wait_steps(2)
+    assert len(run.jobs("workers")) == 2
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["cluster"]["slurm"]["flags"] = ["--no-requeue"]
+    run = SlurmRun.submit(slurm, values)
+    run.wait_steps(2)
+    (node,) = slurm.job_nodes(run.element_away_from_master())
+    slurm.node_down(node)
+    run.wait_steps(2)
+    assert len(run.jobs("workers")) > 1
+    slurm.node_up(node)
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+@pytest.mark.parametrize("topology", ["colocated", "hetjob"])
+def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, reference: Remains, topology: str) -> None:
+    values = toy_values("lowgrace" if topology == "hetjob" else "low", topology=topology)
+    values["cluster"]["slurm"]["master_partition"] = values["cluster"]["slurm"]["partition"]
+    run = SlurmRun.submit(slurm, values)
+    (job,) = run.jobs("run")
+    run.wait_steps(2)
+    run.kill("worker-1")
+    run.wait_steps(2)
+    with slurm.preempt(slurm.job_nodes(job)[-1]):
+        run.wait_steps(2, timeout_s=120)
+    run.kill("master")
+    run.wait_steps(2)
+    slurm.requeue(job)
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_the_time_limit_of_each_job_is_one_more_turn_in_the_queue(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.6
+    # Slurm warns up to a minute early, and not at all if less than that is left.
+    values["cluster"]["slurm"] |= {"time": "2", "signal_lead_s": 30}
+    run = SlurmRun.submit(slurm, values)
+    run.wait_done(timeout_s=280)
+    assert len(run.run.numbers()) > 1, "the limit was never reached"
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_processes_of_a_node_that_slurm_has_given_up_change_nothing(slurm: SlurmCluster, reference: Remains) -> None:
+    """Split brain: slurmd dies, its jobs live on, and Slurm starts their successors elsewhere."""
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.6
+    run = SlurmRun.submit(slurm, values)
+    run.wait_steps(2)
+    (node,) = slurm.job_nodes(run.element_away_from_master())
+    slurm.kill_slurmd(node)
+    slurm.wait(lambda: len(run.run.numbers()) > 1, "another attempt", timeout_s=90)
+    run.wait_steps(2)
+    slurm.restart()
+    run.wait_done()
+    assert_equal(run, reference)
+
+
+@pytest.mark.slow
+def test_a_run_survives_twenty_disturbances_at_random(slurm: SlurmCluster, reference: Remains) -> None:
+    values = toy_values("low")
+    values["toy"]["delay_s"] = 0.4
+    run = SlurmRun.submit(slurm, values)
+    (master,) = run.jobs("master")
+    chance = random.Random(int(os.environ.get("HPCRL_SEED", "1")))
+    done = 0
+    while done < 20 and run.verdict != "done":
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            match chance.randrange(8):
+                case 0:
+                    with slurm.preempt(run.element_away_from_master()):
+                        time.sleep(2)
+                case 1:
+                    slurm.requeue(master)
+                case 2:
+                    slurm.requeue(f"{run.jobs('workers')[0]}_{chance.randrange(4)}")
+                case 3:
+                    run.kill("master")
+                case 4:
+                    run.kill(f"agent-{chance.randrange(4)}")
+                case 5:
+                    run.kill(f"worker-{chance.randrange(4)}")
+                case 6:
+                    run.kill("master", with_signal=signal.SIGTERM)
+                case 7:
+                    run.kill(f"agent-{chance.randrange(4)}", with_signal=signal.SIGTERM)
+            done += 1
+        time.sleep(chance.uniform(0.5, 6.0))
+    # Who was killed often enough is not started again: then somebody resumes the run by hand.
+    for _ in range(5):
+        if run.verdict == "done":
+            break
+        with contextlib.suppress(AssertionError):
+            run.wait_done(timeout_s=60)
+            break
+        slurm.scancel(*run.jobs("master"), *run.jobs("workers"))
+        slurm.wait_no_processes()
+        hpcrl(slurm, "resume", str(run.run.root))
+    run.wait_done()
+    assert done >= 10
+    assert_equal(run, reference)

@@ -1,0 +1,61 @@
+"""Every shipped sbatch template, as `hpcrl template` prints it, carries a run on the real Slurm."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.slurm_cluster import SlurmCluster
+from support.slurm_runs import SlurmRun, hpcrl, toy_values
+
+from hpcrl.launch.slurm.render import TEMPLATES
+
+pytestmark = pytest.mark.slurm
+
+
+def short(topology: str, **cluster: object) -> dict[str, object]:
+    values = toy_values("low", topology=topology, nodes=2, **cluster)
+    values["control"] = {"steps": 2}
+    values["toy"] |= {"delay_s": 0.0}
+    return values
+
+
+@pytest.mark.parametrize("topology", TEMPLATES)
+def test_a_template_that_a_user_has_edited_carries_a_run(slurm: SlurmCluster, topology: str) -> None:
+    own = slurm.directory / 'it\'s "my" own.sbatch'
+    printed = hpcrl(slurm, "template", topology).stdout
+    own.write_text(printed.replace("umask 077", "umask 077\necho this is mine"))
+    run = SlurmRun.submit(slurm, short(topology, template=str(own)))
+    run.wait_done()
+    outputs = [path.read_text() for path in run.run.submission.glob("*/*.out")]
+    assert outputs and all("this is mine" in text for text in outputs)
+
+
+def test_a_script_can_be_sent_again_by_hand(slurm: SlurmCluster) -> None:
+    run = SlurmRun.submit(slurm, short("colocated"))
+    run.wait_done()
+    (script,) = run.run.submission.glob("*/run.sbatch")
+    job = slurm.run(["sbatch", "--parsable", str(script)]).stdout.strip()
+    assert slurm.wait_ended(job) == {job: "COMPLETED"}
+    (output,) = run.run.submission.glob(f"*/run-{job}.out")
+    assert "nothing to do: done" in output.read_text()
+
+
+def test_names_with_odd_characters_are_safe(slurm: SlurmCluster) -> None:
+    odd = slurm.directory / 'it\'s a "run" with $HOME & % é'
+    odd.mkdir()
+    slurm.directory = odd
+    values = short("array")
+    values["cluster"]["slurm"]["comment"] = 'for "us"; rm -rf $HOME'  # type: ignore[index]
+    run = SlurmRun.submit(slurm, values)
+    run.wait_done()
+    assert run.run.root == odd / "run"
+
+
+def test_a_dry_run_sends_and_makes_nothing(slurm: SlurmCluster) -> None:
+    config = slurm.directory / "run.json"
+    config.write_text(json.dumps(short("array")))
+    said = hpcrl(slurm, "submit", str(config), "--dry-run").stdout
+    assert "topology array: cluster.topology = array" in said and "calls of Slurm: 2 made now, 2 to send" in said
+    assert "#SBATCH --array=0-1" in said and "GraceTime is 0" in said
+    assert sorted(path.name for path in Path(slurm.directory).iterdir()) == ["run.json"]
+    assert slurm.squeue("jobid", "--states=PENDING,RUNNING") == []
