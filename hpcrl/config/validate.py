@@ -269,12 +269,15 @@ def _evaluation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[
 
 def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     folder = Path(model.path)
-    if not (folder / "config.json").is_file():
-        what = "does not" if folder.is_dir() else "there is none"
-        yield Problem(
-            (f"{role}.path",),
-            f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
-        )
+    config, *weights = (folder / name for name in ("config.json", "model.safetensors", "model.safetensors.index.json"))
+    if config.is_file() and any(file.is_file() for file in weights):
+        return
+    lacking = "no model.safetensors or its index" if config.is_file() else "no config.json"
+    what = f"it has {lacking}" if folder.is_dir() else "there is none"
+    yield Problem(
+        (f"{role}.path",),
+        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
+    )
 
 
 def _generation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:

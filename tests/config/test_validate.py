@@ -88,6 +88,14 @@ def test_the_tokenizer_of_a_model_without_one_must_be_named(load, tmp_path):
         load()
 
 
+def test_a_model_without_weights_is_refused(load, tmp_path):
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match=r"it has no model\.safetensors or its index\. Set actor\.path"):
+        load()
+    (tmp_path / "model" / "model.safetensors.index.json").touch()
+    assert load()
+
+
 def test_a_toy_batch_is_not_larger_than_the_data_set():
     toy = ToyExperiment(control=replace(ToyExperiment().control, steps=1))
     assert validate(toy) == []

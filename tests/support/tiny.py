@@ -9,10 +9,11 @@ from hpcrl.backends.engine import Sequences
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.models.config import HeadKind, TransformerConfig
+from hpcrl.models.config import TransformerConfig
 from hpcrl.models.init import random_init
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
+from hpcrl.placement.fields import HeadKind
 
 CONFIG = TransformerConfig(
     family="qwen2",

@@ -1,10 +1,25 @@
 """Reads config.json field by field. What would change the mathematics and is not known is refused by name."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from hpcrl.models.config import HeadKind, RotaryConfig
+HeadKind = Literal["vocabulary", "value", "reward"]
+"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary position embedding (arXiv 2104.09864). `linear` divides all frequencies, `llama3` only the low ones."""
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_max_positions: int = 0
+
 
 # fmt: off
 HARMLESS = frozenset({
@@ -57,8 +72,18 @@ class Fields:
         value = self.take(name, default)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
-        self.problems.append(f"{name} = {value!r}; a positive integer is needed.")
-        return 1
+        return self._refuse(name, value, "a positive integer", 1)
+
+    def number(self, name: str, default: float) -> float:
+        value = self.take(name, default)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        return self._refuse(name, value, "a number", default)
+
+    def flag(self, name: str) -> bool:
+        """True or false; false where it is absent."""
+        value = self.take(name, False)
+        return value if isinstance(value, bool) else self._refuse(name, value, "true or false", False)
 
     def take(self, name: str, default: Any = None) -> Any:
         """The field's value; the default where it is absent or null."""
@@ -74,20 +99,20 @@ class Fields:
 
     def full_attention(self) -> None:
         """No layer may look through a sliding window."""
-        kinds = set(self.take("layer_types", ["full_attention"]))
-        if kinds != {"full_attention"}:
-            self.problems.append(f"layer_types has {sorted(kinds)}; only 'full_attention' is supported.")
+        kinds = self.take("layer_types", ["full_attention"])
+        if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
+            self.problems.append(f"layer_types has {kinds}; only 'full_attention' is supported.")
 
     def rotary(self) -> RotaryConfig:
         """`rope_parameters` (transformers 5), or `rope_scaling` with `rope_theta` (4)."""
-        theta = self.take("rope_theta", 10000.0)
-        old, new = self.take("rope_scaling", {}), self.take("rope_parameters", {})
+        theta = self.number("rope_theta", 10000.0)
+        old, new = self._mapping("rope_scaling"), self._mapping("rope_parameters")
         scaling = dict(new or old)
         self.require("partial_rotary_factor", 1.0, 1.0)
         theta = scaling.pop("rope_theta", theta)
         old_kind = scaling.pop("type", "default")
         kind = scaling.pop("rope_type", old_kind)
-        if kind not in ROTARY_FIELDS:
+        if not isinstance(kind, str) or kind not in ROTARY_FIELDS:
             self.problems.append(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
             return RotaryConfig()
         if kind == "llama3":
@@ -96,17 +121,23 @@ class Fields:
         if set(scaling) != set(known):
             self.problems.append(f"rope type {kind!r} needs the fields {sorted(known)} and has {sorted(scaling)}.")
             return RotaryConfig()
+        for name, value in {"rope_theta": theta, **scaling}.items():
+            if not isinstance(value, int | float):
+                self._refuse(name, value, "a number", None)
+                return RotaryConfig()
         return RotaryConfig(theta=float(theta), kind=kind, **{known[name]: value for name, value in scaling.items()})
 
     def head(self, architecture: str) -> HeadKind:
         """Which head the checkpoint has, from `architectures`; a value or reward head has one output."""
-        named = (self._fields.get("architectures") or [architecture + "ForCausalLM"])[0]
+        listed = self._fields.get("architectures") or [architecture + "ForCausalLM"]
+        named = str(listed[0] if isinstance(listed, list) else listed)
         head = HEADS.get(named.removeprefix(architecture))
         if head is None:
             supported = ", ".join(architecture + suffix for suffix in HEADS)
             self.problems.append(f"architectures names {named!r}; supported are {supported}.")
             return "vocabulary"
-        labels = self._fields.get("num_labels") or len(self._fields.get("id2label") or (0, 1))
+        names = self._fields.get("id2label")
+        labels = self._fields.get("num_labels") or (len(names) if names and isinstance(names, Mapping) else 2)
         if head != "vocabulary" and labels != 1:
             self.problems.append(f"{named} has {labels} labels; a value or reward head has num_labels = 1.")
         return head
@@ -114,6 +145,15 @@ class Fields:
     def carried(self) -> dict[str, Any]:
         """Harmless fields that an export says again."""
         return {name: self._fields[name] for name in CARRIED if name in self._fields}
+
+    def _mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.take(name, {})
+        return value if isinstance(value, Mapping) else self._refuse(name, value, "a JSON object", {})
+
+    def _refuse(self, name: str, value: Any, needed: str, instead: Any) -> Any:
+        """Note the problem, and go on with something else."""
+        self.problems.append(f"{name} = {value!r}; {needed} is needed.")
+        return instead
 
     def finish(self) -> list[str]:
         """All problems, those of fields that nobody took included."""
