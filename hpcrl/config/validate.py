@@ -146,11 +146,11 @@ def combined_problems(experiment: Experiment) -> Iterator[Problem]:
     """Values that do not go together, and files that are not there."""
     yield from _cluster_problems(experiment)
     yield from _length_problems(experiment)
+    yield from _evaluation_problems(experiment)
     if isinstance(experiment, ToyExperiment):
         yield from _toy_problems(experiment)
         return
     yield from _data_problems(experiment)
-    yield from _evaluation_problems(experiment)
     yield from _model_problems("actor", experiment.actor)
     yield from _generation_problems(experiment)
     yield from _reward_problems(experiment)
@@ -249,21 +249,22 @@ def _data_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Proble
         yield Problem((key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none. Set {key}.")
 
 
-def _evaluation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+def _evaluation_problems(experiment: Experiment) -> Iterator[Problem]:
     control = experiment.control
+    has_rows = isinstance(experiment, ToyExperiment) or experiment.data.evaluate is not None
     rhythm = control.evaluate
     periodic = any(every is not None for every in (rhythm.steps, rhythm.epochs, rhythm.seconds))
-    if periodic and experiment.data.evaluate is None:
+    if periodic and not has_rows:
         yield Problem(
             ("control.evaluate", "data.evaluate"),
             "control.evaluate asks for evaluations, but data.evaluate is null. "
             "Set data.evaluate or leave control.evaluate out.",
         )
-    if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and experiment.data.evaluate):
+    if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and has_rows):
         yield Problem(
             ("control.stop_when", "control.evaluate", "data.evaluate"),
             f"control.stop_when = {control.stop_when!r} waits for evaluations, but none is made. "
-            "Set data.evaluate and control.evaluate.",
+            f"Set {'' if has_rows else 'data.evaluate and '}control.evaluate.",
         )
 
 

@@ -224,7 +224,10 @@ def open_datasets(experiment: Experiment) -> dict[str, Dataset]:
         knob="data.train",
         prompt_key="prompts",
         answer_key="answers" if learns else None,
-        bounds=[*_prompt_bounds(data), *(_answer_bounds(data, limits) if learns else _room(experiment, limits))],
+        bounds=[
+            *_prompt_bounds(data),
+            *([*_answer_bounds(data), *_whole_bounds(limits)] if learns else _room(experiment, limits)),
+        ],
         vocabulary_size=limits.vocabulary_size,
     )
     if data.evaluate is None or not evaluates(experiment):
@@ -235,8 +238,9 @@ def open_datasets(experiment: Experiment) -> dict[str, Dataset]:
         data,
         knob="data.evaluate",
         prompt_key="eval_prompts",
+        answer_key="eval_answers" if learns else None,
         first_rows=data.evaluate_rows,
-        bounds=[*_prompt_bounds(data), *_room(experiment, limits)],
+        bounds=[*_prompt_bounds(data), *_room(experiment, limits), *(_whole_bounds(limits) if learns else ())],
         vocabulary_size=limits.vocabulary_size,
     )
     return {"train": training, "eval": held_out}
@@ -264,15 +268,17 @@ def _prompt_bounds(data: DataConfig) -> list[Bound]:
     return [Bound(f"data.max_prompt_tokens = {bound}", bound, lambda prompt, answer: prompt)]
 
 
-def _answer_bounds(data: DataConfig, limits: Limits) -> list[Bound]:
-    """Of rows whose answers are learnt."""
-    found, bound = [], data.max_answer_tokens
-    if bound is not None:
-        found.append(Bound(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer))
-    if limits.positions is not None:
-        text = f"max_position_embeddings = {limits.positions}, prompt and answer together,"
-        found.append(Bound(text, limits.positions, lambda prompt, answer: prompt + answer, always=False))
-    return found
+def _answer_bounds(data: DataConfig) -> list[Bound]:
+    bound = data.max_answer_tokens
+    return [] if bound is None else [Bound(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer)]
+
+
+def _whole_bounds(limits: Limits) -> list[Bound]:
+    """Of rows whose answers a model is given."""
+    if limits.positions is None:
+        return []
+    text = f"max_position_embeddings = {limits.positions} (prompt and answer together)"
+    return [Bound(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
 
 
 def _room(experiment: SFTExperiment | PPOExperiment, limits: Limits) -> list[Bound]:

@@ -125,7 +125,7 @@ def _stop_problems(experiment: Experiment) -> Iterator[Problem]:
     except ValueError:
         return
     calls = [call.name for call in recipe(experiment).calls]
-    if condition.call not in calls and not condition.call.startswith("eval_"):
+    if condition.call not in calls:
         yield Problem(
             ("control.stop_when",),
             f"control.stop_when = {condition.metric!r} is a metric of a call {condition.call!r}, but the calls are "

@@ -161,7 +161,9 @@ def test_supervised_training_learns_the_answers(folder):
         assert conductor.evaluate(0).mean("eval_rew/accuracy") == 0.0
         losses = [conductor.step(step).mean("actor_train/loss") for step in range(1, 61)]
         assert losses[-1] < 0.1 * losses[0]
-        assert conductor.evaluate(60).mean("eval_rew/accuracy") > 0.8
+        evaluated = conductor.evaluate(60)
+        assert evaluated.mean("eval_rew/accuracy") > 0.8
+        assert evaluated.mean("eval_loss/loss") == pytest.approx(losses[-1], rel=0.5)
 
 
 def test_policy_optimisation_raises_the_reward(folder):

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import pytest
 from support.experiments import ppo_values, write_config, write_inputs
 
+from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment
 from hpcrl.config.fields import settings
 from hpcrl.config.load import load_config
@@ -109,6 +110,13 @@ def load_sft(tmp_path, load):
     del values["critic"], values["reference"]
     path = write_config(tmp_path / "sft.yaml", values)
     return lambda *overrides: load_config(path, overrides)
+
+
+def test_a_toy_that_waits_for_evaluations_makes_some():
+    control = replace(ToyExperiment().control, steps=1, stop_when="eval_rew/r > 1")
+    (problem,) = validate(ToyExperiment(control=control))
+    assert problem.endswith("waits for evaluations, but none is made. Set control.evaluate.")
+    assert validate(ToyExperiment(control=replace(control, evaluate=Frequency(steps=1)))) == []
 
 
 def test_sft_learns_one_answer_a_row(load_sft):

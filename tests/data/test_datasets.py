@@ -90,6 +90,13 @@ def test_ppo_rows_are_prompts_and_evaluation_has_keys_of_its_own(data: DataConfi
     np.testing.assert_array_equal(held_out.data["eval_prompts"], found["train"].rows(["0@0"]).data["prompts"])
 
 
+def test_sft_is_evaluated_on_answers_too(data: DataConfig) -> None:
+    found = open_datasets(sft(data))
+    held_out, same = found["eval"].rows(["2@0"]), found["train"].rows(["0@0"])
+    assert held_out.keys == ("eval_prompts", "eval_answers")
+    np.testing.assert_array_equal(held_out.data["eval_answers"], same.data["answers"])
+
+
 def test_samples_of_one_row_have_equal_rows(data: DataConfig) -> None:
     training = open_datasets(ppo(data))["train"]
     batch = training.rows(sample_ids(["2", "0"], 4, 2))
@@ -201,7 +208,7 @@ def test_an_answer_that_the_model_has_no_positions_for_is_not_learnt(data: DataC
     narrow = of_model(tmp_path / "narrow", data.tokenizer, max_position_embeddings=max(lengths) - 1)
     training = open_datasets(replace(sft(data), actor=StudentConfig(path=narrow)))["train"]
     assert [int(row) for row in training.left_out] == [i for i in range(3) if lengths[i] == max(lengths)]
-    assert "prompt and answer together" in training.notice
+    assert "(prompt and answer together)" in training.notice
 
 
 def test_rows_that_surely_fit_are_not_tokenised_before_they_are_used(data: DataConfig, tmp_path: Path) -> None:

@@ -31,6 +31,10 @@ def load(tmp_path, monkeypatch):
         (["reference.layout=t2"], "reference.layout = t2 splits a model over workers"),
         (["cluster.nodes=5"], "data.batch_size gives 8 samples per step, but actor.layout has dp = 10"),
         (["generation.max_new_tokens=120"], "= 136, but actor.path has max_position_embeddings = 128"),
+        (
+            ["control.stop_when=eval_reward/accuracy > 1", "data.evaluate=rows.jsonl", "control.evaluate.steps=1"],
+            "a metric of a call 'eval_reward', but the calls are actor_gen",
+        ),
         (["control.stop_when=actor_trian/loss < 1"], "a metric of a call 'actor_trian', but the calls are actor_gen"),
     ],
 )
