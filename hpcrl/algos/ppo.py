@@ -24,7 +24,6 @@ from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
 from hpcrl.backends.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
 from hpcrl.config.experiment import PPOExperiment
-from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
@@ -78,11 +77,6 @@ def scores(rewards_B: torch.Tensor, finished_B: torch.Tensor, config: PPOConfig)
 
 def responses(batch: SequenceSample) -> Sequences:
     return Sequences.from_rows(batch.rows("prompts"), batch.rows("responses"))
-
-
-def sampled_temperature(config: GenerationConfig) -> float:
-    """That of the log-probabilities of a rollout; greedy ones are the model's own."""
-    return 1.0 if config.greedy else config.temperature
 
 
 class KLCoefficient:
@@ -144,7 +138,7 @@ class Actor:
         return Objective(
             self._loss,
             self._config.aggregation,
-            temperature=sampled_temperature(self._experiment.generation),
+            temperature=self._experiment.generation.temperature,
             with_entropy=True,
             stop=self._gone_too_far if self._may_stop else None,
         )
@@ -173,7 +167,11 @@ class Actor:
 
 
 class Critic:
-    """The value function. With `value_norm` its output is in units of the returns' running deviation."""
+    """The value function.
+
+    With `value_norm` its output, its targets (within ±5) and `value_clip` are in units of the returns' running
+    deviation, which is taken to be at least 0.1.
+    """
 
     def __init__(self, engine: TrainableEngine, experiment: PPOExperiment, steps: int) -> None:
         self.engine = engine
@@ -233,7 +231,7 @@ class Reference:
 
     def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
-        self._temperature = sampled_temperature(experiment.generation)
+        self._temperature = experiment.generation.temperature
 
     @property
     def calls(self) -> Calls:

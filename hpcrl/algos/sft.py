@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from hpcrl.algos import rollout
@@ -34,9 +35,12 @@ class Student:
         return Outcome(stats=training.stats(), record=training.record())
 
     def evaluate(self, work: Work, call: CallPlan) -> Outcome:
-        """The loss on held-out answers; changes nothing."""
-        log_probs = self.engine.forward(answers(work.batch))
-        return Outcome(stats={"loss": (-float(log_probs.sum(dtype="float64")), float(len(log_probs)))})
+        """prompts, answers → losses, of each answer token. Changes nothing."""
+        sequences = answers(work.batch)
+        losses_N = -self.engine.forward(sequences)
+        rows = np.split(losses_N, np.cumsum(sequences.labels)[:-1])
+        stats = {"loss": (float(losses_N.sum(dtype=np.float64)), float(len(losses_N)))}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, {"losses": rows}), stats)
 
     def generate(self, work: Work, call: CallPlan) -> Outcome:
         return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)

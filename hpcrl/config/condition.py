@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_CONDITION = re.compile(r"\s*([\w/]+)\s*(>=|<=|>|<)\s*(-?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
+_CONDITION = re.compile(r"\s*(\w+/\w+)\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -28,7 +28,7 @@ class Condition:
         found = _CONDITION.fullmatch(text)
         if found is None:
             raise ValueError(
-                f'{text!r} is no condition: write metric, comparison and number, as in "eval_rew/accuracy >= 0.35"'
+                f'{text!r} is no condition: write call/metric, comparison and number, as in "eval_rew/accuracy >= 0.35"'
             )
         return cls(found[1], found[2], float(found[3]))
 
@@ -36,6 +36,10 @@ class Condition:
     def call(self) -> str:
         """The call that reports the metric."""
         return self.metric.partition("/")[0]
+
+    def lacks(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the call has reported, but not this metric."""
+        return self.metric not in metrics and any(name.startswith(f"{self.call}/") for name in metrics)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         return self.metric in metrics and _COMPARE[self.symbol](metrics[self.metric], self.number)

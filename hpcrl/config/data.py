@@ -16,7 +16,7 @@ class DataConfig:
     tokenizer: PathText | None = None
     """A folder with tokenizer.json; null takes the actor's."""
     batch_size: int
-    """Prompts per step."""
+    """Prompts per step; the training data has at least as many rows."""
     samples_per_prompt: int = 1
     """Responses generated for each prompt of a step."""
     shuffle: bool = True
@@ -24,8 +24,8 @@ class DataConfig:
     prompt_template: str = "{prompt}"
     """What the model sees of a prompt; {prompt} stands for the row's text."""
     max_prompt_tokens: int | None = None
-    """Rows with a longer prompt are left out; null sets no bound."""
+    """Rows with a longer prompt are left out; null leaves out only what no model has positions for."""
     max_answer_tokens: int | None = None
-    """Rows with a longer answer are left out (SFT); null sets no bound."""
+    """Training rows with a longer answer are left out (SFT); null sets no bound."""
     evaluate_rows: int | None = None
     """Evaluate on the first so many rows; null takes all."""

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Sampling options of training rollouts. Evaluation takes the same lengths, and is greedy."""
+    """Sampling options of training rollouts. Evaluation takes the same lengths, and is greedy.
+
+    PPO draws from the whole distribution, that of training: no top-k or top-p, no least length, not greedy.
+    """
 
     max_new_tokens: int = 512
     """Longest response; one that reaches it is unfinished."""

@@ -5,6 +5,7 @@ jsonargparse judges the type of each value. It stops at the first error, so it i
 
 import contextlib
 import difflib
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from hpcrl.config.fields import Setting, sections, settings
 from hpcrl.config.validate import CHECKS, Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
+
+COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def _parse_overrides(overrides: Sequence[str], found: list[Problem]) -> Iterator
     for text in overrides:
         key, equals, value = text.partition("=")
         if equals:
-            yield Given(key, value, "command line")
+            yield Given(key, value, COMMAND_LINE)
         else:
             found.append(Problem((key,), f"{key} (command line) has no value. Write --{key} VALUE."))
 
@@ -136,10 +139,21 @@ class _Reading:
         if setting is None:
             near = self._nearest(word.key)
             raise ValueError(f"{word} is not a setting of algorithm {self._algorithm}. The nearest is {near}.")
-        if word.value is not None or setting.optional:
+        # A command line writes null as YAML does; a setting that may not be null must not become the text "null".
+        null = word.value is None or (word.place == COMMAND_LINE and word.value in ("null", "~"))
+        if not null or setting.optional:
             with contextlib.suppress(ArgumentError):
-                return self._typed(setting, word.value)
+                return self._storable(word, setting, self._typed(setting, word.value))
         raise ValueError(f"{word} must be {setting.expectation}. Set {word.key}.")
+
+    def _storable(self, word: Given, setting: Setting, value: Any) -> Any:
+        """The value, if it can be stored and read again. Raises ValueError."""
+        if isinstance(value, Mapping) and not _is_json(value):
+            raise ValueError(
+                f"{word} must be {setting.expectation} that JSON can hold: names are texts, numbers are finite, and "
+                f"there are no dates. Set {word.key}."
+            )
+        return value
 
     def _typed(self, setting: Setting, value: Any) -> Any:
         for name in reversed(setting.key.split(".")):
@@ -177,6 +191,15 @@ class _Reading:
             text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help} Set {setting.key}."
             self._found.append(Problem((setting.key,), text))
         return 1 if setting.type is int else ""
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value survives JSON."""
+    if isinstance(value, Mapping):
+        return all(isinstance(name, str) and _is_json(inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _settled(setting: Setting, value: Any) -> Any:

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+ADAPTIVE_ERROR_LIMIT = 0.2
+"""An adaptive weight moves by at most this share in `horizon` samples."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KLConfig:
@@ -17,7 +20,7 @@ class KLConfig:
     target: float = 0.1
     """The KL per token that an adaptive weight aims at."""
     horizon: float = 10_000.0
-    """Samples over which an adaptive weight moves."""
+    """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class PPOConfig:
     dual_clip: float | None = 3.0
     """Bound of the loss where the advantage is negative, as a multiple of it (above 1); null is off."""
     value_clip: float = 0.5
-    """How far a value may move from the rollout's before its loss stops falling."""
+    """How far a value may move from the rollout's before its loss stops falling; with value_norm, in deviations."""
     kl: KLConfig = KLConfig()
     """The penalty for leaving the reference."""
     reward_scale: float = 1.0
@@ -51,7 +54,7 @@ class PPOConfig:
     whiten_advantages: bool = True
     """Give the advantages of a batch mean 0 and variance 1."""
     value_norm: bool = False
-    """Train the critic on returns normalised by their running mean and variance."""
+    """Train the critic on returns in deviations (at least 0.1) from their running mean, bounded by ±5."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"] = "token-mean"

@@ -2,16 +2,19 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.fields import settings
-from hpcrl.config.model import ModelConfig
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig
+from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -30,8 +33,21 @@ OURS = (
 )
 """The options of sbatch without which hpcrl could not find or restart its jobs."""
 
-REWARDS = ("gsm8k", "exact")
-"""The reward functions that hpcrl brings."""
+REWARDS: Mapping[str, Mapping[str, tuple[str, Callable[[Any], bool]]]] = MappingProxyType(
+    {
+        "gsm8k": {
+            "method": ("one of strict, flexible", lambda value: value in ("strict", "flexible")),
+            "format_score": ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
+        },
+        "exact": {},
+    }
+)
+"""The reward functions that hpcrl brings, and what each of their kwargs may be."""
+
+WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
+    {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
+)
+"""The sampling options under which a response is drawn from the very distribution that training differentiates."""
 
 
 @dataclass(frozen=True)
@@ -130,11 +146,11 @@ def combined_problems(experiment: Experiment) -> Iterator[Problem]:
     """Values that do not go together, and files that are not there."""
     yield from _cluster_problems(experiment)
     yield from _length_problems(experiment)
+    yield from _evaluation_problems(experiment)
     if isinstance(experiment, ToyExperiment):
         yield from _toy_problems(experiment)
         return
     yield from _data_problems(experiment)
-    yield from _evaluation_problems(experiment)
     yield from _model_problems("actor", experiment.actor)
     yield from _generation_problems(experiment)
     yield from _reward_problems(experiment)
@@ -142,12 +158,18 @@ def combined_problems(experiment: Experiment) -> Iterator[Problem]:
         yield from _model_problems("critic", experiment.critic)
         yield from _model_problems("reference", experiment.reference)
         yield from _minibatch_problems(experiment)
-    elif experiment.data.samples_per_prompt != 1:
-        yield Problem(
-            ("data.samples_per_prompt",),
-            f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's answer. "
-            "Set data.samples_per_prompt.",
-        )
+        yield from _kl_problems(experiment)
+        updates = experiment.ppo.minibatches * experiment.ppo.epochs
+        for role, model in (("actor", experiment.actor), ("critic", experiment.critic)):
+            yield from _warmup_problems(experiment, role, model.optimizer, updates)
+    else:
+        yield from _warmup_problems(experiment, "actor", experiment.actor.optimizer, updates=1)
+        if experiment.data.samples_per_prompt != 1:
+            yield Problem(
+                ("data.samples_per_prompt",),
+                f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's "
+                "answer. Set data.samples_per_prompt.",
+            )
 
 
 CHECKS: tuple[Check, ...] = (bound_problems, combined_problems)
@@ -227,37 +249,43 @@ def _data_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Proble
         yield Problem((key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none. Set {key}.")
 
 
-def _evaluation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+def _evaluation_problems(experiment: Experiment) -> Iterator[Problem]:
     control = experiment.control
+    has_rows = isinstance(experiment, ToyExperiment) or experiment.data.evaluate is not None
     rhythm = control.evaluate
     periodic = any(every is not None for every in (rhythm.steps, rhythm.epochs, rhythm.seconds))
-    if periodic and experiment.data.evaluate is None:
+    if periodic and not has_rows:
         yield Problem(
             ("control.evaluate", "data.evaluate"),
             "control.evaluate asks for evaluations, but data.evaluate is null. "
             "Set data.evaluate or leave control.evaluate out.",
         )
-    if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and experiment.data.evaluate):
+    if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and has_rows):
         yield Problem(
             ("control.stop_when", "control.evaluate", "data.evaluate"),
             f"control.stop_when = {control.stop_when!r} waits for evaluations, but none is made. "
-            "Set data.evaluate and control.evaluate.",
+            f"Set {'' if has_rows else 'data.evaluate and '}control.evaluate.",
         )
 
 
 def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     folder = Path(model.path)
-    if not (folder / "config.json").is_file():
-        what = "does not" if folder.is_dir() else "there is none"
-        yield Problem(
-            (f"{role}.path",),
-            f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
-        )
+    config, *weights = (folder / name for name in ("config.json", "model.safetensors", "model.safetensors.index.json"))
+    if config.is_file() and any(file.is_file() for file in weights):
+        return
+    lacking = "no model.safetensors or its index" if config.is_file() else "no config.json"
+    what = f"it has {lacking}" if folder.is_dir() else "there is none"
+    yield Problem(
+        (f"{role}.path",),
+        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
+    )
 
 
 def _generation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
     generation = experiment.generation
-    if generation.min_new_tokens > generation.max_new_tokens:
+    if isinstance(experiment, PPOExperiment):
+        yield from _sampling_problems(generation)
+    elif generation.min_new_tokens > generation.max_new_tokens:
         yield Problem(
             ("generation.min_new_tokens", "generation.max_new_tokens"),
             f"generation.min_new_tokens = {generation.min_new_tokens} must be at most generation.max_new_tokens = "
@@ -265,9 +293,27 @@ def _generation_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[
         )
 
 
+def _sampling_problems(generation: GenerationConfig) -> Iterator[Problem]:
+    """Training and the reference take log-probabilities over the whole vocabulary, so a rollout must too."""
+    for name, needed in WHOLE_DISTRIBUTION.items():
+        value = getattr(generation, name)
+        if value != needed:
+            yield Problem(
+                (f"generation.{name}",),
+                f"generation.{name} = {str(value).lower()} must be {str(needed).lower()} for ppo: training takes "
+                "log-probabilities over the whole vocabulary, so ratios and KL would be wrong. "
+                f"Set generation.{name}.",
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _reward_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
     function = experiment.reward.function
     if function in REWARDS:
+        yield from _kwargs_problems(function, experiment.reward.kwargs)
         return
     place, _, name = function.rpartition(":")
     if not place or not name.isidentifier():
@@ -282,6 +328,18 @@ def _reward_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Prob
         )
 
 
+def _kwargs_problems(function: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
+    """What a function of hpcrl's takes is known; a user's says itself what it does not take."""
+    known = REWARDS[function]
+    for name, value in kwargs.items():
+        expectation, holds = known.get(name, ("", lambda _: False))
+        what = f"must be {expectation}" if expectation else f"is not known; it takes {', '.join(known) or 'none'}"
+        if not holds(value):
+            yield Problem(
+                ("reward.kwargs",), f"reward.kwargs.{name} = {value} of {function} {what}. Set reward.kwargs."
+            )
+
+
 def _minibatch_problems(experiment: PPOExperiment) -> Iterator[Problem]:
     rows = experiment.data.batch_size * experiment.data.samples_per_prompt
     if experiment.ppo.minibatches > rows:
@@ -289,6 +347,39 @@ def _minibatch_problems(experiment: PPOExperiment) -> Iterator[Problem]:
             ("ppo.minibatches", "data.batch_size", "data.samples_per_prompt"),
             f"ppo.minibatches = {experiment.ppo.minibatches} must be at most data.batch_size · data.samples_per_prompt "
             f"= {rows}, so that none is empty. Lower ppo.minibatches or raise data.batch_size.",
+        )
+
+
+def _kl_problems(experiment: PPOExperiment) -> Iterator[Problem]:
+    """An adaptive weight is multiplied once a step, by a factor that must stay above 0."""
+    kl = experiment.ppo.kl
+    if not kl.adaptive:
+        return
+    samples = experiment.data.batch_size * experiment.data.samples_per_prompt
+    if kl.coef == 0:
+        yield Problem(
+            ("ppo.kl.coef",),
+            "ppo.kl.coef = 0 must be above 0 where ppo.kl.adaptive is true: it is multiplied from step to step, and "
+            "would stay 0. Set ppo.kl.coef or ppo.kl.adaptive.",
+        )
+    if kl.horizon <= ADAPTIVE_ERROR_LIMIT * samples:
+        yield Problem(
+            ("ppo.kl.horizon", "data.batch_size", "data.samples_per_prompt"),
+            f"ppo.kl.horizon = {kl.horizon:g} must be above {ADAPTIVE_ERROR_LIMIT} · data.batch_size · "
+            f"data.samples_per_prompt = {ADAPTIVE_ERROR_LIMIT * samples:g}, or one step could turn the adaptive "
+            "ppo.kl.coef negative. Raise ppo.kl.horizon.",
+        )
+
+
+def _warmup_problems(experiment: Experiment, role: str, optimizer: OptimizerConfig, updates: int) -> Iterator[Problem]:
+    """A warm-up that the run does not outlast; of a run of epochs the length is known only with the data."""
+    steps, key = experiment.control.steps, f"{role}.optimizer.warmup_steps"
+    if steps is not None and 0 < steps * updates <= optimizer.warmup_steps:
+        of = "control.steps" if updates == 1 else "control.steps · ppo.minibatches · ppo.epochs"
+        yield Problem(
+            (key, "control.steps", "ppo.minibatches", "ppo.epochs"),
+            f"{key} = {optimizer.warmup_steps} must be below {of} = {steps * updates}, the updates of the run, or the "
+            f"rate never reaches {role}.optimizer.lr. Lower {key}.",
         )
 
 

@@ -1,7 +1,7 @@
 """The data sets of an experiment: ids and lengths for the master, rows for the workers, made when asked for."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,12 +11,14 @@ import numpy as np
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.toy import ToyConfig
+from hpcrl.config.validate import REWARDS
 from hpcrl.data.jsonl import JsonLines
 from hpcrl.data.order import Order, row_of
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.errors import DataError
+from hpcrl.placement.shapes import model_folders, read_shape
 
 _CHUNK = 1024  # rows tokenised at once when all lengths are needed
 _SHOWN = 20  # ids in a notice
@@ -46,10 +48,21 @@ class Dataset(Protocol):
         """The record that the sample was made of, for a reward function."""
 
 
+@dataclass(frozen=True)
+class Bound:
+    """A length that no row may exceed: (tokens of the prompt, of the answer with its EOS) → what is bounded."""
+
+    text: str
+    limit: int
+    length: Callable[[int, int], int]
+    always: bool = True
+    """Whether it is worth tokenising all rows; else only those that have more bytes than the limit has tokens."""
+
+
 class TextDataset:
     """Prompts, or prompts with answers, of a .jsonl file, tokenised.
 
-    A row whose prompt, or answer with its EOS, is longer than its bound is left out. Knows nothing of batches.
+    A row that is longer than one of the bounds is left out. Knows nothing of batches.
     """
 
     def __init__(
@@ -62,6 +75,8 @@ class TextDataset:
         prompt_key: str,
         answer_key: str | None = None,
         first_rows: int | None = None,
+        bounds: Sequence[Bound] = (),
+        vocabulary_size: int | None = None,
     ) -> None:
         self._records = records
         self._tokens = tokens
@@ -70,6 +85,8 @@ class TextDataset:
         self._prompt_key = prompt_key
         self._answer_key = answer_key
         self._candidates = records.ids[:first_rows]
+        self._bounds = tuple(bounds)
+        self._vocabulary_size = vocabulary_size
         self._lengths: dict[str, tuple[int, int]] = {}  # row → tokens of (prompt, answer with its EOS)
 
     @cached_property
@@ -84,14 +101,7 @@ class TextDataset:
     def notice(self) -> str:
         if not self.left_out:
             return ""
-        bounds = [
-            f"{knob} = {bound}"
-            for knob, bound in (
-                ("data.max_prompt_tokens", self._config.max_prompt_tokens),
-                ("data.max_answer_tokens", self._answer_bound),
-            )
-            if bound is not None
-        ]
+        bounds = [bound.text for bound in self._bounds if any(self._exceeds(bound, row) for row in self.left_out)]
         count, shown = len(self.left_out), ", ".join(self.left_out[:_SHOWN])
         return (
             f"{count} of {len(self._candidates)} rows of {self._knob} ({self._records.path}) are longer than "
@@ -116,20 +126,17 @@ class TextDataset:
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
-        prompt_bound, answer_bound = self._config.max_prompt_tokens, self._answer_bound
-        if prompt_bound is None and answer_bound is None:
-            return ()
-        self._measure(self._candidates)
-        return tuple(
-            row
-            for row in self._candidates
-            if (prompt_bound is not None and self._lengths[row][0] > prompt_bound)
-            or (answer_bound is not None and self._lengths[row][1] > answer_bound)
-        )
+        rows = [row for row in self._candidates if any(self._may_exceed(bound, row) for bound in self._bounds)]
+        self._measure(rows)
+        return tuple(row for row in rows if any(self._exceeds(bound, row) for bound in self._bounds))
 
-    @property
-    def _answer_bound(self) -> int | None:
-        return self._config.max_answer_tokens if self._answer_key else None
+    def _may_exceed(self, bound: Bound, row: str) -> bool:
+        """Without tokenising it. A token stands for a byte of text at least; the prefix and an EOS come on top."""
+        texts = self._records.size(row) + len(self._config.prompt_template.encode())
+        return bound.always or texts + len(self._tokens.prefix) + 1 > bound.limit
+
+    def _exceeds(self, bound: Bound, row: str) -> bool:
+        return row in self._lengths and bound.length(*self._lengths[row]) > bound.limit
 
     def _measure(self, rows: Sequence[str]) -> None:
         """Note the lengths of rows that are not known yet, some at a time."""
@@ -146,9 +153,27 @@ class TextDataset:
         records = self._records.read(rows)
         texts = [self._config.prompt_template.replace("{prompt}", record["prompt"]) for record in records]
         prompts = self._tokens.encode_prompts(texts)
-        if self._answer_key is None:
-            return prompts, [np.zeros(0, np.int32)] * len(prompts)
-        return prompts, self._tokens.encode_answers([record["answer"] for record in records])
+        answers = [np.zeros(0, np.int32)] * len(prompts)
+        if self._answer_key is not None:
+            answers = self._tokens.encode_answers([record["answer"] for record in records])
+        for row, prompt, answer in zip(rows, prompts, answers, strict=True):
+            self._check(row, prompt, answer)
+        return prompts, answers
+
+    def _check(self, row: str, prompt: np.ndarray, answer: np.ndarray) -> None:
+        """Refuse a row that no model can be given. Raises DataError."""
+        where = f"row {row!r} of {self._knob} ({self._records.path})"
+        if not len(prompt):
+            raise DataError(
+                f"the prompt of {where} has no tokens, and a response needs one to follow. Change the row, or put "
+                "some text into data.prompt_template."
+            )
+        largest = max(int(prompt.max()), int(answer.max(initial=0)))
+        if self._vocabulary_size is not None and largest >= self._vocabulary_size:
+            raise DataError(
+                f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}. Set "
+                "data.tokenizer or actor.path, so that they belong together."
+            )
 
 
 class SyntheticDataset:
@@ -187,34 +212,98 @@ def open_datasets(experiment: Experiment) -> dict[str, Dataset]:
     if isinstance(experiment, ToyExperiment):
         toy: dict[str, Dataset] = {"train": SyntheticDataset("x", "r", experiment.toy)}
         return toy | ({"eval": SyntheticDataset("eval_x", "e", experiment.toy)} if evaluates(experiment) else {})
-    data, answers = experiment.data, isinstance(experiment, SFTExperiment)
-    tokens = _tokens(experiment)
+    data, learns = experiment.data, isinstance(experiment, SFTExperiment)
+    tokens, limits = _tokens(experiment), _limits(experiment)
+    judged = experiment.reward.function in REWARDS  # a user's function says itself what it needs of a row
+    records = JsonLines(data.train, "data.train", answers=learns or judged)
+    _refuse_small(data, len(records.ids))
     training = TextDataset(
-        JsonLines(data.train, "data.train", answers=answers),
+        records,
         tokens,
         data,
         knob="data.train",
         prompt_key="prompts",
-        answer_key="answers" if answers else None,
+        answer_key="answers" if learns else None,
+        bounds=[
+            *_prompt_bounds(data),
+            *([*_answer_bounds(data), *_whole_bounds(limits)] if learns else _room(experiment, limits)),
+        ],
+        vocabulary_size=limits.vocabulary_size,
     )
     if data.evaluate is None or not evaluates(experiment):
         return {"train": training}
     held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", answers=False),
+        JsonLines(data.evaluate, "data.evaluate", answers=learns or judged),
         tokens,
         data,
         knob="data.evaluate",
         prompt_key="eval_prompts",
+        answer_key="eval_answers" if learns else None,
         first_rows=data.evaluate_rows,
+        bounds=[*_prompt_bounds(data), *_room(experiment, limits), *(_whole_bounds(limits) if learns else ())],
+        vocabulary_size=limits.vocabulary_size,
     )
     return {"train": training, "eval": held_out}
 
 
+@dataclass(frozen=True)
+class Limits:
+    """The least that the models of an experiment have; None where no config.json is there to say it."""
+
+    positions: int | None = None
+    vocabulary_size: int | None = None
+
+
+def _limits(experiment: SFTExperiment | PPOExperiment) -> Limits:
+    shapes = [read_shape(folder) for folder in model_folders(experiment).values()]
+    if not shapes:
+        return Limits()
+    return Limits(min(shape.max_positions for shape in shapes), min(shape.vocabulary_size for shape in shapes))
+
+
+def _prompt_bounds(data: DataConfig) -> list[Bound]:
+    bound = data.max_prompt_tokens
+    if bound is None:
+        return []
+    return [Bound(f"data.max_prompt_tokens = {bound}", bound, lambda prompt, answer: prompt)]
+
+
+def _answer_bounds(data: DataConfig) -> list[Bound]:
+    bound = data.max_answer_tokens
+    return [] if bound is None else [Bound(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer)]
+
+
+def _whole_bounds(limits: Limits) -> list[Bound]:
+    """Of rows whose answers a model is given."""
+    if limits.positions is None:
+        return []
+    text = f"max_position_embeddings = {limits.positions} (prompt and answer together)"
+    return [Bound(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
+
+
+def _room(experiment: SFTExperiment | PPOExperiment, limits: Limits) -> list[Bound]:
+    """Of prompts that responses follow."""
+    new = experiment.generation.max_new_tokens
+    if limits.positions is None:
+        return []
+    text = f"max_position_embeddings - generation.max_new_tokens = {limits.positions} - {new}"
+    return [Bound(text, limits.positions - new, lambda prompt, answer: prompt, always=False)]
+
+
+def _refuse_small(data: DataConfig, rows: int) -> None:
+    if data.batch_size > rows:
+        raise DataError(
+            f"data.batch_size = {data.batch_size}, but data.train ({data.train}) has {rows} rows to train on, so no "
+            "step would be as large. Lower data.batch_size."
+        )
+
+
 def open_order(experiment: Experiment, rows: Sequence[str]) -> Order:
-    """The order of the training rows."""
+    """The order of the training rows. Raises DataError where they do not fill a batch."""
     if isinstance(experiment, ToyExperiment):
         return Order(rows, batch_size=experiment.toy.batch_size, seed=experiment.seed)
     data = experiment.data
+    _refuse_small(data, len(rows))
     return Order(
         rows,
         batch_size=data.batch_size,

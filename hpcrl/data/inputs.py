@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.data.tokens import SAYS_THE_END
 from hpcrl.errors import DataError
 
 _BLOCK = 4 << 20  # bytes
@@ -30,7 +31,9 @@ def _inputs(experiment: Experiment) -> Iterator[tuple[str, list[Path]]]:
     yield "data.train", [Path(data.train)]
     if data.evaluate is not None:
         yield "data.evaluate", [Path(data.evaluate)]
-    yield "data.tokenizer", [Path(data.tokenizer or experiment.actor.path) / "tokenizer.json"]
+    tokenizer = Path(data.tokenizer or experiment.actor.path)
+    said = [tokenizer / name for name in SAYS_THE_END if (tokenizer / name).is_file()]
+    yield "data.tokenizer", [tokenizer / "tokenizer.json", *said]
     for role in ("actor", "critic", "reference"):
         if hasattr(experiment, role):
             folder = Path(getattr(experiment, role).path)

@@ -1,4 +1,4 @@
-"""Rows of a .jsonl file by id. Holds ids and offsets only; the text stays on disk."""
+"""Rows of a .jsonl file by id. Holds ids, offsets and sizes only; the text stays on disk."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,21 +32,26 @@ class JsonLines:
         self._knob = knob
         self._form = _PromptAndAnswer if answers else _Prompt
         self._offsets: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
         lines: dict[str, int] = {}
-        for number, offset, row in self._scan():
+        for number, offset, size, row in self._scan():
             row_id = str(len(lines) if row.id is None else row.id)
             if row_id in lines:
                 raise DataError(
                     f"{self.path}, lines {lines[row_id]} and {number}: both have id {row_id!r}; "
                     f"an id is to be unique in {knob}. Change one, or drop all ids to count rows instead."
                 )
-            lines[row_id], self._offsets[row_id] = number, offset
+            lines[row_id], self._offsets[row_id], self._sizes[row_id] = number, offset, size
         if not lines:
             raise DataError(f"{self.path} has no rows; set {knob} to a file with one JSON object per line")
 
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(self._offsets)
+
+    def size(self, row_id: str) -> int:
+        """Bytes of the row's line: its texts have no more."""
+        return self._sizes[row_id]
 
     def read(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """The whole records, each with its id."""
@@ -57,15 +62,15 @@ class JsonLines:
                 records.append({**msgspec.json.decode(file.readline()), "id": row_id})
         return records
 
-    def _scan(self) -> Iterator[tuple[int, int, _Prompt]]:
-        """(line number from 1, offset, what is needed of the record) of each row."""
+    def _scan(self) -> Iterator[tuple[int, int, int, _Prompt]]:
+        """(line number from 1, offset, size, what is needed of the record) of each row."""
         decoder = msgspec.json.Decoder(self._form)
         offset = 0
         try:
             with self.path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
-                        yield number, offset, self._decode(decoder, number, line)
+                        yield number, offset, len(line), self._decode(decoder, number, line)
                     offset += len(line)
         except OSError as error:
             raise DataError(f"cannot read {self.path} ({error.strerror}); set {self._knob} to a .jsonl file") from error

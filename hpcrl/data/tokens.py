@@ -45,6 +45,10 @@ class Tokens:
         return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
 
 
+SAYS_THE_END = ("tokenizer_config.json", "config.json", "generation_config.json")
+"""The files, beside tokenizer.json, that name what ends a text; none of them has to be there."""
+
+
 def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
     """The tokenizer of a Hugging Face folder.
 
@@ -74,10 +78,11 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
 
 
 def _eos_ids(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
-    named = _read(folder / "tokenizer_config.json").get("eos_token")
+    tokenizer_config, *others = SAYS_THE_END
+    named = _read(folder / tokenizer_config).get("eos_token")
     text = named.get("content") if isinstance(named, dict) else named
     found = [] if text is None else [tokenizer.token_to_id(text)]
-    for file in ("config.json", "generation_config.json"):
+    for file in others:
         listed = _read(folder / file).get("eos_token_id")
         found += listed if isinstance(listed, list) else [listed]
     return tuple(dict.fromkeys(int(token) for token in found if token is not None))

@@ -1,7 +1,7 @@
 """Every algorithm's dataflow graph, on one page.
 
-Evaluation (`eval_gen` → `eval_rew`, on samples of the evaluation data set) is part of a recipe only where the
-experiment evaluates. Its keys are remapped, so that the roles see the plain names.
+Evaluation (`eval_gen` → `eval_rew`, for SFT `eval_loss` too, on samples of the evaluation data set) is part of a
+recipe only where the experiment evaluates. Its keys are remapped, so that the roles see the plain names.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,6 +54,13 @@ def text_evaluation() -> Recipe:
     return Recipe(tuple(map(_on_eval_samples, calls)), (), ("eval_prompts",))
 
 
+def sft_evaluation() -> Recipe:
+    """Generate and judge, and the loss on the held-out answers."""
+    loss = _on_eval_samples(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers"), ("losses",)))
+    judged = text_evaluation()
+    return Recipe((*judged.calls, loss), (), ("eval_prompts", "eval_answers"))
+
+
 def toy() -> Recipe:
     """PPO's shape with one-letter keys, for roles that are a vector each."""
     calls = (
@@ -76,7 +83,7 @@ def toy_evaluation() -> Recipe:
 
 
 RECIPES: Mapping[str, tuple[Callable[[], Recipe], Callable[[], Recipe]]] = MappingProxyType(
-    {"sft": (sft, text_evaluation), "ppo": (ppo, text_evaluation), "toy": (toy, toy_evaluation)}
+    {"sft": (sft, sft_evaluation), "ppo": (ppo, text_evaluation), "toy": (toy, toy_evaluation)}
 )
 """Algorithm → its recipe, and that of its evaluation."""
 
@@ -90,9 +97,9 @@ def recipe(experiment: Any) -> Recipe:
 
 
 def evaluates(experiment: Any) -> bool:
-    """Whether some step may evaluate: it is due now and then or decides when to stop, and there is data for it."""
+    """Whether some step may evaluate: it is due now and then, and there is data for it."""
     every = experiment.control.evaluate
-    due = any((every.steps, every.epochs, every.seconds, experiment.control.stop_when))
+    due = any((every.steps, every.epochs, every.seconds))
     return due and (experiment.algorithm == "toy" or bool(experiment.data.evaluate))
 
 

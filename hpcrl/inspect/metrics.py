@@ -28,6 +28,7 @@ FIGURES = (
     Figure("KL", "actor_train/kl", 4),
     Figure("length", "actor_gen/response_length", 1),
     Figure("loss", "actor_train/loss", 4),
+    Figure("held-out loss", "eval_loss/loss", 4),
     Figure("value loss", "critic_train/loss", 4),
 )
 UNKNOWN_FIGURES = 4

@@ -39,7 +39,7 @@ class Panel:
     title: str
     curves: tuple[Curve, ...]
     share: bool = False
-    """Whether the values are shares, from 0 to 1."""
+    """Whether the values may be shares, from 0 to 1. If all are, that is what the axis shows."""
 
 
 PANELS = (
@@ -50,7 +50,7 @@ PANELS = (
     ),
     Panel("KL to the reference, per token", (Curve("actor_train/kl"),)),
     Panel("Response length, tokens", (Curve("actor_gen/response_length"),)),
-    Panel("Policy loss", (Curve("actor_train/loss"),)),
+    Panel("Loss of the actor", (Curve("actor_train/loss", "training"), Curve("eval_loss/loss", "held out", True))),
     Panel("Value loss", (Curve("critic_train/loss"),)),
     Panel("Entropy, nats per token", (Curve("actor_train/entropy"),)),
 )
@@ -95,12 +95,14 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
-    drawn = 0
+    drawn: list[float] = []
+    curves = 0
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
         steps, values = series(rows, curve.key)
         if steps:
             _draw_curve(axes, curve, np.array(steps), np.array(values), colour)
-            drawn += 1
+            drawn += values
+            curves += 1
     for number, step in enumerate(restarts):
         label = "restart" if number == 0 else None
         axes.axvline(step - 0.5, color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=0, label=label)
@@ -113,9 +115,9 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
     axes.set_xlabel("step", fontsize=8, color="#5f5e5b")
     axes.margins(x=0.02)
     axes.ticklabel_format(useOffset=False)
-    if panel.share:
+    if panel.share and all(0 <= value <= 1 for value in drawn):
         axes.set_ylim(0, 1)
-    if drawn > 1 or panel.share:
+    if curves > 1 or panel.share:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 

@@ -2,22 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-HeadKind = Literal["vocabulary", "value", "reward"]
-"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
-
-
-@dataclass(frozen=True)
-class RotaryConfig:
-    """Rotary position embedding (arXiv 2104.09864). `linear` divides all frequencies, `llama3` only the low ones."""
-
-    theta: float = 10000.0
-    kind: Literal["default", "linear", "llama3"] = "default"
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_max_positions: int = 0
+from hpcrl.placement.fields import HeadKind, RotaryConfig
 
 
 @dataclass(frozen=True)
@@ -34,7 +21,7 @@ class TransformerConfig:
     head_dim: int
     max_positions: int
     norm_eps: float = 1e-6
-    rotary: RotaryConfig = RotaryConfig()
+    rotary: RotaryConfig = field(default_factory=RotaryConfig)
     qkv_bias: bool = False
     tied: bool = False
     head: HeadKind = "vocabulary"

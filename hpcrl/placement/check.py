@@ -1,16 +1,15 @@
 """What is wrong with an experiment where its values meet the workers, the graph and the models. All at once."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from hpcrl.config.condition import Condition
-from hpcrl.config.experiment import Experiment, ToyExperiment
-from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
+from hpcrl.config.model import PlacementConfig
 from hpcrl.config.validate import CHECKS, Check, Problem
 from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
-from hpcrl.placement.shapes import read_shape
+from hpcrl.placement.shapes import ModelShape, model_folders, read_shape
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""
@@ -20,10 +19,9 @@ def placement_problems(experiment: Experiment) -> Iterator[Problem]:
     """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
     roles = dict.fromkeys(call.role for call in recipe(experiment).calls)
     for role in roles:
-        placement: PlacementConfig = getattr(experiment, role)
-        yield from _role_problems(experiment, role, placement)
-        if isinstance(placement, ModelConfig) and (Path(placement.path) / "config.json").is_file():
-            yield from _model_problems(experiment, role, placement)
+        yield from _role_problems(experiment, role, getattr(experiment, role))
+    if not isinstance(experiment, ToyExperiment):
+        yield from _model_problems(experiment)
     yield from _stop_problems(experiment)
 
 
@@ -75,23 +73,49 @@ def _batch_problems(experiment: Experiment, layout_key: str, layout: Layout) -> 
         )
 
 
-def _model_problems(experiment: Experiment, role: str, model: ModelConfig) -> Iterator[Problem]:
-    assert not isinstance(experiment, ToyExperiment)
-    key = f"{role}.path"
-    try:
-        shape = read_shape(Path(model.path))
-    except ConfigurationError as error:
-        yield Problem((key,), f"{key}: {error} Set {key}.")
-        return
-    if not any(call.kind == "generate" and call.role == role for call in recipe(experiment).calls):
-        return
+def _model_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+    """Models that cannot be loaded, are too short for the longest sequence, or do not know each other's tokens."""
+    shapes: dict[str, ModelShape] = {}
+    for role, folder in model_folders(experiment).items():
+        try:
+            shapes[role] = read_shape(folder)
+        except ConfigurationError as error:
+            key = f"{role}.path"
+            yield from (Problem((key,), f"{key}: {problem} Set {key}.") for problem in error.problems)
+    if any(call.kind == "generate" for call in recipe(experiment).calls):
+        yield from _position_problems(experiment, shapes)
+    yield from _vocabulary_problems(shapes)
+
+
+def _position_problems(
+    experiment: SFTExperiment | PPOExperiment, shapes: Mapping[str, ModelShape]
+) -> Iterator[Problem]:
     longest = (experiment.data.max_prompt_tokens or 1) + experiment.generation.max_new_tokens
-    if longest > shape.max_positions:
-        yield Problem(
-            (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
-            f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has max_position_embeddings = "
-            f"{shape.max_positions}. Lower generation.max_new_tokens or data.max_prompt_tokens.",
-        )
+    for role, shape in shapes.items():
+        if longest > shape.max_positions:
+            key = f"{role}.path"
+            yield Problem(
+                (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
+                f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has "
+                f"max_position_embeddings = {shape.max_positions}. Lower generation.max_new_tokens or "
+                "data.max_prompt_tokens.",
+            )
+
+
+def _vocabulary_problems(shapes: Mapping[str, ModelShape]) -> Iterator[Problem]:
+    """The reference gives probabilities of the actor's tokens, so it has the same; the critic only reads them."""
+    if "actor" not in shapes:
+        return
+    actors = shapes["actor"].vocabulary_size
+    for role, shape in shapes.items():
+        own, key = shape.vocabulary_size, f"{role}.path"
+        if own < actors or (role == "reference" and own != actors):
+            least = "" if role == "reference" else "at least "
+            yield Problem(
+                (key, "actor.path"),
+                f"{key} has vocab_size = {own}, but actor.path has {actors}; {least}as many are needed, of the same "
+                f"tokens. Set {key}.",
+            )
 
 
 def _stop_problems(experiment: Experiment) -> Iterator[Problem]:
@@ -101,7 +125,7 @@ def _stop_problems(experiment: Experiment) -> Iterator[Problem]:
     except ValueError:
         return
     calls = [call.name for call in recipe(experiment).calls]
-    if condition.call not in calls and not condition.call.startswith("eval_"):
+    if condition.call not in calls:
         yield Problem(
             ("control.stop_when",),
             f"control.stop_when = {condition.metric!r} is a metric of a call {condition.call!r}, but the calls are "

@@ -1,19 +1,22 @@
-"""What a model's config.json says of its size: the name and shape of every parameter. Loads no weights and no torch."""
+"""What a model's config.json says: all that its mathematics depends on, and the name and shape of every parameter.
+
+The one reader of config.json: what it refuses, no worker would load. Loads no weights and no torch.
+"""
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.fields import Fields, HeadKind, RotaryConfig
 
 Shape = tuple[int, ...]
 Head = Literal["vocabulary", "value"]
-
-QKV_BIAS = {"qwen2": True, "llama": False}
-"""The supported families, and whether query, key and value have a bias."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,62 @@ class ModelShape:
         return self.kv_heads * self.head_dim
 
 
+@dataclass(frozen=True)
+class ModelFields:
+    """All that a config.json says of a model."""
+
+    family: str
+    shape: ModelShape
+    norm_eps: float
+    rotary: RotaryConfig
+    head: HeadKind
+    initializer_range: float
+    carried: Mapping[str, Any]
+    """Fields that change no number (token ids and the like), carried to an export."""
+
+
+@dataclass(frozen=True)
+class FamilyFields:
+    """What sets a family's config.json apart from others that follow Llama's."""
+
+    architecture: str
+    """What its classes' names begin with: `Qwen2` of `Qwen2ForCausalLM`."""
+    qkv_bias: bool
+    """Whether query, key and value have a bias."""
+    take: Callable[[Fields], None]
+    """Takes the fields that only this family has."""
+
+
+def _take_llama(fields: Fields) -> None:
+    fields.require("attention_bias", False, False)
+    fields.require("mlp_bias", False, False)
+
+
+def _take_qwen2(fields: Fields) -> None:
+    fields.require("use_sliding_window", False, False)
+    fields.require("use_mrope", False, False)
+    fields.take("sliding_window")
+    fields.full_attention()
+
+
+FAMILY_FIELDS: Mapping[str, FamilyFields] = MappingProxyType(
+    {"llama": FamilyFields("Llama", False, _take_llama), "qwen2": FamilyFields("Qwen2", True, _take_qwen2)}
+)
+"""The supported families by `model_type`."""
+
+
+def model_folders(experiment: SFTExperiment | PPOExperiment) -> dict[str, Path]:
+    """Role → the folder of its model; one without a config.json is left out, which other checks complain of."""
+    folders = {
+        role: Path(getattr(experiment, role).path)
+        for role in ("actor", "critic", "reference")
+        if hasattr(experiment, role)
+    }
+    return {role: folder for role, folder in folders.items() if (folder / "config.json").is_file()}
+
+
 def read_shape(folder: Path) -> ModelShape:
-    """The shape of the model in a folder. Raises ConfigurationError."""
+    """The shape of the model in a folder. Raises ConfigurationError with all problems of its config.json."""
     path = folder / "config.json"
     try:
         fields = json.loads(path.read_bytes())
@@ -46,30 +103,64 @@ def read_shape(folder: Path) -> ModelShape:
         raise ConfigurationError([f"{path} cannot be read: {error.strerror}. Name a folder that has it."]) from None
     except ValueError as error:
         raise ConfigurationError([f"{path} is not JSON: {error}. Name a folder with a whole one."]) from None
-    try:
-        return shape_of(fields)
-    except (KeyError, ValueError) as error:
-        raise ConfigurationError([f"{path}: {error}."]) from None
+    return read_fields(fields, str(path)).shape
 
 
-def shape_of(fields: Mapping[str, Any]) -> ModelShape:
-    """The shape that a config.json describes. Raises KeyError for a missing field, ValueError for an unknown family."""
-    family = fields.get("model_type")
-    if family not in QKV_BIAS:
-        raise ValueError(f"model_type {family!r} is not supported; take one of {', '.join(QKV_BIAS)}")
-    heads = fields["num_attention_heads"]
-    return ModelShape(
-        vocabulary_size=fields["vocab_size"],
-        hidden_size=fields["hidden_size"],
-        intermediate_size=fields["intermediate_size"],
-        blocks=fields["num_hidden_layers"],
+def read_fields(values: Any, source: str) -> ModelFields:
+    """The model of a config.json. Raises ConfigurationError with all problems; `source` says where they are."""
+    if not isinstance(values, Mapping):
+        raise ConfigurationError([f"{source} holds {str(values)[:40]}; a JSON object is needed."])
+    name = values.get("model_type")
+    if not isinstance(name, str) or name not in FAMILY_FIELDS:
+        supported = ", ".join(FAMILY_FIELDS)
+        raise ConfigurationError([f"{source}: model_type {name!r} is not supported; supported are {supported}."])
+    fields = Fields(values)
+    found = _read(fields, name, FAMILY_FIELDS[name])
+    if problems := [*_shape_problems(found.shape), *fields.finish()]:
+        raise ConfigurationError([f"{source}: {problem}" for problem in problems])
+    return found
+
+
+def _read(fields: Fields, name: str, family: FamilyFields) -> ModelFields:
+    """Everything, with stand-ins for what is wrong, which the fields remember."""
+    fields.require("is_encoder_decoder", False, False)
+    fields.require("classifier_dropout", 0.0, 0.0)
+    fields.require("attention_dropout", 0.0, 0.0)
+    fields.require("hidden_act", "silu", "silu")
+    family.take(fields)
+    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
+    shape = ModelShape(
+        vocabulary_size=fields.size("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=fields.size("intermediate_size"),
+        blocks=fields.size("num_hidden_layers"),
         heads=heads,
-        kv_heads=fields.get("num_key_value_heads") or heads,
-        head_dim=fields.get("head_dim") or fields["hidden_size"] // heads,
-        max_positions=fields["max_position_embeddings"],
-        qkv_bias=QKV_BIAS[family] or bool(fields.get("attention_bias")),
-        tied=bool(fields.get("tie_word_embeddings")),
+        kv_heads=fields.size("num_key_value_heads", heads),
+        head_dim=fields.size("head_dim", max(1, hidden // heads)),
+        max_positions=fields.size("max_position_embeddings"),
+        qkv_bias=family.qkv_bias,
+        tied=fields.flag("tie_word_embeddings"),
     )
+    return ModelFields(
+        family=name,
+        shape=shape,
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rotary=fields.rotary(),
+        head=fields.head(family.architecture),
+        initializer_range=fields.number("initializer_range", 0.02),
+        carried=fields.carried(),
+    )
+
+
+def _shape_problems(shape: ModelShape) -> list[str]:
+    problems = []
+    if shape.heads % shape.kv_heads:
+        problems.append(
+            f"num_attention_heads = {shape.heads} is no multiple of num_key_value_heads = {shape.kv_heads}."
+        )
+    if shape.head_dim % 2:
+        problems.append(f"head_dim = {shape.head_dim} is odd; rotary position embedding turns pairs.")
+    return problems
 
 
 def parameters(model: ModelShape, head: Head = "vocabulary") -> dict[str, Shape]:

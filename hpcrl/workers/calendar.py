@@ -75,5 +75,9 @@ class Calendar:
         export = self._export.due(step, epochs_ended)
         return Due(train=True, evaluate=self._evaluates and evaluate, checkpoint=checkpoint, export=export)
 
+    def lacks(self, metrics: Mapping[str, float]) -> str:
+        """The metric that decides when to stop, where its call has reported without it; else empty."""
+        return self._stop.metric if self._stop is not None and self._stop.lacks(metrics) else ""
+
     def stops_after(self, metrics: Mapping[str, float]) -> bool:
         return self._stop is not None and self._stop.holds(metrics)

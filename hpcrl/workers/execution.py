@@ -386,6 +386,8 @@ class Execution:
         self._saving.closed(step)
         self._step_s = time.monotonic() - self._step_started[step]
         self._attempt.closed(step, row, seconds=self._step_s)
+        if lacking := self._calendar.lacks(row):
+            self._attempt.events.event("stop_when cannot hold", step=step, lacking=lacking, reported=sorted(row))
         if self._calendar.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)

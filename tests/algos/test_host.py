@@ -163,7 +163,9 @@ def test_supervised_training_learns_the_answers(folder):
         assert conductor.evaluate(0).mean("eval_rew/accuracy") == 0.0
         losses = [conductor.step(step).mean("actor_train/loss") for step in range(1, 61)]
         assert losses[-1] < 0.1 * losses[0]
-        assert conductor.evaluate(60).mean("eval_rew/accuracy") > 0.8
+        evaluated = conductor.evaluate(60)
+        assert evaluated.mean("eval_rew/accuracy") > 0.8
+        assert evaluated.mean("eval_loss/loss") == pytest.approx(losses[-1], rel=0.5)
 
 
 def test_policy_optimisation_raises_the_reward(folder):
@@ -193,6 +195,15 @@ def conductor_works(conductor):
     return [Work(step, "actor_gen", 0, batch) for step in (1, 2)]
 
 
+def test_another_seed_of_the_run_draws_other_responses(folder):
+    drawn = []
+    for seed in (1, 1, 2):
+        with run_of(replace(ppo(folder), data=data(folder, shuffle=False), seed=seed)) as conductor:
+            made = conductor.ranks.hosts[0].execute(Work(1, "actor_gen", 0, conductor.batch(1))).sample
+        drawn.append(made.data["responses"].tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_responses_do_not_depend_on_who_else_is_in_the_batch(folder):
     with run_of(ppo(folder)) as conductor:
         host, batch = conductor.ranks.hosts[0], conductor.batch(1)
@@ -207,6 +218,16 @@ def test_generated_log_probabilities_equal_those_of_training(folder):
         done = conductor.step(1)
         np.testing.assert_allclose(done.rows.data["logprobs"], done.rows.data["ref_logprobs"], rtol=1e-5, atol=1e-6)
         assert done.mean("actor_train/kl") == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_first_update_begins_where_the_rollout_was_drawn(folder):
+    """Catches responses drawn from, or scored under, another distribution than training has."""
+    once = ppo(folder)
+    once = replace(once, ppo=replace(once.ppo, minibatches=1, epochs=1))
+    with run_of(once) as conductor:
+        done = conductor.step(1)
+    assert done.mean("actor_train/ratio") == pytest.approx(1.0, abs=1e-6)
+    assert done.mean("actor_train/approx_kl") == pytest.approx(0.0, abs=1e-9)
 
 
 def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path):

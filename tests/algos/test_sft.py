@@ -49,6 +49,9 @@ def test_it_learns_the_answers_and_evaluation_sees_it():
     for number in range(1, 41):
         step(trained, number)
     after = trained.calls["evaluate"](Work(40, "eval", 0, BATCH), CALL).stats["loss"]
+    made = trained.calls["evaluate"](Work(40, "eval", 0, BATCH), CALL).sample
+    assert made.length("losses") == BATCH.length("answers")
+    assert float(made.data["losses"].sum(dtype=np.float64)) == pytest.approx(after[0])
     assert after[1] == before[1] == sum(BATCH.length("answers"))
     assert after[0] < 0.3 * before[0]
 

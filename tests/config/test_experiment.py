@@ -12,7 +12,7 @@ from hpcrl.config.load import load_config
 def test_an_experiment_survives_json(tmp_path, monkeypatch):
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    values = ppo_values() | {"reward": {"function": "exact", "kwargs": {"a": [1, 2.5], "b": {"c": None}}}}
+    values = ppo_values() | {"reward": {"function": "judge:score", "kwargs": {"a": [1, 2.5], "b": {"c": None}}}}
     for experiment in (load_config(write_config(tmp_path / "ppo.yaml", values)), ToyExperiment()):
         assert from_dict(json.loads(json.dumps(to_dict(experiment)))) == experiment
 

@@ -61,13 +61,13 @@ def test_numbers_in_scientific_notation_are_numbers(folder):
     path.write_text(
         "algorithm: sft\ncontrol: {epochs: 1}\ndata: {train: rows.jsonl, batch_size: 4}\n"
         "actor: {path: model, optimizer: {lr: 1e-4, eps: 1E-9, betas: [0.8, 9e-1]}}\n"
-        "reward: {function: exact, kwargs: {scale: 1e-2}}\n"
+        "reward: {function: gsm8k, kwargs: {format_score: 1e-2}}\n"
     )
     experiment = load_config(path)
     assert isinstance(experiment, SFTExperiment)
     optimizer = experiment.actor.optimizer
     assert (optimizer.lr, optimizer.eps, optimizer.betas) == (1e-4, 1e-9, (0.8, 0.9))
-    assert experiment.reward.kwargs == {"scale": 1e-2}
+    assert experiment.reward.kwargs == {"format_score": 1e-2}
 
 
 def test_paths_are_stored_absolute(folder):
@@ -137,6 +137,10 @@ def test_an_unknown_section_is_one_problem(folder):
         ("control.steps", "many", "a whole number or null"),
         ("reward.kwargs", "3", "a mapping of names to values"),
         ("cluster.heartbeat_s", "null", "a number"),
+        ("name", "null", "a text"),
+        ("actor.path", "~", "a path"),
+        ("reward.kwargs", "{1: 2}", "a mapping of names to values that JSON can hold"),
+        ("reward.kwargs", "{a: [.nan]}", "a mapping of names to values that JSON can hold"),
     ],
 )
 def test_a_wrong_type_is_told_what_is_expected(folder, key, value, expectation):

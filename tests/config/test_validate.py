@@ -1,16 +1,19 @@
 """Values that make no sense are named, with what is expected and the knob."""
 
+import inspect
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import pytest
 from support.experiments import ppo_values, write_config, write_inputs
 
+from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment
 from hpcrl.config.fields import settings
 from hpcrl.config.load import load_config
-from hpcrl.config.validate import BOUNDS, validate
+from hpcrl.config.validate import BOUNDS, REWARDS, validate
 from hpcrl.errors import ConfigurationError
+from hpcrl.rewards.run import BUILT_IN
 
 
 @pytest.fixture
@@ -49,13 +52,22 @@ def load(tmp_path, monkeypatch):
         (["reference.micro_batch_tokens=0"], "reference.micro_batch_tokens = 0 must be at least 1"),
         (["reward.function=gsm8q"], "reward.function = gsm8q must be one of gsm8k, exact"),
         (["reward.function=none.py:score"], "names a file that is not there"),
-        (["generation.min_new_tokens=17"], "must be at most generation.max_new_tokens = 16"),
+        (["generation.min_new_tokens=6"], "generation.min_new_tokens = 6 must be 0 for ppo"),
+        (["generation.top_k=3"], "generation.top_k = 3 must be 0 for ppo"),
+        (["generation.top_p=0.9"], "generation.top_p = 0.9 must be 1 for ppo"),
+        (["generation.greedy=true"], "generation.greedy = true must be false for ppo"),
         (["generation.temperature=0"], "set generation.greedy"),
         (["generation.top_p=1.5"], "above 0 and at most 1"),
         (["ppo.minibatches=9"], "must be at most data.batch_size · data.samples_per_prompt = 8"),
         (["ppo.dual_clip=1"], "ppo.dual_clip = 1.0 must be a finite number above 1"),
         (["ppo.gae_lambda=1.1"], "between 0 and 1"),
         (["ppo.reward_scale=.nan"], "ppo.reward_scale = nan must be a finite number"),
+        (["ppo.kl.horizon=1.6", "ppo.kl.adaptive=true"], "above 0.2 · data.batch_size · data.samples_per_prompt = 1.6"),
+        (["ppo.kl.coef=0", "ppo.kl.adaptive=true"], "ppo.kl.coef = 0 must be above 0"),
+        (["critic.optimizer.warmup_steps=12"], "must be below control.steps · ppo.minibatches · ppo.epochs = 12"),
+        (["reward.kwargs={methd: strict}"], "reward.kwargs.methd = strict of gsm8k is not known"),
+        (["reward.kwargs={method: x}"], "reward.kwargs.method = x of gsm8k must be one of strict, flexible"),
+        (["reward.kwargs={format_score: [1]}"], "reward.kwargs.format_score = [1] of gsm8k must be a finite number"),
         (["ppo.kl.coef=-1"], "ppo.kl.coef = -1.0 must be at least 0"),
     ],
 )
@@ -77,6 +89,14 @@ def test_the_tokenizer_of_a_model_without_one_must_be_named(load, tmp_path):
         load()
 
 
+def test_a_model_without_weights_is_refused(load, tmp_path):
+    (tmp_path / "model" / "model.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match=r"it has no model\.safetensors or its index\. Set actor\.path"):
+        load()
+    (tmp_path / "model" / "model.safetensors.index.json").touch()
+    assert load()
+
+
 def test_a_toy_batch_is_not_larger_than_the_data_set():
     toy = ToyExperiment(control=replace(ToyExperiment().control, steps=1))
     assert validate(toy) == []
@@ -84,12 +104,43 @@ def test_a_toy_batch_is_not_larger_than_the_data_set():
     assert problem.startswith("toy.batch_size = 8 must be at most toy.rows = 4")
 
 
-def test_sft_learns_one_answer_a_row(load, tmp_path):
+@pytest.fixture
+def load_sft(tmp_path, load):
     values = ppo_values() | {"algorithm": "sft"}
     del values["critic"], values["reference"]
-    values["data"]["samples_per_prompt"] = 2
+    path = write_config(tmp_path / "sft.yaml", values)
+    return lambda *overrides: load_config(path, overrides)
+
+
+def test_a_toy_that_waits_for_evaluations_makes_some():
+    control = replace(ToyExperiment().control, steps=1, stop_when="eval_rew/r > 1")
+    (problem,) = validate(ToyExperiment(control=control))
+    assert problem.endswith("waits for evaluations, but none is made. Set control.evaluate.")
+    assert validate(ToyExperiment(control=replace(control, evaluate=Frequency(steps=1)))) == []
+
+
+def test_sft_learns_one_answer_a_row(load_sft):
     with pytest.raises(ConfigurationError, match="sft learns each row's answer"):
-        load_config(write_config(tmp_path / "sft.yaml", values))
+        load_sft("data.samples_per_prompt=2")
+
+
+def test_a_warm_up_may_take_all_updates_but_one(load, load_sft):
+    assert load("actor.optimizer.warmup_steps=11", "critic.optimizer.warmup_steps=11")
+    assert load_sft("actor.optimizer.warmup_steps=2")
+    with pytest.raises(ConfigurationError, match=r"warmup_steps = 3 must be below control.steps = 3"):
+        load_sft("actor.optimizer.warmup_steps=3")
+
+
+def test_what_hpcrls_rewards_take_is_what_is_checked():
+    for name, function in BUILT_IN.items():
+        parameters = inspect.signature(function).parameters.values()
+        assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == REWARDS[name].keys()
+
+
+def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest(load_sft):
+    assert load_sft("generation.min_new_tokens=16").generation.min_new_tokens == 16
+    with pytest.raises(ConfigurationError, match=r"must be at most generation\.max_new_tokens = 16"):
+        load_sft("generation.min_new_tokens=17")
 
 
 def test_every_bound_is_of_some_setting():

@@ -1,15 +1,20 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.batches import assert_same
+from support.experiments import QWEN2_TINY
 from support.tiny_tokenizer import train_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Replace
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, StudentConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.toy import ToyConfig
@@ -85,6 +90,13 @@ def test_ppo_rows_are_prompts_and_evaluation_has_keys_of_its_own(data: DataConfi
     np.testing.assert_array_equal(held_out.data["eval_prompts"], found["train"].rows(["0@0"]).data["prompts"])
 
 
+def test_sft_is_evaluated_on_answers_too(data: DataConfig) -> None:
+    found = open_datasets(sft(data))
+    held_out, same = found["eval"].rows(["2@0"]), found["train"].rows(["0@0"])
+    assert held_out.keys == ("eval_prompts", "eval_answers")
+    np.testing.assert_array_equal(held_out.data["eval_answers"], same.data["answers"])
+
+
 def test_samples_of_one_row_have_equal_rows(data: DataConfig) -> None:
     training = open_datasets(ppo(data))["train"]
     batch = training.rows(sample_ids(["2", "0"], 4, 2))
@@ -142,11 +154,95 @@ def test_there_is_an_evaluation_set_only_where_something_is_evaluated(data: Data
     assert sorted(open_datasets(ToyExperiment(control=EVALUATES))) == ["eval", "train"]
 
 
-def test_a_missing_answer_matters_to_sft_alone(data: DataConfig) -> None:
-    Path(data.train).write_text('{"prompt": "p"}\n')
-    assert open_datasets(ppo(data))["train"].ids == ("0",)
-    with pytest.raises(DataError, match=r"line 1: .*`answer`.*data.train"):
-        open_datasets(sft(data))
+@pytest.mark.parametrize("knob", ["train", "evaluate"])
+def test_a_missing_answer_matters_where_it_is_learnt_or_compared(data: DataConfig, knob: str) -> None:
+    Path(getattr(data, knob)).write_text('{"prompt": "p"}\n{"prompt": "q"}\n')
+    own = RewardConfig(function="judge:score")
+    assert open_datasets(replace(ppo(data), reward=own))["train"].ids[:2] == ("0", "1")
+    for needs_it in (ppo(data), replace(ppo(data), reward=RewardConfig(function="exact")), sft(data)):
+        with pytest.raises(DataError, match=rf"line 1: .*`answer`.*data.{knob}"):
+            open_datasets(needs_it)
+
+
+def test_a_batch_is_not_larger_than_the_data_set(data: DataConfig) -> None:
+    with pytest.raises(DataError, match=r"data.batch_size = 4, but data.train .* has 3 rows"):
+        open_datasets(ppo(replace(data, batch_size=4)))
+    with pytest.raises(DataError, match=r"data.batch_size = 2, but data.train .* has 1 rows"):
+        open_order(ppo(data), ["0"])
+
+
+def of_model(folder: Path, tokenizer: str, **sizes: int) -> str:
+    """A model's folder with the tokenizer, without weights."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN2_TINY | {"vocab_size": 400} | sizes))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(Path(tokenizer) / name, folder)
+    return str(folder)
+
+
+def test_rows_that_no_model_has_positions_for_are_left_out_and_named(data: DataConfig, tmp_path: Path) -> None:
+    """Whatever the settings of data say: of PPO's roles the one with the fewest positions counts."""
+    everything = open_datasets(sft(data))["train"]
+    (longest,) = everything.rows(["2@0"]).length("prompts")
+    others = max(everything.rows(["0@0", "1@0"]).length("prompts"))
+    assert others < longest
+    wide = of_model(tmp_path / "wide", data.tokenizer)
+    narrow = of_model(tmp_path / "narrow", data.tokenizer, max_position_embeddings=longest + 15)
+    experiment = replace(
+        ppo(data),
+        actor=TrainedModelConfig(path=wide),
+        critic=CriticConfig(path=wide),
+        reference=ModelConfig(path=narrow),
+        generation=GenerationConfig(max_new_tokens=16),
+    )
+    found = open_datasets(experiment)
+    assert found["train"].left_out == ("2",) and found["eval"].left_out == ("0",)
+    said = f"longer than max_position_embeddings - generation.max_new_tokens = {longest + 15} - 16 tokens"
+    assert said in found["train"].notice
+    assert open_datasets(replace(experiment, reference=ModelConfig(path=wide)))["train"].left_out == ()
+
+
+def test_an_answer_that_the_model_has_no_positions_for_is_not_learnt(data: DataConfig, tmp_path: Path) -> None:
+    everything = open_datasets(sft(data))["train"]
+    lengths = everything.lengths(["0@0", "1@0", "2@0"])
+    narrow = of_model(tmp_path / "narrow", data.tokenizer, max_position_embeddings=max(lengths) - 1)
+    training = open_datasets(replace(sft(data), actor=StudentConfig(path=narrow)))["train"]
+    assert [int(row) for row in training.left_out] == [i for i in range(3) if lengths[i] == max(lengths)]
+    assert "(prompt and answer together)" in training.notice
+
+
+def test_rows_that_surely_fit_are_not_tokenised_before_they_are_used(data: DataConfig, tmp_path: Path) -> None:
+    experiment = replace(
+        sft(data), actor=StudentConfig(path=of_model(tmp_path / "model", data.tokenizer, max_position_embeddings=4096))
+    )
+    training = open_datasets(experiment)["train"]
+    assert training.ids == ("0", "1", "2")
+    assert training._lengths == {}
+
+
+def test_a_token_that_the_models_do_not_know_is_refused_with_its_row(data: DataConfig, tmp_path: Path) -> None:
+    row = open_datasets(sft(data))["train"].rows(["1@0"])
+    largest = int(max(row.data[key].max() for key in row.keys))
+    folder = of_model(tmp_path / "model", data.tokenizer, vocab_size=largest)
+    training = open_datasets(replace(sft(data), actor=StudentConfig(path=folder)))["train"]
+    with pytest.raises(
+        DataError, match=rf"row '1' .* has the token {largest}, .* vocab_size = {largest}\..*data.tokenizer"
+    ):
+        training.rows(["1@0"])
+
+
+def test_a_prompt_without_tokens_is_refused_with_its_row(data: DataConfig) -> None:
+    tokenizer = Tokenizer.from_file(str(Path(data.tokenizer) / "tokenizer.json"))
+    tokenizer.normalizer = Replace("10", "")
+    folder = Path(data.train).parent / "forgetful"
+    folder.mkdir()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    shutil.copy(Path(data.tokenizer) / "tokenizer_config.json", folder)
+    write_rows(Path(data.train), [("2", "#### 2"), ("10", "#### 10")])
+    training = open_datasets(ppo(replace(data, tokenizer=str(folder))))["train"]
+    for ask in (training.rows, training.lengths):
+        with pytest.raises(DataError, match=r"prompt of row '1' of data.train .*train.jsonl.* data.prompt_template"):
+            ask(["0@0", "1@0"])
 
 
 def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: DataConfig) -> None:

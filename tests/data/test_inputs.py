@@ -15,7 +15,14 @@ from hpcrl.errors import DataError
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> SFTExperiment:
-    for name in ("model/config.json", "model/tokenizer.json", "train.jsonl", "test.jsonl", "score.py"):
+    for name in (
+        "model/config.json",
+        "model/tokenizer.json",
+        "model/tokenizer_config.json",
+        "train.jsonl",
+        "test.jsonl",
+        "score.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "model/model.safetensors").write_bytes(b"begin" + bytes(9 << 20) + b"end")
@@ -26,26 +33,27 @@ def experiment(tmp_path: Path) -> SFTExperiment:
     )
 
 
-CHANGES = {
-    "train.jsonl": "data.train",
-    "test.jsonl": "data.evaluate",
-    "model/tokenizer.json": "data.tokenizer",
-    "model/config.json": "actor.path",
-    "model/model.safetensors": "actor.path",
-    "score.py": "reward.function",
+CHANGES: dict[str, set[str]] = {
+    "train.jsonl": {"data.train"},
+    "test.jsonl": {"data.evaluate"},
+    "model/tokenizer.json": {"data.tokenizer"},
+    "model/tokenizer_config.json": {"data.tokenizer"},
+    "model/config.json": {"actor.path", "data.tokenizer"},
+    "model/model.safetensors": {"actor.path"},
+    "score.py": {"reward.function"},
 }
 
 
 @pytest.mark.parametrize("file", CHANGES)
-def test_a_changed_byte_changes_the_fingerprint_of_its_setting_alone(
+def test_a_changed_byte_changes_the_fingerprint_of_its_settings_alone(
     experiment: SFTExperiment, tmp_path: Path, file: str
 ) -> None:
     before = fingerprints(experiment)
     content = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(b"X" + content[1:])
     after = fingerprints(experiment)
-    assert before.keys() == after.keys() == set(CHANGES.values())
-    assert {name for name in before if before[name] != after[name]} == {CHANGES[file]}
+    assert before.keys() == after.keys() == set().union(*CHANGES.values())
+    assert {name for name in before if before[name] != after[name]} == CHANGES[file]
 
 
 def test_another_last_byte_of_the_weights_and_another_file_are_seen(experiment: SFTExperiment, tmp_path: Path) -> None:
@@ -56,6 +64,12 @@ def test_another_last_byte_of_the_weights_and_another_file_are_seen(experiment: 
     assert changed != before["actor.path"]
     (tmp_path / "model/more.safetensors").touch()
     assert fingerprints(experiment)["actor.path"] != changed
+
+
+def test_a_file_that_begins_to_say_what_ends_a_text_is_seen(experiment: SFTExperiment, tmp_path: Path) -> None:
+    before = fingerprints(experiment)
+    (tmp_path / "model/generation_config.json").write_text('{"eos_token_id": 3}')
+    assert {name for name, found in fingerprints(experiment).items() if found != before[name]} == {"data.tokenizer"}
 
 
 def test_times_and_folders_are_not_part_of_a_fingerprint(experiment: SFTExperiment, tmp_path: Path) -> None:

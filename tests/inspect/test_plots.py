@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.made_run import MadeRun, ended_run
+from support.made_run import MadeRun, ended_run, ppo_row
 
 from hpcrl.errors import DataError, MissingExtraError
-from hpcrl.inspect.plots import plot, running_mean
+from hpcrl.inspect.plots import PANELS, _draw, plot, running_mean
 
 
 def test_a_plot_is_a_png_of_a_readable_size_and_an_svg_with_every_panel(tmp_path: Path) -> None:
@@ -19,7 +19,22 @@ def test_a_plot_is_a_png_of_a_readable_size_and_an_svg_with_every_panel(tmp_path
     assert 1200 < width < 2600
     assert 500 < height < 1600
     assert (png.name, svg.name) == ("curves.png", "curves.svg")
-    assert "<svg" in svg.read_text()
+    drawn = svg.read_text()
+    measured = {key for step in (0, 1) for key in ppo_row(step)}
+    for panel in PANELS:
+        assert (f"<!-- {panel.title} -->" in drawn) == any(curve.key in measured for curve in panel.curves), panel.title
+
+
+@pytest.mark.parametrize(("low", "high", "limits"), [(0.2, 0.9, (0.0, 1.0)), (-1.99, -1.8, None), (0.5, 3.0, None)])
+def test_no_value_is_drawn_outside_its_axes(low: float, high: float, limits: tuple[float, float] | None) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    _draw(axes, PANELS[0], [{"step": 1, "rew_inf/reward": low}, {"step": 2, "rew_inf/reward": high}], [])
+    bottom, top = axes.get_ylim()
+    assert bottom <= low < high <= top
+    assert limits is None or (bottom, top) == limits
 
 
 def test_a_run_without_a_step_is_refused(tmp_path: Path) -> None:

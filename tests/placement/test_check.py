@@ -31,6 +31,10 @@ def load(tmp_path, monkeypatch):
         (["reference.layout=t2"], "reference.layout = t2 splits a model over workers"),
         (["cluster.nodes=5"], "data.batch_size gives 8 samples per step, but actor.layout has dp = 10"),
         (["generation.max_new_tokens=120"], "= 136, but actor.path has max_position_embeddings = 128"),
+        (
+            ["control.stop_when=eval_reward/accuracy > 1", "data.evaluate=rows.jsonl", "control.evaluate.steps=1"],
+            "a metric of a call 'eval_reward', but the calls are actor_gen",
+        ),
         (["control.stop_when=actor_trian/loss < 1"], "a metric of a call 'actor_trian', but the calls are actor_gen"),
     ],
 )
@@ -44,7 +48,45 @@ def test_a_model_of_an_unknown_family_is_refused(load, tmp_path):
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "rwkv"}))
     with pytest.raises(ConfigurationError) as raised:
         load()
-    assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "reference.path", "critic.path"]
+    assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "critic.path", "reference.path"]
+
+
+def other_model(tmp_path, **changes):
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(QWEN2_TINY | changes))
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+@pytest.mark.parametrize("role", ["critic", "reference"])
+def test_every_model_needs_positions_for_the_longest_sequence(load, tmp_path, role):
+    folder = other_model(tmp_path, max_position_embeddings=31)
+    with pytest.raises(ConfigurationError) as raised:
+        load(f"{role}.path={folder}")
+    (problem,) = raised.value.problems
+    assert f"= 32, but {role}.path has max_position_embeddings = 31" in problem
+
+
+@pytest.mark.parametrize(("role", "tokens"), [("critic", 63), ("reference", 63), ("reference", 65)])
+def test_the_roles_know_the_same_tokens(load, tmp_path, role, tokens):
+    folder = other_model(tmp_path, vocab_size=tokens)
+    with pytest.raises(ConfigurationError) as raised:
+        load(f"{role}.path={folder}")
+    (problem,) = raised.value.problems
+    assert problem.startswith(f"{role}.path has vocab_size = {tokens}, but actor.path has 64")
+
+
+def test_a_critic_may_know_more_tokens(load, tmp_path):
+    assert load(f"critic.path={other_model(tmp_path, vocab_size=65)}")
+
+
+@pytest.mark.parametrize("changes", [{"use_sliding_window": True}, {"hidden_act": "gelu"}, {"num_attention_heads": 0}])
+def test_what_no_worker_would_load_is_refused_before_anything_is_made(load, tmp_path, changes):
+    folder = other_model(tmp_path, **changes)
+    with pytest.raises(ConfigurationError) as raised:
+        load(f"critic.path={folder}")
+    assert all(problem.startswith(f"critic.path: {folder}") for problem in raised.value.problems)
 
 
 def test_problems_of_values_and_of_placement_are_reported_together(load):

@@ -11,9 +11,9 @@ from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, longest_sequence, role_memory, worker_memory_gib
 from hpcrl.placement.plan import make_plan
-from hpcrl.placement.shapes import parameter_count, shape_of
+from hpcrl.placement.shapes import parameter_count, read_fields
 
-SHAPE = shape_of(QWEN2_TINY)
+SHAPE = read_fields(QWEN2_TINY, "config.json").shape
 """Hidden 32, 2 blocks, 4 heads of 8 (2 for keys and values), 48 in the MLP, vocabulary 64."""
 
 
@@ -90,7 +90,7 @@ def test_half_a_billion_parameters_in_bf16_take_the_bytes_that_one_expects():
         '"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,'
         '"max_position_embeddings": 32768, "tie_word_embeddings": true}'
     )
-    shape = shape_of(fields)
+    shape = read_fields(fields, "config.json").shape
     config = TrainedModelConfig(path="m", dtype="bf16")
     memory = role_memory(shape, parameter_count(shape), config, Layout(), cached=0)
     assert memory.lasting == 494_032_768 * (2 + 4 + 12)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import networkx as nx
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.recipes import recipe
@@ -59,7 +60,7 @@ def test_a_train_step_is_one_part_on_all_ranks_of_its_role():
 
 
 def test_the_graph_of_a_plan_is_the_recipes():
-    evaluated = replace(EXPERIMENT, control=replace(EXPERIMENT.control, stop_when="eval_rew/r > 1"))
+    evaluated = replace(EXPERIMENT, control=replace(EXPERIMENT.control, evaluate=Frequency(steps=1)))
     for experiment in (EXPERIMENT, evaluated):
         made, expected = make_plan(experiment).graph(), recipe(experiment).graph()
         assert nx.utils.graphs_equal(made, expected)

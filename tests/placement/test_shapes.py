@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.shapes import parameter_count, parameters, read_shape, shape_of
+from hpcrl.placement.shapes import parameter_count, parameters, read_fields, read_shape
 
 QWEN2_5_0_5B = {
     "model_type": "qwen2",
@@ -37,6 +37,10 @@ LLAMA_3_8B = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 8192,
 }
+
+
+def shape_of(fields):
+    return read_fields(fields, "config.json").shape
 
 
 @pytest.mark.parametrize(
@@ -77,8 +81,39 @@ def test_a_value_head_stands_in_the_place_of_the_vocabularys():
 
 def test_an_unknown_family_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_5_0_5B | {"model_type": "rwkv"}))
-    with pytest.raises(ConfigurationError, match="model_type 'rwkv' is not supported; take one of qwen2, llama"):
+    with pytest.raises(ConfigurationError, match="model_type 'rwkv' is not supported; supported are llama, qwen2"):
         read_shape(tmp_path)
+
+
+@pytest.mark.parametrize("fields", [[], 3, None, {"model_type": ["qwen2"]}, {"model_type": None}])
+def test_what_describes_no_model_is_refused(tmp_path, fields):
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(ConfigurationError, match=r"a JSON object is needed|is not supported"):
+        read_shape(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads = 0; a positive integer is needed."),
+        ({"max_position_embeddings": None}, "max_position_embeddings = None; a positive integer is needed."),
+        ({"hidden_size": "896"}, "hidden_size = '896'; a positive integer is needed."),
+        ({"rope_theta": "high"}, "rope_theta = 'high'; a number is needed."),
+        ({"rope_scaling": 2}, "rope_scaling = 2; a JSON object is needed."),
+        ({"rope_scaling": {"type": "linear", "factor": None}}, "factor = None; a number is needed."),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope type ['yarn'] is not supported"),
+        ({"tie_word_embeddings": 3}, "tie_word_embeddings = 3; true or false is needed."),
+        ({"layer_types": 3}, "layer_types has 3; only 'full_attention' is supported."),
+        ({"architectures": 3}, "architectures names '3'"),
+        ({"use_sliding_window": True}, "use_sliding_window = True would change the mathematics"),
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu' would change the mathematics"),
+    ],
+)
+def test_a_field_that_no_model_can_be_made_of_is_named(tmp_path, changes, problem):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_5_0_5B | changes))
+    with pytest.raises(ConfigurationError) as raised:
+        read_shape(tmp_path)
+    assert any(problem in text for text in raised.value.problems)
 
 
 def test_a_missing_field_is_named(tmp_path):

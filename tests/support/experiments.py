@@ -1,4 +1,4 @@
-"""Configuration files and experiments to test with, over a model folder that has everything but weights."""
+"""Configuration files and experiments to test with, over a model folder whose weights are an empty file."""
 
 import json
 from pathlib import Path
@@ -22,6 +22,7 @@ def write_inputs(folder: Path) -> None:
     model = folder / "model"
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps(QWEN2_TINY))
+    (model / "model.safetensors").touch()
     (model / "tokenizer.json").write_text("{}")
     (folder / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "#### 2"}\n')
 

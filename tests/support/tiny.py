@@ -10,8 +10,8 @@ from hpcrl.backends.engine import Sequences
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.models.config import HeadKind
 from hpcrl.parallel.context import Group
+from hpcrl.placement.fields import HeadKind
 
 CONFIG = tiny_config(tied=True)
 ALONE = Group((0,), 0, torch.device("cpu"))

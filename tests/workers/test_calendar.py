@@ -66,3 +66,5 @@ def test_the_run_stops_when_its_metric_gets_there() -> None:
     assert calendar.waits_for_metrics
     assert [calendar.stops_after({"eval_rew/accuracy": value}) for value in (0.3, 0.35)] == [False, True]
     assert not calendar.stops_after({"loss": 1.0})
+    assert calendar.lacks({"eval_rew/reward": 1.0}) == "eval_rew/accuracy"
+    assert calendar.lacks({"eval_rew/accuracy": 0.0}) == calendar.lacks({"actor_train/loss": 0.0}) == ""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
+
 LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0
-ADAPTIVE_ERROR_LIMIT = 0.2
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
@@ -43,6 +44,9 @@ def sequence_means(tokens_N: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Te
 
 
 def adapted_kl_coef(coef: float, kl: float, target: float, horizon: float, sequences: int) -> float:
-    """β ← β · (1 + clip(KL/target - 1, ±0.2) · n/horizon): a KL above the target makes it dearer."""
+    """β ← β · (1 + clip(KL/target - 1, ±0.2) · n/horizon): a KL above the target makes it dearer.
+
+    Above 0 for ever, given a coefficient above 0 and more than 0.2 · n samples of horizon.
+    """
     error = min(max(kl / target - 1.0, -ADAPTIVE_ERROR_LIMIT), ADAPTIVE_ERROR_LIMIT)
     return coef * (1.0 + error * sequences / horizon)

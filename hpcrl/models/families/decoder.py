@@ -4,37 +4,12 @@ from typing import Any
 
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.families.family import Piece
-from hpcrl.models.families.fields import Fields, rotary_fields
 from hpcrl.models.layout import Entry
-
-
-def read_decoder(fields: Fields, family: str, architecture: str, *, qkv_bias: bool) -> TransformerConfig:
-    """The configuration, but for the fields that only one family has."""
-    fields.require("hidden_act", "silu", "silu")
-    fields.require("attention_dropout", 0.0, 0.0)
-    heads, hidden = fields.size("num_attention_heads"), fields.size("hidden_size")
-    return TransformerConfig(
-        family=family,
-        vocabulary_size=fields.size("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.size("intermediate_size"),
-        blocks=fields.size("num_hidden_layers"),
-        heads=heads,
-        kv_heads=fields.size("num_key_value_heads", heads),
-        head_dim=fields.size("head_dim", hidden // heads),
-        max_positions=fields.size("max_position_embeddings"),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rotary=fields.rotary(),
-        qkv_bias=qkv_bias,
-        tied=fields.flag("tie_word_embeddings", False),
-        head=fields.head(architecture),
-        initializer_range=fields.number("initializer_range", 0.02),
-        carried=fields.carried(),
-    )
+from hpcrl.placement.fields import rotary_fields
 
 
 def write_decoder(config: TransformerConfig, *, qkv_bias: bool) -> dict[str, Any]:
-    """The inverse of `read_decoder`. Raises ValueError where the family does not have such biases."""
+    """The fields of a config.json. Raises ValueError where the family does not have such biases."""
     if config.qkv_bias != qkv_bias:
         raise ValueError(f"A {config.family} model has qkv_bias = {qkv_bias}, not {config.qkv_bias}.")
     return {

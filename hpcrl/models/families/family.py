@@ -1,12 +1,12 @@
-"""What a model family has to say: its config.json and the names of its tensors."""
+"""What a model family has to say when it is loaded and saved; `hpcrl.placement.shapes` reads its config.json."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.models.config import TransformerConfig
-from hpcrl.models.families.fields import Fields
 from hpcrl.models.layout import Entry
+from hpcrl.placement.shapes import FAMILY_FIELDS
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,12 @@ class Family:
     """One `model_type` of Hugging Face."""
 
     name: str
-    architecture: str
-    """What its classes' names begin with: `Qwen2` of `Qwen2ForCausalLM`."""
-    read: Callable[[Fields], TransformerConfig]
     write: Callable[[TransformerConfig], Mapping[str, Any]]
     """config.json of a model, without what `architectures`, the type and the tensors' dtype add."""
     pieces: Callable[[TransformerConfig, Entry], tuple[Piece, ...]]
     """Which tensors a parameter is made of."""
+
+    @property
+    def architecture(self) -> str:
+        """What its classes' names begin with: `Qwen2` of `Qwen2ForCausalLM`."""
+        return FAMILY_FIELDS[self.name].architecture

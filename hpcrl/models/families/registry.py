@@ -1,15 +1,18 @@
-"""The model families there are, by `model_type`. Adding one = one file here and a line below."""
+"""The model families there are, by `model_type`. Adding one = one file here, a line below, and one in
+`hpcrl.placement.shapes`."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.families.family import Family
-from hpcrl.models.families.fields import Fields, head_fields
 from hpcrl.models.families.llama import LLAMA
 from hpcrl.models.families.qwen2 import QWEN2
+from hpcrl.placement.fields import head_fields
+from hpcrl.placement.shapes import read_fields
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (LLAMA, QWEN2)})
 
@@ -23,20 +26,19 @@ def family_of(name: str) -> Family:
 
 def config_from_hf(fields: Mapping[str, Any], source: str) -> TransformerConfig:
     """A config.json's model. Raises DataError with all problems together; `source` says where they are."""
-    family = family_of(str(fields.get("model_type")))
-    reader = Fields(fields)
-    reader.require("classifier_dropout", 0.0, 0.0)
-    reader.require("is_encoder_decoder", False, False)
-    config = family.read(reader)
-    if config.heads % config.kv_heads:
-        reader.problems.append(
-            f"num_attention_heads = {config.heads} is no multiple of num_key_value_heads = {config.kv_heads}."
-        )
-    if config.head_dim % 2:
-        reader.problems.append(f"head_dim = {config.head_dim} is odd; rotary position embedding turns pairs.")
-    if problems := reader.finish():
-        raise DataError("\n".join(f"{source}: {problem}" for problem in problems))
-    return config
+    try:
+        found = read_fields(fields, source)
+    except ConfigurationError as error:
+        raise DataError(str(error)) from None
+    return TransformerConfig(
+        family=found.family,
+        **{field.name: getattr(found.shape, field.name) for field in dataclasses.fields(found.shape)},
+        norm_eps=found.norm_eps,
+        rotary=found.rotary,
+        head=found.head,
+        initializer_range=found.initializer_range,
+        carried=found.carried,
+    )
 
 
 def config_to_hf(config: TransformerConfig, dtype: str) -> dict[str, Any]:

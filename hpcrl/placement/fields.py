@@ -2,10 +2,25 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
-from hpcrl.models.config import HeadKind, RotaryConfig
+HeadKind = Literal["vocabulary", "value", "reward"]
+"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Rotary position embedding (arXiv 2104.09864). `linear` divides all frequencies, `llama3` only the low ones."""
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_max_positions: int = 0
+
 
 # fmt: off
 HARMLESS = frozenset({
@@ -66,7 +81,7 @@ class Fields:
         """A positive number."""
         return self._positive(name, self.take(name, default))
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, default: bool = False) -> bool:
         """True or false; a text is neither."""
         value = self.take(name, default)
         if isinstance(value, bool):
