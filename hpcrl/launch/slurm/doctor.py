@@ -17,8 +17,8 @@ from hpcrl.durable.files import Files
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.doctor_facts import JobFacts, NodeFacts, SlurmFacts
 from hpcrl.launch.doctor_probe import main as probe_main
-from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.jobs import State
+from hpcrl.launch.slurm.commands import Slurm, SlurmError
+from hpcrl.launch.slurm.jobs import ENDED, State
 from hpcrl.launch.slurm.site import parse_config, read_site
 from hpcrl.launch.slurm.submission import send_once
 
@@ -133,11 +133,8 @@ def ask_nodes_by_job(
         job = send_once(slurm, script, comment_of(folder), options)
     except SlurmError as error:
         return JobFacts(wanted.nodes, failed=_short(error)), ()
-    failed = ""
     try:
         failed = _wait(slurm, job, wanted, folder)
-    except SlurmUnavailableError as error:
-        failed = _short(error)
     finally:
         nodes = read_results(folder)
         with contextlib.suppress(SlurmError):
@@ -165,18 +162,27 @@ def _wait(slurm: Slurm, job: str, wanted: Wanted, folder: Path) -> str:
         # Soon after a start that came at once, rarely afterwards.
         if late or now - asked >= min(ASK_S, 2.0 + waited / 4):
             asked = now
-            queued = next(iter(slurm.squeue([job])), None)
-            if queued is None or not queued.state.is_alive:
+            state, reason = _look(slurm, job)
+            if state in ENDED:
                 time.sleep(SETTLE_S)
                 missing = _missing(wanted, folder)
                 return f"job {job} has ended, and {missing} of {wanted.nodes} nodes wrote no results" if missing else ""
-            started = queued.state.state is not State.PENDING
+            started = state not in (State.PENDING, State.UNKNOWN)
             if late and not started:
-                return f"job {job} has not started within {wanted.wait_s:.0f} s ({queued.reason or 'no reason given'})"
+                return f"job {job} has not started within {wanted.wait_s:.0f} s ({reason or 'no reason given'})"
         if waited > wanted.wait_s + STEP_TIMEOUT_S:
             return f"job {job} has not answered within {waited:.0f} s"
         time.sleep(LOOK_S)
     return ""
+
+
+def _look(slurm: Slurm, job: str) -> tuple[State, str]:
+    """State and reason of the job; unknown where Slurm is silent or does not know it (yet)."""
+    try:
+        queued = next(iter(slurm.squeue([job])), None)
+    except SlurmError as error:
+        return State.UNKNOWN, _short(error)
+    return (State.UNKNOWN, "squeue does not know it") if queued is None else (queued.state.state, queued.reason)
 
 
 def _missing(wanted: Wanted, folder: Path) -> int:

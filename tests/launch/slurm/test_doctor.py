@@ -113,6 +113,13 @@ def test_a_job_that_stays_in_the_queue_is_cancelled_and_the_reason_told(fake, ro
     assert list(root.iterdir()) == []
 
 
+def test_a_controller_that_goes_away_meanwhile_is_waited_for(fake, root):
+    fake.plan("squeue", "refuse", "lose", words="slurm_load_jobs error: Socket timed out on send/recv operation")
+    facts = examine(Examination(root, wanted=Wanted(wait_s=0.3)), fake.environment, fake.commands())
+    assert "has not started within 0 s" in facts.job.failed
+    assert [job["state"] for job in fake.state["jobs"]] == ["CANCELLED"]
+
+
 def test_a_job_that_ends_without_results_is_a_problem(fake, root):
     def fail() -> None:
         while not fake.state["jobs"]:
