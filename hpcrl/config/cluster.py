@@ -19,7 +19,7 @@ class ClusterConfig:
     template: PathText | None = None
     """Your own sbatch script in place of hpcrl's; `hpcrl template` prints one to begin with."""
     snapshot: bool = False
-    """Copy hpcrl and the user's functions into the run directory at submission, and run these copies."""
+    """On Slurm, copy hpcrl into the run directory at submission, and run this copy whatever is installed later."""
     nodes: int = 1
     """Nodes, each with one agent. With type local, several agents on this machine."""
     workers_per_node: int = 2
@@ -40,7 +40,8 @@ class ClusterConfig:
     lost_after_s: float = 9.0
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
     orphan_timeout_s: float = 30.0
-    """An agent that has heard nothing of its master for this long kills its workers and leaves."""
+    """An agent whose master has been silent for this long leaves (its workers end after lost_after_s); in a Slurm array
+    replace_timeout_s counts."""
     replace_timeout_s: float = 900.0
     """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
     grace_s: float = 25.0

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import zmq
 
@@ -25,7 +26,7 @@ from hpcrl.launch.zygote import Seat, Zygote
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import Meeting, NodeRecord, announce, wait_meeting
+from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, Meeting, NodeRecord, announce, wait_meeting
 from hpcrl.placement.plan import plan_from_json
 from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.channel import Link, RunKey
@@ -44,6 +45,11 @@ from hpcrl.workers.signals import Signals
 LEAVE_S = 10.0
 MEETING_POLL_S = 2.0
 SEEK_S = 0.25
+SEEK_OPERATIONS = 4
+"""How often a look for a master asks the file server."""
+
+Parted = Literal["silent", "message lost"]
+"""Why an agent and its master parted: whether that master may still be there."""
 TICK_MS = 200
 
 
@@ -125,23 +131,27 @@ class Agent:
         self._take_devices()
         cluster = self.experiment.cluster
         before = self.run.newest_attempt_of(self.at.submission)
-        patience_s = cluster.start_timeout_s
+        patience_s, silent = cluster.start_timeout_s, None
         while time.monotonic() - self._heard < patience_s and not self.signals.caught:
             attempt = self.run.newest_attempt_of(self.at.submission)
             ended = self._ended(attempt, before)
             if ended is not None:
                 return ended
-            meeting = None if attempt is None or self.run.is_closed(attempt) else self._ask_in(attempt)
+            meeting = None if attempt in (None, silent) or self.run.is_closed(attempt) else self._ask_in(attempt)
             if meeting is None:
-                time.sleep(SEEK_S)
+                time.sleep(max(SEEK_S, SEEK_OPERATIONS * cluster.nodes / LISTINGS_PER_S))
                 continue
             code = self._serve(meeting)
-            if code is not None:
+            if isinstance(code, ExitCode):
                 return code
-            # In Slurm's array a lost master comes back, which takes its time; elsewhere all are started again together.
-            comes_back = cluster.type == "slurm" and cluster.topology == "array"
-            patience_s = cluster.replace_timeout_s if comes_back else cluster.orphan_timeout_s
+            silent = meeting.attempt if code == "silent" else None
+            patience_s = cluster.replace_timeout_s if self._master_comes_back else cluster.orphan_timeout_s
         return ExitCode.REQUEUE
+
+    @property
+    def _master_comes_back(self) -> bool:
+        """In Slurm's array a lost master is started again, which takes its time; elsewhere all are, together."""
+        return self.experiment.cluster.type == "slurm" and self.experiment.cluster.topology == "array"
 
     def _take_devices(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
@@ -162,10 +172,13 @@ class Agent:
     def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
         """How the run ended while nobody could tell this agent.
 
-        That the jobs were to be queued again, in an attempt from before this agent was started, is why it was started.
+        That the jobs were to be queued again, in an attempt from before this agent was started, is why it was started;
+        and where a master comes back, it says itself whom it does not wait for.
         """
         verdict = None if attempt is None else self.run.read_verdict(attempt)
-        if verdict is None or (verdict.exit_code == ExitCode.REQUEUE and attempt == before):
+        if verdict is None:
+            return None
+        if verdict.exit_code == ExitCode.REQUEUE and (attempt == before or self._master_comes_back):
             return None
         return ExitCode(verdict.exit_code)
 
@@ -181,8 +194,8 @@ class Agent:
             return None
 
     # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
-    def _serve(self, meeting: Meeting) -> ExitCode | None:
-        """Obey one master until it finishes the run (its exit code) or falls silent (None)."""
+    def _serve(self, meeting: Meeting) -> ExitCode | Parted:
+        """Obey one master until it finishes the run (its exit code), or they part."""
         node = self.at.node
         context = zmq.Context(io_threads=1)
         key = self.run.read_key()
@@ -196,7 +209,7 @@ class Agent:
             slots = self.experiment.cluster.workers_per_node
             host, devices = socket.gethostname(), self._devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
-            return self._obey(link, log, meeting.address)
+            return self._obey(link, log, meeting)
         finally:
             self._end_workers(grace_s=0.0)
             self._ordered = self._started = None
@@ -204,21 +217,24 @@ class Agent:
             link.close()
             context.term()
 
-    def _obey(self, link: Link, log: EventLog, master: str) -> ExitCode | None:
+    def _obey(self, link: Link, log: EventLog, meeting: Meeting) -> ExitCode | Parted:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
-        heard, next_beat = time.monotonic(), 0.0
+        heard, next_beat, met = time.monotonic(), 0.0, False
         while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
             if time.monotonic() >= next_beat:
                 link.send(Beat("draining" if self.signals.caught else f"{len(self.zygote.alive)} workers"))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
+                if not met and self.run.newest_attempt_of(self.at.submission) != meeting.attempt:
+                    return "silent"
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():
-                heard = self._heard = time.monotonic()
+                heard, met = time.monotonic(), True
+                self._heard = heard
                 if link.incoming.lost_from:
                     log.event("message lost", sender=link.incoming.lost_from[0])
-                    return None
+                    return "message lost"
                 if isinstance(envelope.body, Finish):
                     log.event("finish", exit_code=envelope.body.exit_code)
                     self._end_workers(LEAVE_S)
@@ -231,10 +247,10 @@ class Agent:
             except EOFError:
                 link.send(NodeDraining(self.at.node, "the parent of its workers died"))
                 return ExitCode.REQUEUE
-            self._start_ordered(log, master)
+            self._start_ordered(log, meeting.address)
             self._report_draining(link)
         log.event("master lost", silent_s=self.experiment.cluster.lost_after_s)
-        return None
+        return "silent"
 
     def _report_exits(self, link: Link, log: EventLog) -> None:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""

@@ -204,9 +204,12 @@ class Master:
 
     def _leave(self, ending: Ending) -> ExitCode:
         """Tell everybody, write the verdict, close the sockets."""
-        for member in (*self._members.workers.values(), *self._members.agents.values()):
-            self._hub.send(member.identity, Finish(int(ending.exit_code)))
         number = self._run.newest_attempt_of(self._submission)
+        if self._is_replaced(ending) and number is not None:
+            self._idle(number)
+        else:
+            for member in (*self._members.workers.values(), *self._members.agents.values()):
+                self._hub.send(member.identity, Finish(int(ending.exit_code)))
         failure = ending.failure
         verdict = Verdict(
             attempt=-1 if number is None else number,
@@ -225,6 +228,12 @@ class Master:
         self._hub.socket.close(1000)
         self._context.term()
         return ending.exit_code
+
+    def _is_replaced(self, ending: Ending) -> bool:
+        """Whether only this process has to go, and another master comes: then the agents stay, and wait for it."""
+        alone = EVERYTHING in self._members.draining or bool(self._signals.caught)
+        nodes_stay = len(self._members.draining.keys() - {EVERYTHING}) < self._cluster.nodes
+        return ending.state == "preempted" and self._replaces_nodes and alone and nodes_stay
 
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.rollouts import cut, ppo_experiment, rollout
-from support.tiny import ALONE, tiny_model
+from support.tiny import ALONE, CONFIG
+from support.tiny_models import tiny_model
 
 from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.backends.engine import Sequences
@@ -59,7 +60,7 @@ def batch_of(step):
 
 
 def engine(head):
-    model = tiny_model(head, torch.float64)
+    model = tiny_model(CONFIG.with_head(head), seed=1, dtype=torch.float64, trainable=True)
     return NativeEngine(model, Site("oracle", Path("nowhere"), ALONE, 1000, (0,)), OPTIMIZER)
 
 

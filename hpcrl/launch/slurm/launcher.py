@@ -7,9 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import hpcrl
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
-from hpcrl.errors import ConfigurationError, HpcrlError
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import State
 from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
@@ -19,6 +20,8 @@ from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
 """Slurm is asked about a run at most this often."""
+END_POLL_S = 2.0
+"""And this often in the seconds in which the jobs of a run that is over end."""
 
 
 def find_slurm() -> "SlurmLauncher | None":
@@ -85,6 +88,8 @@ class SlurmLauncher:
         scripts = self._scripts(experiment, run.root, nonce)
         facts = facts_of(self.site(), experiment.cluster.slurm.partition)
         run.files.make_directory(run.submitit_folder(nonce))
+        if experiment.cluster.snapshot:
+            copy_code(code_folder(run.root, nonce))
         intent = write_intent(run, nonce, experiment.cluster.topology, scripts, facts)
         submission = send_all(run, self._slurm, intent)
         ids = ", ".join(f"{name} {job}" for name, job in submission.jobs.items())
@@ -97,11 +102,18 @@ class SlurmLauncher:
         ended = sum(run.read_verdict(number) is not None for number in run.numbers())
         key = submission.nonce, ended
         when, found = self._asked.get(key, (-POLL_S, list(_jobs(run, submission.nonce).values())))
-        if time.monotonic() - when >= POLL_S:
+        if time.monotonic() - when >= (END_POLL_S if self._is_over(run, submission) else POLL_S):
             with contextlib.suppress(SlurmUnavailableError):
                 found = self._ask(run, submission.nonce)
             self._asked[key] = time.monotonic(), found
         return found
+
+    @staticmethod
+    def _is_over(run: RunDirectory, submission: Submission) -> bool:
+        """Whether the master has said that nothing will go on: its jobs end within seconds."""
+        number = run.newest_attempt_of(submission.nonce)
+        verdict = None if number is None else run.read_verdict(number)
+        return verdict is not None and verdict.exit_code != ExitCode.REQUEUE
 
     def _ask(self, run: RunDirectory, nonce: str) -> list[str]:
         jobs = _jobs(run, nonce)
@@ -127,13 +139,24 @@ class SlurmLauncher:
 
     def _scripts(self, experiment: Experiment, run_dir: Path, nonce: str) -> Sequence[Script]:
         topology, _ = choose_topology(experiment.cluster)
-        return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce))
+        code = code_folder(run_dir, nonce) if experiment.cluster.snapshot else None
+        return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce, code))
 
     def site(self) -> Site:
         """What this Slurm is; asked once."""
         if self._site is None:
             self._site = self._slurm.site()
         return self._site
+
+
+def code_folder(run_dir: Path, nonce: str) -> Path:
+    return run_dir / "submission" / nonce / "code"
+
+
+def copy_code(folder: Path) -> None:
+    """hpcrl as it is now, to come before whatever is installed when the jobs start."""
+    package = Path(hpcrl.__file__).parent
+    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _jobs(run: RunDirectory, nonce: str) -> dict[str, str]:
