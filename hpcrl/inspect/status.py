@@ -91,7 +91,7 @@ def read_status(run_dir: Path) -> RunStatus:
         why=why,
         attempt=attempt,
         step=view.step,
-        steps=from_dict(run.read_run().experiment).control.steps,
+        steps=view.steps or from_dict(run.read_run().experiment).control.steps,
         metrics=_newest_metrics(view),
         workers=_workers(activity) if alive else [],
         exit_code=exit_code,

@@ -112,7 +112,7 @@ class Fields:
         theta = scaling.pop("rope_theta", theta)
         old_kind = scaling.pop("type", "default")
         kind = scaling.pop("rope_type", old_kind)
-        if not isinstance(kind, str) or kind not in ROTARY_FIELDS:
+        if kind not in list(ROTARY_FIELDS):
             self.problems.append(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
             return RotaryConfig()
         if kind == "llama3":

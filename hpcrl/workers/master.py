@@ -228,7 +228,7 @@ class Master:
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
-        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe())
+        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), steps=self._source.steps)
         for notice in self._source.notices:
             log.event("rows left out", notice=notice)
         ending = self._assemble(attempt)
