@@ -1,4 +1,7 @@
-"""The Slurm cluster for tests. Those that use it run on one worker of pytest-xdist: on several they would wait."""
+"""A registry of the tests' own, and the Slurm cluster for tests.
+
+Tests that use the cluster run on one worker of pytest-xdist: on several they would wait.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +12,14 @@ from support import slurm_cluster
 from support.slurm_cluster import SlurmCluster
 
 CLUSTER_TESTS = "tests/slurm/"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_of_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The registry of runs is one of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPCRL_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Makes what the roles of one worker are made of: engines from folders, the reward function, the texts of the data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -11,11 +12,12 @@ from hpcrl.algos.reward import Reward
 from hpcrl.algos.role import Role
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
-from hpcrl.models.pretrained import new_model
+from hpcrl.errors import DataError
+from hpcrl.models.pretrained import open_model
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
 from hpcrl.placement.fields import HeadKind
@@ -23,7 +25,7 @@ from hpcrl.rewards.run import RewardFunction
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
-E = TypeVar("E", bound=ExperimentConfig)
+E = TypeVar("E", bound=SFTExperiment | PPOExperiment)
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,26 @@ class Builder(Generic[E]):
     texts: Texts
 
     def trained(self, config: TrainedModelConfig, head: HeadKind = "vocabulary") -> NativeEngine:
-        model = self._model(config, head, trainable=True)
-        return NativeEngine(model, self._site(config, model), config.optimizer)
+        with self._reading(config):
+            model, parameters = self._open(config, head, trainable=True)
+            engine = NativeEngine(model, self._site(config, model), config.optimizer)
+            engine.load(parameters)
+        return engine
 
     def frozen(self, config: ModelConfig, head: HeadKind = "vocabulary") -> InferenceEngine:
-        model = self._model(config, head, trainable=False)
+        with self._reading(config):
+            model, parameters = self._open(config, head, trainable=False)
+            model.load(parameters)
         return InferenceEngine(model, self._site(config, model))
 
     def reward(self, config: RewardConfig) -> Reward:
         return Reward(RewardFunction(config), self.texts)
 
-    def _model(self, config: ModelConfig, head: HeadKind, trainable: bool) -> Transformer:
-        """From the folder; a head that is not there is random from the run's seed."""
-        return new_model(
+    def _open(
+        self, config: ModelConfig, head: HeadKind, trainable: bool
+    ) -> tuple[Transformer, Iterator[tuple[str, torch.Tensor]]]:
+        """The folder's model and its parameters; a value head that is not there is random from the run's seed."""
+        return open_model(
             config.path,
             head=head,
             dtype=DTYPES[config.dtype],
@@ -59,10 +68,20 @@ class Builder(Generic[E]):
             seed=self.experiment.seed,
         )
 
+    @contextmanager
+    def _reading(self, config: ModelConfig) -> Iterator[None]:
+        """What is wrong with the folder is said with the setting that names it."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
+
     def _site(self, config: ModelConfig, model: Transformer) -> Site:
-        """A text ends with the tokenizer's EOS or with whatever else the model's folder says."""
+        """A text ends with the tokenizer's EOS or with whatever else the model's folder says. An export takes along
+        the tokenizer of the run, wherever the model came from."""
         ends = tuple(dict.fromkeys((*self.texts.eos_token_ids, *model.config.eos_token_ids)))
-        return Site(self.role, Path(config.path), self.group, config.micro_batch_tokens, ends)
+        tokenizer = Path(self.experiment.data.tokenizer or self.experiment.actor.path)
+        return Site(self.role, tokenizer, self.group, config.micro_batch_tokens, ends)
 
 
 RoleMaker = Callable[[Builder[Any]], Role]

@@ -14,7 +14,7 @@ from hpcrl.backends.engine import Shard
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
 from hpcrl.data.datasets import Texts, open_order, open_texts
 from hpcrl.durable.checkpoints import read_shard
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.plan import RolePlan
 from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
@@ -32,7 +32,7 @@ class TorchHost:
         self._reached_at = context.host
         self._experiment = _experiment(context)
         self._texts = open_texts(self._experiment)
-        self._device = _device(context.device, context.plan.workers[context.rank].slot)
+        self._device = _device(context.device, context.device_uuid)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
         self._roles: dict[str, Role] = {}
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
@@ -117,11 +117,23 @@ def _experiment(context: HostContext) -> SFTExperiment | PPOExperiment:
     return experiment
 
 
-def _device(name: str, slot: int) -> torch.device:
-    """This worker's device. Where a worker sees the GPUs of its whole node, it takes that of its slot."""
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    return torch.device("cuda", slot % torch.cuda.device_count())
+def _device(name: str, uuid: str) -> torch.device:
+    """This worker's device, made CUDA's current one, once CUDA agrees that it is the one that was meant.
+
+    Raises:
+        InternalError: CUDA numbers devices in another way than the agent did.
+    """
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        # CUDA has a name of its own for an instance of a split GPU; a worker sees no other there.
+        found = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        if uuid.startswith("GPU-") and found != uuid:
+            seen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+            raise InternalError(
+                f"{name} is {found}, but this worker was given {uuid} ({seen}). Set cluster.gpu_isolation to strict."
+            )
+    return device
 
 
 def _settle_numerics(threads: int, deterministic: bool) -> None:

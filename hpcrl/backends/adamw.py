@@ -47,6 +47,13 @@ class ShardedAdamW:
     def _parts(self) -> Mapping[str, torch.Tensor]:
         return {"master": self.master_S, "first": self.first_S, "second": self.second_S}
 
+    def begin_from(self, parameter: torch.Tensor, offset: int) -> None:
+        """Let the masters of a parameter, of which `flat` from `offset` on holds a rounded copy, begin as it is."""
+        start, stop = self._overlap(offset, parameter.numel())
+        if start < stop and not self._shares_memory:
+            own = self.master_S[start - self._offset : stop - self._offset]
+            own.copy_(parameter.reshape(-1)[start - offset : stop - offset])
+
     def step(self, gradient_N: torch.Tensor, learning_rate: float) -> float:
         """One update with the sum of all ranks' gradients; their norm before clipping. Overwrites `gradient_N`."""
         own = self._group.reduce_scatter(gradient_N)
@@ -130,14 +137,17 @@ class ShardedAdamW:
             )
 
     def _copy_overlap(self, arrays: Mapping[str, np.ndarray], offset: int, length: int) -> int:
-        start = max(offset, self._offset)
-        stop = min(offset + length, self._offset + len(self.master_S))
+        start, stop = self._overlap(offset, length)
         if stop <= start:
             return 0
         for part, tensor in self._parts.items():
             source = torch.from_numpy(arrays[part][start - offset : stop - offset])
             tensor[start - self._offset : stop - self._offset].copy_(source)
         return stop - start
+
+    def _overlap(self, offset: int, length: int) -> tuple[int, int]:
+        """First element, and that after the last, of what the interval has in common with the own slice."""
+        return max(offset, self._offset), min(offset + length, self._offset + len(self.master_S))
 
 
 def _complement(undecayed: Sequence[Interval], offset: int, length: int) -> list[Interval]:

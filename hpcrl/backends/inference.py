@@ -9,6 +9,7 @@ import torch
 
 from hpcrl.backends.engine import Predictions, Sequences, Writer
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.errors import InternalError
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import save_pretrained
@@ -21,12 +22,11 @@ from hpcrl.parallel.context import Group
 class Site:
     """What an engine is told of its role. `group` are its data-parallel ranks; `name` is for messages.
 
-    The tokenizer's files in `folder`, which the model came from, go with an export. A forward pass takes at most
-    `micro_batch_tokens` tokens.
+    The files of the tokenizer's folder go with an export. A forward pass takes at most `micro_batch_tokens` tokens.
     """
 
     name: str
-    folder: Path
+    tokenizer: Path
     group: Group
     micro_batch_tokens: int
     eos_token_ids: tuple[int, ...] = ()
@@ -53,7 +53,7 @@ class InferenceEngine:
             numbers = (predictions.values if self._is_critic else predictions.log_probs).float().cpu().numpy()
             for row, of_row in zip(rows, np.split(numbers, np.cumsum(part.labels)[:-1]), strict=True):
                 predicted[row] = of_row
-        return np.concatenate(predicted) if predicted else np.zeros(0, np.float32)
+        return self._finite("values" if self._is_critic else "log-probabilities", predicted)
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         if not prompts:
@@ -66,7 +66,9 @@ class InferenceEngine:
             slots=config.slots,
             prefill_tokens=self._site.micro_batch_tokens,
         )
-        return Generator(self._model, options).generate(prompts, seeds)
+        generated = Generator(self._model, options).generate(prompts, seeds)
+        self._finite("log-probabilities of sampled tokens", generated.logprobs)
+        return generated
 
     def export(self) -> Writer | None:
         if self._group.index != 0:
@@ -76,7 +78,7 @@ class InferenceEngine:
             entry.name: copied[entry.offset : entry.offset + entry.numel].view(entry.shape)
             for entry in self._model.layout.entries
         }
-        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.folder)
+        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.tokenizer)
 
     def release(self) -> None:
         self._parked = [tensor.to("cpu", copy=True) for tensor in self._memory()]
@@ -89,6 +91,17 @@ class InferenceEngine:
             tensor.untyped_storage().resize_(parked.untyped_storage().nbytes())
             tensor.copy_(parked)
         self._parked = []
+
+    def _finite(self, what: str, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """All rows one after another. Raises InternalError where a number is not finite: the model has diverged."""
+        numbers = np.concatenate([np.zeros(0, np.float32), *rows])
+        if wrong := int((~np.isfinite(numbers)).sum()):
+            raise InternalError(
+                f"{self._site.name}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or "
+                f"{self._site.name}.path has such weights. Lower {self._site.name}.optimizer.lr where it is trained, "
+                "and resume from an earlier checkpoint"
+            )
+        return numbers
 
     @property
     def _is_critic(self) -> bool:

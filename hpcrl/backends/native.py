@@ -1,7 +1,7 @@
 """hpcrl's own training backend: one flat gradient, accumulated over micro-batches, and AdamW sharded over dp ranks."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
@@ -24,6 +24,10 @@ class NativeEngine(InferenceEngine):
         self._gradient = model.flat_grad
         undecayed = [(entry.offset, entry.numel) for entry in model.layout.entries if len(entry.shape) == 1]
         self._optimizer = ShardedAdamW(site.name, model.flat, undecayed, site.group, optimizer)
+
+    def load(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Fill model and masters by name. Masters take the parameters as they come, not rounded to the model's type."""
+        self._model.load(self._into_masters(parameters))
 
     def train_batch(
         self,
@@ -63,6 +67,13 @@ class NativeEngine(InferenceEngine):
 
     def _memory(self) -> list[torch.Tensor]:
         return [*super()._memory(), self._gradient, *self._optimizer.tensors()]
+
+    def _into_masters(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        offsets = {entry.name: entry.offset for entry in self._model.layout.entries}
+        for name, tensor in parameters:
+            yield name, tensor
+            # The model has found name and shape right before it asks for the next one.
+            self._optimizer.begin_from(tensor, offsets[name])
 
     def _columns(self, columns: Columns, sequences: Sequences, rows: list[int]) -> Mapping[str, torch.Tensor]:
         return {

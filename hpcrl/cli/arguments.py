@@ -18,6 +18,7 @@ from hpcrl.placement.check import ALL_CHECKS
 SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
 """Options that are short for a setting."""
 HELP = ("--help", "-h")
+RUN_HELP = "the run's directory, or its name (the directory's last part) if you submitted it"
 
 
 def command_parser(name: str, description: str) -> ArgumentParser:
@@ -73,6 +74,17 @@ def wait_from(wait: bool, detach: bool) -> bool | None:
     if wait and detach:
         raise ConfigurationError(["--wait and --detach are opposites. Give one of them."])
     return True if wait else False if detach else None
+
+
+def find_run(word: str) -> Path:
+    """The directory of a run that is named by a path or by its name. Raises ConfigurationError if several have it."""
+    path = Path(word)
+    if path.name != word or path.exists():
+        return path
+    # A path needs no lock file's library.
+    from hpcrl.launch.registry import Registry
+
+    return Registry.of_user().find(word) or path
 
 
 def asks_for_help(words: Collection[str]) -> bool:

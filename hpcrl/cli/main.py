@@ -11,13 +11,17 @@ from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "doctor": "look at this cluster and its shared disk, and say what follows for the settings",
         "plan": "show what a configuration would run: graph, workers, memory",
         "draw": "draw a configuration's dataflow graph as SVG",
         "submit": "start a run",
         "template": "print an sbatch script to edit, for cluster.template",
+        "list": "the runs of a folder, a line each",
         "status": "what a run is doing",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
         "logs": "the logs of all processes of a run, merged by time",
+        "pause": "hold a run: calls in flight are finished, no others begin",
+        "continue": "let a paused run go on",
         "stop": "stop a run; it can be resumed",
         "resume": "go on with a run that ended early, from the last finished call",
     }

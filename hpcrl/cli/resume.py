@@ -1,9 +1,8 @@
 """`hpcrl resume RUN`: go on with a run that ended early."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse, wait_from
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse, wait_from
 from hpcrl.errors import ExitCode
 from hpcrl.launch.submit import describe_recovery, resume
 
@@ -14,7 +13,7 @@ def run(words: Sequence[str]) -> int:
         "Go on with a run that ended early. Finished calls are read from disk, not made again; train steps after the "
         "newest checkpoint are replayed.",
     )
-    parser.add_argument("run", type=str, help="the run's directory")
+    parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument(
         "--dry-run", action="store_true", help="print what would be read, replayed and run; change nothing"
     )
@@ -32,7 +31,8 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
+    run_dir = find_run(given.run)
     if given.dry_run:
-        print(describe_recovery(Path(given.run)))
+        print(describe_recovery(run_dir))
         return int(ExitCode.DONE)
-    return resume(Path(given.run), wait_from(given.wait, given.detach), tuple(given.accept_changed))
+    return resume(run_dir, wait_from(given.wait, given.detach), tuple(given.accept_changed))

@@ -1,23 +1,28 @@
 """`hpcrl status RUN`: what a run is doing."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.status import read_status
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("status", "Say what a run is doing, or how it ended, from its directory alone.")
-    parser.add_argument("run", type=str, help="the run's directory")
+    parser = command_parser(
+        "status", "Say what a run is doing, or how it ended, from its directory; on Slurm, squeue is asked once."
+    )
+    parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
+    from hpcrl.launch.slurm.queue import queue_of
+
     given = parse(parser, words)
-    status = read_status(Path(given.run))
+    run_dir = RunDirectory.open(find_run(given.run))
+    status = read_status(run_dir.root, queue_of(run_dir))
     print(msgspec.json.format(msgspec.json.encode(status)).decode() if given.json else status.render())
     return int(ExitCode.DONE)

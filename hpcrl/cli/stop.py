@@ -1,9 +1,8 @@
 """`hpcrl stop RUN`: end a run so that it can be resumed."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.errors import ExitCode
 from hpcrl.launch.submit import stop
 
@@ -12,10 +11,10 @@ def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "stop", "Stop a run. Calls in flight are finished first; `hpcrl resume` goes on from there."
     )
-    parser.add_argument("run", type=str, help="the run's directory")
+    parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument("--now", action="store_true", help="do not wait for calls in flight; they will be made again")
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    return stop(Path(given.run), given.now)
+    return stop(find_run(given.run), given.now)

@@ -26,6 +26,11 @@ class ClusterConfig:
     """Model workers per node: one per GPU, or CPU processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What a worker computes on; auto takes GPUs where there are any."""
+    gpu_isolation: Literal["shared", "strict"] = "shared"
+    """What a worker sees: all GPUs of its job, of which it takes its own, so that neighbours reach each other directly
+    (shared), or its own only (strict). MIG instances are always strict."""
+    bind_cpus: bool = True
+    """Keep a GPU's worker on the CPU cores next to its GPU. CPU workers run where Slurm lets them."""
     threads_per_worker: int = 1
     """CPU threads of a worker's arithmetic."""
     start_timeout_s: float = 300.0

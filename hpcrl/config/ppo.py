@@ -40,7 +40,7 @@ class PPOConfig:
     dual_clip: float | None = 3.0
     """Bound of the loss where the advantage is negative, as a multiple of it (above 1); null is off."""
     value_clip: float | None = 0.5
-    """How far a value may move from the rollout's before its loss is flat; with value_norm, in deviations. null is off."""
+    """Bound of a value's distance to the rollout's (with value_norm, in deviations); null is off."""
     kl: KLConfig = KLConfig()
     """The penalty for leaving the reference."""
     reward_scale: float = 1.0

@@ -72,6 +72,7 @@ class Activity:
         match row:
             case {"event": "attempt", "number": attempt, "recovered": recovered}:
                 self.attempt, self.recovered, self.steps = attempt, recovered, row.get("steps")
+                self.paused = row.get("paused", False)
             case {"event": "node", "node": node, "host": host}:
                 self.nodes[node] = host
             case {"event": "ready", "workers": workers}:

@@ -1,10 +1,15 @@
 """JSON-lines files that another process may still be writing, or died while writing."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+PIECE_BYTES = 32 << 10
+LONGEST_LINE_BYTES = 1 << 20
+"""What is longer without a line's end is given out in pieces."""
 
 
 class Tail:
@@ -29,14 +34,36 @@ class Tail:
         self._offset += len(whole)
         return whole.decode(errors="replace").split("\n")[:-1]
 
+    def each(self) -> Iterator[str]:
+        """The same one by one, read in pieces. What is added meanwhile is left for the next call."""
+        try:
+            end = self.path.stat().st_size
+        except FileNotFoundError:
+            return
+        size = PIECE_BYTES
+        while self._offset < end:
+            piece = self._piece(min(size, end - self._offset))
+            length = piece.rfind(b"\n") + 1
+            if not length and self._offset + len(piece) >= end:
+                return
+            if not length and size < LONGEST_LINE_BYTES:
+                size *= 2
+                continue
+            size, length = PIECE_BYTES, length or len(piece)
+            self._offset += length
+            yield from piece[:length].removesuffix(b"\n").decode(errors="replace").split("\n")
+
     def rest(self) -> str:
         """What stands after the last whole line: a line without an end, if its writer died."""
         try:
-            with open(self.path, "rb") as file:
-                file.seek(self._offset)
-                return file.read().decode(errors="replace")
+            return self._piece(LONGEST_LINE_BYTES).decode(errors="replace")
         except FileNotFoundError:
             return ""
+
+    def _piece(self, size: int) -> bytes:
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            return file.read(size)
 
     def rows(self) -> list[Row]:
         """The JSON objects among the lines since the last call; what is not one is passed over."""
@@ -50,3 +77,19 @@ def parse(line: str) -> Row | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def last_rows(path: Path, size: int) -> tuple[list[Row], bool]:
+    """The JSON objects among the whole lines in the last `size` bytes of a file, and whether these are all of it."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, 2)
+            start = max(0, file.tell() - size)
+            file.seek(start)
+            content = file.read()
+    except FileNotFoundError:
+        return [], True
+    if start:
+        content = content[content.find(b"\n") + 1 :]
+    lines = content[: content.rfind(b"\n") + 1].decode(errors="replace").split("\n")
+    return [row for line in lines if (row := parse(line)) is not None], start == 0

@@ -1,13 +1,15 @@
-"""All logs of a run as one, in the order of time: the master's events, and each worker's and agent's events and output.
+"""All logs of a run as one, in the order of time: the master's events, each worker's and agent's events and output, and
+what the jobs of master and agents printed.
 
 What a process printed carries no time; it stands where its file was last written, or, while the log is followed, when
-it was seen.
+it was seen. Files are read piece by piece: a log may be larger than memory.
 """
 
 import heapq
 import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +21,22 @@ FOLLOW_POLL_S = 0.3
 FILES_READ_PER_S = 200
 """What a run with thousands of workers may cost the file server while somebody follows its logs."""
 MASTER = "master"
+NO_ATTEMPT = -1
+"""Of what the jobs printed: a job may see several attempts."""
+
+LEVELS = ("error", "warning", "info")
+"""error: what failed, tracebacks. warning: also losses, ends of attempts, and all of stderr. info: everything."""
+_ERRORS = frozenset({"failed"})
+_WARNINGS = frozenset({"draining", "master lost", "message lost", "order refused", "replay_drift", "rows left out"})
+_LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
+_TRACEBACK = "Traceback (most recent call last)"
+_TELLS_OF_AN_ERROR = re.compile(
+    r"\b(\w*(Error|Exception)|error|fatal|critical): |Segmentation fault|^Fatal Python error", re.IGNORECASE
+)
+
+_OF_SLURM = re.compile(r"(?:(?P<name>master|run)-\d+|workers-\d+_(?P<node>\d+))\.out")
+_OF_SUBMITIT = re.compile(r"(?P<pid>\d+)_\d+_log\.(?:out|err)")
+_SUBMITIT_ITSELF = "submitit INFO ("
 
 
 @dataclass(frozen=True, order=True)
@@ -31,11 +49,36 @@ class LogLine:
     number: int
     text: str
     kind: str = "event"
+    level: str = "info"
 
     def __str__(self) -> str:
         clock = datetime.fromtimestamp(self.time).strftime("%H:%M:%S.%f")[:-3]
         mark = "│" if self.kind == "event" else f"│ {self.kind}:"
-        return f"{clock} a{self.attempt:03d} {self.process:<9} {mark} {self.text}"
+        attempt = " job" if self.attempt == NO_ATTEMPT else f"a{self.attempt:03d}"
+        return f"{clock} {attempt} {self.process:<9} {mark} {self.text}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which lines to show: all, unless told otherwise. The pattern is looked for in a line's text."""
+
+    processes: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    level: str = "info"
+    since: float = 0.0
+
+    def is_from(self, process: str) -> bool:
+        return not self.processes or process in self.processes
+
+    def wants(self, line: LogLine) -> bool:
+        return (
+            line.time >= self.since
+            and LEVELS.index(line.level) <= LEVELS.index(self.level)
+            and (self.pattern is None or self.pattern.search(line.text) is not None)
+        )
+
+
+EVERYTHING = Wanted()
 
 
 class Source:
@@ -45,68 +88,119 @@ class Source:
         self.process = process
         self._attempt = attempt
         self._kind = "event" if path.suffix == ".jsonl" else path.suffix.removeprefix(".")
+        self._path = path
         self._tail = Tail(path)
         self._number = 0
         self._time = 0.0
+        self._in_traceback = False
 
-    def read(self) -> list[LogLine]:
-        """What was added since the last call, by time."""
-        lines = []
-        texts = self._tail.lines()
-        written = self._tail.path.stat().st_mtime if texts else 0.0
-        for text in texts:
-            row = parse(text) if self._kind == "event" else None
-            when = written if row is None else row.get("time", self._time)
-            self._time = max(self._time, float(when))
-            self._number += 1
-            shown = text if row is None else describe(row)
-            lines.append(LogLine(self._time, self._attempt, self.process, self._number, shown, self._kind))
-        return lines
+    def read(self, since: float = 0.0, to_the_end: bool = False) -> Iterator[LogLine]:
+        """What was added since the last call, by time; with its torn last line, if nothing more comes.
+
+        A file that was not written since `since` may be left out.
+        """
+        written = self._written()
+        if written < since:
+            return
+        for text in self._tail.each():
+            if not text.startswith(_SUBMITIT_ITSELF):
+                yield self._line(text, written)
+        if to_the_end and self._kind != "event" and (torn := self._tail.rest()):
+            yield self._line(torn, written)
+
+    def _line(self, text: str, written: float) -> LogLine:
+        row = parse(text) if self._kind == "event" else None
+        when = written if row is None else row.get("time", self._time)
+        self._time = max(self._time, float(when))
+        self._number += 1
+        shown = text if row is None else describe(row)
+        level = self._level(text) if row is None else level_of(row, self.process)
+        return LogLine(self._time, self._attempt, self.process, self._number, shown, self._kind, level)
+
+    def _level(self, text: str) -> str:
+        """Of a line that is no event. A traceback goes on up to the line that names the exception."""
+        begins = text.startswith(_TRACEBACK)
+        goes_on = self._in_traceback and (not text.strip() or text.startswith((" ", "\t")))
+        if begins or goes_on or self._in_traceback or _TELLS_OF_AN_ERROR.search(text):
+            self._in_traceback = begins or goes_on
+            return "error"
+        return "warning" if self._kind == "err" else "info"
+
+    def _written(self) -> float:
+        try:
+            return self._path.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
 
 class Logs:
     """The log files of a run, found anew at each reading, since attempts and workers come."""
 
-    def __init__(self, run: RunDirectory, process: str | None = None) -> None:
+    def __init__(self, run: RunDirectory, wanted: Wanted = EVERYTHING) -> None:
         self._run = run
-        self._process = process
+        self._wanted = wanted
         self._sources: dict[Path, Source] = {}
 
-    def read(self) -> list[LogLine]:
-        """What was added since the last call, of all processes, by time."""
+    def read(self, to_the_end: bool = False) -> Iterator[LogLine]:
+        """What was added since the last call and is wanted, of all processes, by time."""
         self._find()
-        return list(heapq.merge(*(source.read() for source in self._sources.values())))
+        wanted = self._wanted
+        sources = [source for source in self._sources.values() if wanted.is_from(source.process)]
+        lines = heapq.merge(*(source.read(wanted.since, to_the_end) for source in sources))
+        return (line for line in lines if wanted.wants(line))
 
     @property
     def files(self) -> int:
         return len(self._sources)
 
+    def processes(self) -> list[str]:
+        """Who has files, wanted or not."""
+        self._find()
+        return sorted({source.process for source in self._sources.values()})
+
     def _find(self) -> None:
         for attempt in self._run.numbers():
-            events = self._run.events(attempt)
-            self._sources.setdefault(events, Source(attempt, MASTER, events))
-            logs = self._run.logs(attempt)
-            for path in sorted(logs.iterdir()) if logs.is_dir() else ():
+            self._add(attempt, MASTER, self._run.events(attempt))
+            for path in _files(self._run.logs(attempt)):
                 if path.suffix in (".jsonl", ".out", ".err"):
-                    self._sources.setdefault(path, Source(attempt, path.stem, path))
-        if self._process is not None:
-            self._sources = {path: source for path, source in self._sources.items() if source.process == self._process}
+                    self._add(attempt, path.stem, path)
+        for submission in self._run.submissions():
+            jobs = {str(job): name for name, job in submission.jobs.items() if name != "group"}
+            for path in _files(self._run.submitit_folder(submission.nonce)):
+                process = _process_of(path.name, jobs)
+                if process is not None:
+                    self._add(NO_ATTEMPT, process, path)
+
+    def _add(self, attempt: int, process: str, path: Path) -> None:
+        if path not in self._sources:
+            self._sources[path] = Source(attempt, process, path)
 
 
-def merged(run: RunDirectory, process: str | None = None) -> list[LogLine]:
-    """Everything that all processes (or the one named, e.g. worker-1) have logged, by time."""
-    return Logs(run, process).read()
+def merged(run: RunDirectory, wanted: Wanted = EVERYTHING) -> Iterator[LogLine]:
+    """What all processes have logged, by time."""
+    return Logs(run, wanted).read(to_the_end=True)
 
 
-def follow(run: RunDirectory, ended: Callable[[], bool], process: str | None = None) -> Iterator[LogLine]:
+def follow(run: RunDirectory, ended: Callable[[], bool], wanted: Wanted = EVERYTHING) -> Iterator[LogLine]:
     """What is there, then what comes, until `ended` says that nothing more will."""
-    logs = Logs(run, process)
+    logs = Logs(run, wanted)
     while True:
         last_round = ended()
-        yield from logs.read()
+        yield from logs.read(to_the_end=last_round)
         if last_round:
             return
         time.sleep(max(FOLLOW_POLL_S, logs.files / FILES_READ_PER_S))
+
+
+def level_of(row: Row, process: str) -> str:
+    """How bad an event is."""
+    name = row.get("event")
+    if name == "worker ended":
+        # An agent also tells of workers that it was told to end.
+        return "info" if row.get("how") == "exit code 0" else "error" if process == MASTER else "warning"
+    if name == "ending":
+        return _LEVELS_OF_ENDINGS.get(str(row.get("state")), "warning")
+    return "error" if name in _ERRORS else "warning" if name in _WARNINGS else "info"
 
 
 def describe(row: Row) -> str:
@@ -116,6 +210,19 @@ def describe(row: Row) -> str:
     traceback = str(row.get("traceback", "")).rstrip()
     text = f"{row.get('event', '?')} {shown}".rstrip()
     return f"{text}\n{traceback}" if traceback else text
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else ()
+
+
+def _process_of(name: str, jobs: dict[str, str]) -> str | None:
+    """Whose output a file in a submission's folder is. An element of the workers' array has one agent."""
+    if found := _OF_SLURM.fullmatch(name):
+        return found["name"] or f"agent-{found['node']}"
+    if found := _OF_SUBMITIT.fullmatch(name):
+        return jobs.get(found["pid"])
+    return None
 
 
 def _show(value: object) -> str:

@@ -1,7 +1,8 @@
 """What is known of a run's state now. Nothing is guessed: what cannot be seen from here is called unknown, and why.
 
 A run with a verdict has ended. One without is alive exactly if the process that claimed its newest attempt is, which
-can be seen only on that process's own host; elsewhere the last event says how long ago somebody was alive.
+can be seen only on that process's own host; elsewhere a fresh event says that somebody is. On Slurm an attempt may have
+ended and the run go on: what the queue says of its jobs comes in as a value (`inspect.queue`).
 """
 
 import socket
@@ -12,14 +13,17 @@ from typing import Literal
 import msgspec
 
 from hpcrl.config.experiment import from_dict
-from hpcrl.durable.rundir import Claim, RunDirectory
+from hpcrl.durable.rundir import Claim, RunDirectory, Verdict
+from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.metrics import figures, last
+from hpcrl.inspect.queue import Queue, newest_nonce
 from hpcrl.inspect.view import RunView, duration
 
 State = Literal[
     "submitted",
+    "waiting for Slurm",
     "starting",
     "running",
     "paused",
@@ -32,6 +36,15 @@ State = Literal[
     "unknown",
 ]
 ALIVE: tuple[State, ...] = ("submitted", "starting", "running", "paused", "draining", "unknown")
+"""Those in which the workers may be doing what the newest events say."""
+GOES_ON: tuple[State, ...] = (*ALIVE, "waiting for Slurm")
+"""Those in which more will happen."""
+ENDED: tuple[State, ...] = ("done", "stopped", "failed")
+"""Those that no scheduler ends."""
+FRESH_S = 120.0
+"""An event that is younger, or than three steps take, shows that the master is alive."""
+JUST_SENT_S = 30.0
+"""How long Slurm may not show a job that it has taken."""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -56,6 +69,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     failure: Failure | None
     last_event_s_ago: float | None
     hint: str
+    slurm: Queue | None = None
 
     def render(self) -> str:
         """The same for people."""
@@ -65,6 +79,8 @@ class RunStatus(msgspec.Struct, frozen=True):
         lines = [f"{self.run_dir}", f"state    {self.state}{attempt}{code}"]
         if self.why:
             lines.append(f"why      {self.why}")
+        if self.slurm is not None:
+            lines.append(f"Slurm    {self.slurm.describe()}")
         lines.append(f"progress {progress}")
         rows = [dict(self.metrics)]
         shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
@@ -76,14 +92,14 @@ class RunStatus(msgspec.Struct, frozen=True):
         return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
-def read_status(run_dir: Path) -> RunStatus:
-    """Everything `hpcrl status` says, from the run directory alone."""
+def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
+    """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.open(run_dir)
     view = RunView(run)
     attempt = run.newest_attempt()
     activity = view.newest
-    state, why, exit_code = _state(run, attempt, activity)
-    alive = state in ALIVE
+    state, why, exit_code = judge(run, attempt, activity, queue)
+    works = state in ALIVE and attempt is not None and run.read_verdict(attempt) is None
     ago = None if activity is None or activity.last is None else max(0.0, time.time() - activity.last)
     return RunStatus(
         run_dir=str(run.root),
@@ -93,30 +109,104 @@ def read_status(run_dir: Path) -> RunStatus:
         step=view.step,
         steps=view.steps or from_dict(run.read_run().experiment).control.steps,
         metrics=_newest_metrics(view),
-        workers=_workers(activity) if alive else [],
+        workers=_workers(activity) if works else [],
         exit_code=exit_code,
         failure=first_failure(run, attempt) if state in ("failed", "killed") and attempt is not None else None,
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
+        slurm=queue,
     )
 
 
-def _state(run: RunDirectory, attempt: int | None, activity: Activity | None) -> tuple[State, str, int | None]:
-    """The state, why it is believed, and the exit code of a run that has ended."""
+def judge(
+    run: RunDirectory, attempt: int | None, activity: Activity | None, queue: Queue | None = None
+) -> tuple[State, str, int | None]:
+    """The state, why it is believed, and the exit code of a run that has ended. `queue` is given for runs on Slurm."""
+    claim = None if attempt is None else run.read_claim(attempt)
+    verdict = None if attempt is None else run.read_verdict(attempt)
+    if queue is not None:
+        if claim is not None and claim.submission != newest_nonce(run):
+            claim = verdict = activity = None  # those of an older submission say nothing of this one
+        return _state_on_slurm(verdict, claim, activity, queue)
     if attempt is None or activity is None:
         return "submitted", "no process has begun yet", None
-    verdict = run.read_verdict(attempt)
     if verdict is not None:
         return _ended(verdict.state), verdict.reason, verdict.exit_code
-    claim = run.read_claim(attempt)
-    seen = "no event yet" if activity.last is None else f"last event {duration(time.time() - activity.last)} ago"
     if claim is None:
         return "starting", f"attempt {attempt} is being claimed", None
-    if claim.host != socket.gethostname():
-        return "unknown", f"no verdict; its master is on {claim.host}, which cannot be asked from here ({seen})", None
-    if not is_running(claim):
-        return "killed", f"its master (process {claim.pid}) is gone and left no verdict ({seen})", None
-    return _phase(activity), seen, None
+    if claim.host == socket.gethostname() and not is_running(claim):
+        return "killed", f"its master (process {claim.pid}) is gone and left no verdict ({_seen(activity)})", None
+    return _seen_from(claim, activity)
+
+
+def _state_on_slurm(
+    verdict: Verdict | None, claim: Claim | None, activity: Activity | None, queue: Queue
+) -> tuple[State, str, int | None]:
+    """The same of the newest submission to Slurm; `verdict`, `claim` and `activity` are its newest attempt's."""
+    if verdict is not None and not _may_go_on(verdict):
+        return _ended(verdict.state), verdict.reason, verdict.exit_code
+    last_words = "" if verdict is None else f"; the last attempt was {verdict.state}: {verdict.reason}"
+    if queue.missing:
+        return _without_queue(verdict, claim, activity, queue.missing)
+    master = queue.master()
+    if master is not None and master.waits:
+        return "waiting for Slurm", f"its master's job {master.describe()}{last_words}", None
+    if master is not None and master.is_alive:
+        if verdict is not None or claim is None or activity is None:
+            return "starting", f"its master's job {master.describe()} and has not begun an attempt{last_words}", None
+        if claim.host == socket.gethostname() and not is_running(claim):
+            gone = f"its master (process {claim.pid}) is gone; its job {master.describe()}"
+            return "starting", f"{gone} and has not begun another attempt ({_seen(activity)})", None
+        return _phase(activity), _seen(activity), None
+    if verdict is not None:
+        return _ended(verdict.state), verdict.reason, verdict.exit_code
+    if claim is None and master is None and queue.sent_s_ago < JUST_SENT_S:
+        return "submitted", "Slurm does not show its jobs yet", None
+    gone = "Slurm knows its master's job no more" if master is None else f"its master's job {master.describe()}"
+    return "killed", f"{gone}, and it left no verdict ({_seen(activity)})", None
+
+
+def _without_queue(
+    verdict: Verdict | None, claim: Claim | None, activity: Activity | None, missing: str
+) -> tuple[State, str, int | None]:
+    """Of a run on Slurm, where Slurm cannot be asked."""
+    if verdict is not None:
+        unseen = f"whether Slurm has queued it again cannot be seen here: {missing}"
+        return _ended(verdict.state), f"{verdict.reason}; {unseen}", verdict.exit_code
+    if claim is None:
+        return "submitted", f"no process has begun yet; the queue cannot be seen here: {missing}", None
+    if claim.host == socket.gethostname() and not is_running(claim):
+        gone = f"its master (process {claim.pid}) is gone and left no verdict ({_seen(activity)})"
+        return "killed", f"{gone}; whether Slurm has queued it again cannot be seen here: {missing}", None
+    return _seen_from(claim, activity or Activity())
+
+
+def _seen_from(claim: Claim, activity: Activity) -> tuple[State, str, int | None]:
+    """Of an attempt without a verdict whose master is alive, or on another host."""
+    if claim.host == socket.gethostname():
+        return _phase(activity), _seen(activity), None
+    if is_fresh(activity):
+        return _phase(activity), f"its master is on {claim.host}, {_seen(activity)}", None
+    unseen = f"no verdict; its master is on {claim.host}, which cannot be asked from here ({_seen(activity)})"
+    return "unknown", unseen, None
+
+
+def _may_go_on(verdict: Verdict) -> bool:
+    """Whether Slurm may start the run again by itself."""
+    return verdict.exit_code in (ExitCode.REQUEUE, ExitCode.PREEMPTED)
+
+
+def _seen(activity: Activity | None) -> str:
+    if activity is None or activity.last is None:
+        return "no event yet"
+    return f"last event {duration(max(0.0, time.time() - activity.last))} ago"
+
+
+def is_fresh(activity: Activity) -> bool:
+    """Whether its events show that somebody was alive just now, if all clocks agree."""
+    pace = activity.pace()
+    patience_s = FRESH_S if pace is None else max(FRESH_S, 3 * pace.seconds_per_step)
+    return activity.last is not None and time.time() - activity.last < patience_s
 
 
 def is_over(run: RunDirectory) -> bool:
@@ -170,6 +260,8 @@ def _hint(run: RunDirectory, state: State) -> str:
         return f"Nothing that was finished is lost. Go on with: hpcrl resume {run.root}"
     if state == "failed":
         return f"Read on with: hpcrl logs {run.root}. When the cause is gone: hpcrl resume {run.root}"
+    if state == "waiting for Slurm":
+        return f"It goes on by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
     if state == "unknown":
         return f"Watch whether anything happens: hpcrl logs {run.root} --follow"
     return ""

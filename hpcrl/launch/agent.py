@@ -7,10 +7,11 @@ never repaired: when membership changes, all workers of the node are killed and 
 import os
 import secrets
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import zmq
@@ -18,6 +19,8 @@ import zmq
 from hpcrl.config.experiment import ExperimentConfig, from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.launch.claims import Claims, Holder
+from hpcrl.launch.gpus import Place, places, take_place
 from hpcrl.launch.zygote import Seat, Zygote
 from hpcrl.logs import EventLog
 from hpcrl.nameresolve.base import NameTimeoutError
@@ -32,6 +35,7 @@ from hpcrl.workers.messages import (
     Finish,
     NodeDraining,
     StartWorkers,
+    Trouble,
     WorkerExited,
 )
 from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
@@ -61,18 +65,22 @@ def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
     host_module = run.read_run().host.partition(":")[0]
     zygote = Zygote((host_module,), lambda seat: _run_worker(seat, fault))
     signals = Signals()
+    # After the zygote, which would hold them too.
+    claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
     try:
-        return Agent(run, experiment, at, zygote, signals, fault).serve_run()
+        return Agent(run, experiment, at, zygote, signals, claims, fault).serve_run()
     finally:
         zygote.close()
         signals.close()
+        claims.release()
 
 
 def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
     """In the forked worker."""
+    place = Place(**seat["place"])
+    take_place(place.environment, place.cpus)
     run = RunDirectory(Path(seat["run_dir"]))
     plan = plan_from_json(run.plan(seat["attempt"]).read_bytes())
-    experiment = from_dict(plan.experiment)
     at = WorkerSeat(
         run_dir=run.root,
         attempt=seat["attempt"],
@@ -80,7 +88,8 @@ def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
         master=seat["master"],
         host=seat["host"],
         plan=plan,
-        device=device_of(experiment, seat["slot"]),
+        device=place.device,
+        device_uuid=place.uuid,
         pid=os.getpid(),
     )
     fault(f"as worker-{seat['rank']}")
@@ -89,13 +98,6 @@ def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
     except HpcrlError as error:
         traceback.print_exc()
         return int(error.exit_code)
-
-
-def device_of(experiment: ExperimentConfig, slot: int) -> str:
-    """`cpu`, or this slot's GPU where the configuration or (auto) the node says that there is one."""
-    wanted = experiment.cluster.device
-    has_gpu = Path(f"/dev/nvidia{slot}").exists()
-    return f"cuda:{slot}" if wanted == "cuda" or (wanted == "auto" and has_gpu) else "cpu"
 
 
 @dataclass
@@ -107,7 +109,10 @@ class Agent:
     at: AgentSeat
     zygote: Zygote
     signals: Signals
+    claims: Claims
     fault: Callable[[str], None]
+    _places: tuple[Place, ...] = ()
+    _trouble: Trouble | None = None
     _announced: set[int] = field(default_factory=set)
     _heard: float = field(default_factory=time.monotonic)
     _ordered: StartWorkers | None = None
@@ -117,6 +122,7 @@ class Agent:
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
         self.fault("agent.start")
+        self._take_devices()
         cluster = self.experiment.cluster
         before = self.run.newest_attempt_of(self.at.submission)
         patience_s = cluster.start_timeout_s
@@ -136,6 +142,21 @@ class Agent:
             comes_back = cluster.type == "slurm" and cluster.topology == "array"
             patience_s = cluster.replace_timeout_s if comes_back else cluster.orphan_timeout_s
         return ExitCode.REQUEUE
+
+    def _take_devices(self) -> None:
+        """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
+        try:
+            self._places = places(self.experiment.cluster, self.at.node, os.environ)
+            self.claims.take(self._devices, lambda: bool(self.signals.caught))
+        except HpcrlError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            self._trouble = Trouble(str(error), int(error.exit_code))
+        self._heard = time.monotonic()
+
+    @property
+    def _devices(self) -> tuple[str, ...]:
+        """UUIDs by slot; none where workers compute on CPUs."""
+        return tuple(place.uuid for place in self._places if place.uuid)
 
     # ── finding the master ────────────────────────────────────────────────────────────────────────────────────────────
     def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
@@ -173,7 +194,8 @@ class Agent:
         log.event("connected", master=meeting.address)
         try:
             slots = self.experiment.cluster.workers_per_node
-            link.send(AgentHello(node, socket.gethostname(), slots, os.getpid(), self.at.incarnation))
+            host, devices = socket.gethostname(), self._devices
+            link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
             return self._obey(link, log, meeting.address)
         finally:
             self._end_workers(grace_s=0.0)
@@ -238,14 +260,15 @@ class Agent:
                 "run_dir": str(self.run.root),
                 "attempt": order.attempt,
                 "rank": rank,
-                "slot": slots[rank],
+                "place": asdict(self._places[slots[rank]]),
                 "master": master,
                 "host": self.at.host,
                 "out": str(path.with_suffix(".out")),
                 "err": str(path.with_suffix(".err")),
             }
             self.zygote.fork(seat)
-        log.event("forked", attempt=order.attempt, ranks=list(order.ranks))
+        devices = [self._places[slots[rank]].device for rank in order.ranks]
+        log.event("forked", attempt=order.attempt, ranks=list(order.ranks), devices=devices, uuids=list(self._devices))
 
     def _report_draining(self, link: Link) -> None:
         self.signals.quiet()

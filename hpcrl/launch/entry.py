@@ -1,14 +1,25 @@
 """What every job of a run executes, whoever started it: takes paths and numbers only, reads the rest from the run."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
 from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.members import Allocation
+
+
+def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:
+    """As `main`, with this CUDA_VISIBLE_DEVICES: submitit's local executor puts its own in the place of the user's."""
+    if cuda_visible_devices is None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        os.environ["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices
+    return main(*arguments)
 
 
 def main(

@@ -36,6 +36,10 @@ class Launcher(Protocol):
         """Names of the jobs of a submission that have not ended: that run, or will."""
         ...
 
+    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+        """Whether a master runs that can obey; a job that waits in a queue cannot."""
+        ...
+
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """End what is left of a submission's jobs, at once."""
         ...

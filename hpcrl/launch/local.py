@@ -15,7 +15,7 @@ import submitit
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import InternalError
-from hpcrl.launch.entry import main as entry
+from hpcrl.launch.entry import seeing
 from hpcrl.launch.processes import kill_group
 
 A_YEAR_MIN = 60 * 24 * 365
@@ -58,6 +58,9 @@ class LocalLauncher:
             if name != "group" and folder in _command_line(int(pid)).split(b"\0")
         ]
 
+    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+        return "master" in self.living(run, submission)
+
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """Workers die with their agents."""
         if self.living(run, submission):
@@ -72,9 +75,9 @@ def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     jobs = {"group": os.getpgrp()}
     for name in ("master", *(f"agent-{node}" for node in range(cluster.nodes))):
         process, _, node = name.partition("-")
-        gpus = cluster.workers_per_node if process == "agent" and Path("/dev/nvidia0").exists() else 0
-        executor.update_parameters(timeout_min=A_YEAR_MIN, name=f"hpcrl-{name}", gpus_per_node=gpus)
-        job = executor.submit(entry, process, str(run.root), nonce, int(node or 0), cluster.threads_per_worker)
+        executor.update_parameters(timeout_min=A_YEAR_MIN, name=f"hpcrl-{name}")
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+        job = executor.submit(seeing, seen, process, str(run.root), nonce, int(node or 0), cluster.threads_per_worker)
         jobs[name] = int(job.job_id)
     return jobs
 

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -22,16 +22,16 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
 from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
+from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.launcher import Launcher
+from hpcrl.launch.registry import Registry
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
 from hpcrl.workers.control import Order, give_order
 
 WATCH_S = 0.2
-MASTERS = ("master", "run")
-"""The jobs of which one has the master."""
 LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
@@ -124,16 +124,32 @@ def stop(run_dir: Path, now: bool) -> int:
         return int(ExitCode.DONE)
     for submission in running:
         give_order(run, Order("stop" if now else "drain", submission.nonce))
+        if not launcher.hears(run, submission):
+            launcher.end(run, submission)
     cluster = from_dict(run.read_run().experiment).cluster
-    deadline = time.monotonic() + cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
-    while any(launcher.living(run, submission) for submission in running):
-        if time.monotonic() > deadline:
+    patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
+    if not _wait_for_the_end(run, launcher, running, patience_s):
+        print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)
+        for submission in running:
+            launcher.end(run, submission)
+        if not _wait_for_the_end(run, launcher, running, LEAVE_S):
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
             )
-        time.sleep(WATCH_S)
     print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
     return int(ExitCode.DONE)
+
+
+def _wait_for_the_end(
+    run: RunDirectory, launcher: Launcher, submissions: Sequence[Submission], patience_s: float
+) -> bool:
+    """Whether no job of these submissions is left in time."""
+    deadline = time.monotonic() + patience_s
+    while any(launcher.living(run, submission) for submission in submissions):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(WATCH_S)
+    return True
 
 
 def newest_verdict(run: RunDirectory) -> Verdict | None:
@@ -145,6 +161,7 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
 def _start(
     run: RunDirectory, experiment: Experiment, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
 ) -> int:
+    Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)

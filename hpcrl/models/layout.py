@@ -44,14 +44,6 @@ class Layout:
     entries: tuple[Entry, ...]
     numel: int
 
-    @property
-    def parameter_count(self) -> int:
-        """Elements that are parameters; the rest of the buffer is zero and stays zero."""
-        return sum(entry.numel for entry in self.entries)
-
-    def find(self, name: str) -> Entry:
-        return next(entry for entry in self.entries if entry.name == name)
-
 
 def lay_out(config: TransformerConfig, *, tp: int = 1, layers: range | None = None) -> Layout:
     """The layout of one tensor-parallel rank's shard of `layers` (None: all). Equal for all ranks of a tp group.

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-LOGITS_PER_CHUNK = 1 << 24
+CPU_CHUNK = 1 << 24
 """Logits held at once (fp32: 64 MiB). Where all rows fit, backward reuses them; otherwise it computes them again."""
+GPU_CHUNK = 1 << 28
+"""On a GPU (fp32: 1 GiB, a few of which are in use at once): matrices wide enough to keep it busy."""
 CPU_LOGITS = 1 << 18
 """Logits in a core's cache, beside as many numbers made of them."""
 
@@ -29,9 +31,14 @@ def label_logprobs(
 
     Returns fp32 (float64 for float64 input). Differentiable in hidden and head.
     """
-    rows = chunk_rows or max(1, LOGITS_PER_CHUNK // head_VE.shape[0])
+    rows = chunk_rows or rows_per_chunk(head_VE.shape[0], head_VE.device.type)
     logprobs, entropy = _LabelLogprobs.apply(hidden_RE, head_VE, labels_R, temperature, with_entropy, rows)
     return logprobs, entropy if with_entropy else None
+
+
+def rows_per_chunk(vocabulary: int, device_type: str) -> int:
+    """How many rows' logits are held at once. Given by vocabulary and device alone, so that bits do not change."""
+    return max(1, (CPU_CHUNK if device_type == "cpu" else GPU_CHUNK) // vocabulary)
 
 
 class _LabelLogprobs(torch.autograd.Function):

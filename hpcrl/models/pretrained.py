@@ -7,11 +7,12 @@ reward model as `…ForSequenceClassification` with one label (`score.weight`: r
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -37,9 +38,12 @@ TOKENIZER_FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""What an export takes over from the folder that the run began with, where it is there."""
+"""What an export takes along from the folder of the run's tokenizer, where it is there."""
 
 MAX_SHARD_BYTES = 5_000_000_000
+
+WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""What tensors may be stored as; others need a scale that lies elsewhere."""
 
 
 def read_config(folder: Path | str) -> TransformerConfig:
@@ -57,7 +61,7 @@ def load_pretrained(folder: Path | str) -> tuple[TransformerConfig, Iterator[tup
     return config, _parameters(Path(folder), config)
 
 
-def new_model(
+def open_model(
     folder: Path | str,
     *,
     head: HeadKind | None = None,
@@ -65,14 +69,27 @@ def new_model(
     device: torch.device | str = "cpu",
     trainable: bool = True,
     seed: int = 0,
-) -> Transformer:
-    """A folder's model, ready. Under another `head` than the folder's it keeps the trunk; a head that the folder does
-    not have is random from `seed`."""
+) -> tuple[Transformer, Iterator[tuple[str, Tensor]]]:
+    """A folder's model, still empty, and the parameters to load into it, as `load_pretrained` gives them.
+
+    Under another `head` than the folder's it keeps the trunk. Only a value head may be one that the folder does not
+    have: it is random from `seed`. Raises DataError where another head is wanted and not there.
+    """
     config, parameters = load_pretrained(folder)
-    if head is not None:
-        config = config.with_head(head)
-    model = Transformer(config, dtype=dtype, device=device, trainable=trainable)
-    model.load(_with_new_head(model, parameters, seed))
+    wanted = config if head is None else config.with_head(head)
+    if wanted.head not in (config.head, "value"):
+        raise DataError(
+            f"{Path(folder) / 'config.json'}: architectures names a model with a {config.head} head; "
+            f"one with a {wanted.head} head is needed."
+        )
+    model = Transformer(wanted, dtype=dtype, device=device, trainable=trainable)
+    return model, _with_new_head(model, parameters, seed)
+
+
+def new_model(folder: Path | str, **options: Any) -> Transformer:
+    """A folder's model, ready. Options and errors are those of `open_model`."""
+    model, parameters = open_model(folder, **options)
+    model.load(parameters)
     return model
 
 
@@ -130,7 +147,7 @@ def plan_shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
 
 
 class _TensorFiles:
-    """The safetensors files of a folder, opened one at a time. Knows no model."""
+    """The safetensors files of a folder, opened one at a time. Knows no model. Raises DataError naming the file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,36 +157,68 @@ class _TensorFiles:
     def names(self) -> set[str]:
         return set(self._files)
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor, which has to have this shape and numbers that need no scale."""
         if name not in self._files:
             raise DataError(f"{self._folder} has no tensor {name}, which its config.json calls for.")
         file = self._files[name]
-        if self._open is None or self._open[0] != file:
-            self._open = (file, safe_open(self._folder / file, framework="pt"))
-        return self._open[1].get_tensor(name)
+        with _naming(self._folder / file):
+            if self._open is None or self._open[0] != file:
+                self._open = (file, safe_open(self._folder / file, framework="pt"))
+            tensor = self._open[1].get_tensor(name)
+        if tensor.shape != shape:
+            raise DataError(
+                f"{self._folder / file}: {name} is {list(tensor.shape)}; config.json makes it {list(shape)}."
+            )
+        if tensor.dtype not in WEIGHT_TYPES:
+            supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in WEIGHT_TYPES)
+            raise DataError(f"{self._folder / file}: {name} is {tensor.dtype}; supported are {supported}.")
+        return tensor
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What goes wrong with this tensor file becomes a DataError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist, but the folder's index names it. Copy the whole folder.") from None
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"{path} is not the safetensors file that it should be: {error}. Copy it again; where it is a few lines of "
+            "text, `git lfs pull` brings the file itself."
+        ) from None
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
     """Tensor name → file."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        return _read_json(index)["weight_map"]
+        named = _read_json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+            raise DataError(f"{index} has no weight_map from tensor to file. Copy the whole folder again.")
+        return named
     if not single.is_file():
         raise DataError(
             f"{folder} has neither model.safetensors nor model.safetensors.index.json. "
             "Save the model with safe_serialization=True, or change the model's path."
         )
-    with safe_open(single, framework="pt") as file:
+    with _naming(single), safe_open(single, framework="pt") as file:
         return dict.fromkeys(file.keys(), single.name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise DataError(f"{path} does not exist. A model's path is a folder in Hugging Face's format.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise DataError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} holds a {type(found).__name__}; a JSON object is needed.")
+    return found
 
 
 def _parameters(folder: Path, config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
@@ -178,8 +227,15 @@ def _parameters(folder: Path, config: TransformerConfig) -> Iterator[tuple[str, 
     pieces = {entry.name: family.pieces(config, entry) for entry in entries}
     _refuse_strangers(folder, files.names(), {piece.name for group in pieces.values() for piece in group})
     for entry in entries:
-        parts = [_from_hf(files.read(piece.name), piece, config) for piece in pieces[entry.name]]
+        parts = [
+            _from_hf(files.read(piece.name, _stored_shape(piece, entry)), piece, config) for piece in pieces[entry.name]
+        ]
         yield entry.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def _stored_shape(piece: Piece, entry: Entry) -> tuple[int, ...]:
+    """The shape of a piece in its file."""
+    return (piece.rows, *(entry.shape[:-1] if piece.transposed else entry.shape[1:]))
 
 
 def _refuse_strangers(folder: Path, found: set[str], known: set[str]) -> None:
@@ -195,8 +251,6 @@ def _refuse_strangers(folder: Path, found: set[str], known: set[str]) -> None:
 
 
 def _from_hf(tensor: Tensor, piece: Piece, config: TransformerConfig) -> Tensor:
-    if tensor.shape[0] != piece.rows:
-        raise DataError(f"{piece.name} has {tensor.shape[0]} rows; the configuration makes it {piece.rows}.")
     if piece.paired:
         tensor = interleave(tensor, config.head_dim)
     return tensor.t() if piece.transposed else tensor
@@ -225,14 +279,20 @@ def _shard(config: TransformerConfig, entries: Sequence[Entry], tensors: Mapping
 def _with_new_head(
     model: Transformer, parameters: Iterator[tuple[str, Tensor]], seed: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that fit the model, then random ones for those of its head that did not come."""
-    missing = {entry.name: entry for entry in model.layout.entries}
+    """The parameters, of whose head only what fits the model's; then random ones for what is missing of the head."""
+    missing = {entry.name: entry for entry in model.layout.entries if _is_of_head(entry.name)}
     for name, tensor in parameters:
-        if name in missing and missing[name].shape == tensor.shape:
+        if _is_of_head(name):
+            if name not in missing or missing[name].shape != tensor.shape:
+                continue
             del missing[name]
-            yield name, tensor
+        yield name, tensor
     for name, entry in missing.items():
         yield name, initial(model.config, entry, seed)
+
+
+def _is_of_head(name: str) -> bool:
+    return name.endswith((".head", ".head_bias"))
 
 
 def write_random_pretrained(

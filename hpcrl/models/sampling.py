@@ -48,7 +48,8 @@ def uniform(seeds_N: Tensor, index_N: Tensor) -> Tensor:
 
 
 def choose(logits_NV: Tensor, seeds_N: Tensor, index_N: Tensor, options: SamplingOptions) -> tuple[Tensor, Tensor]:
-    """The next token of each row, and its log-probability under the distribution that it was drawn from.
+    """The next token of each row, and its log-probability under the distribution that it was drawn from: NaN for
+    logits that have no distribution, whose token means nothing.
 
     Greedy rows report the log-probability under the model's own distribution (temperature 1, nothing left out).
     """
@@ -84,9 +85,12 @@ def _filtered(probabilities: Tensor, options: SamplingOptions) -> tuple[Tensor, 
 
 
 def _invert(weights: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The first place at which the running sum exceeds u times the whole, and the log of its share."""
+    """The first place at which the running sum exceeds u times the whole, and the log of its share.
+
+    Where weights are NaN there is none: the last place, and NaN.
+    """
     reached = weights.cumsum(-1, dtype=torch.float64)
     whole = reached[:, -1:]
-    places = torch.searchsorted(reached, uniform_N[:, None] * whole, right=True)
+    places = torch.searchsorted(reached, uniform_N[:, None] * whole, right=True).clamp_(max=weights.shape[-1] - 1)
     shares = weights.gather(-1, places) / whole
     return places[:, 0], shares.log()[:, 0].to(weights.dtype)

@@ -122,11 +122,11 @@ class Transformer(nn.Module):
         )
 
     def values(self, hidden_RE: Tensor) -> Tensor:
-        """The value or reward head's number for each row; at least fp32 [R]."""
+        """The value or reward head's number for each row; at least fp32 [R], of a product in that type."""
         if self.config.head == "vocabulary":
             raise ValueError("This model has a vocabulary head; values need a model with a value or reward head.")
-        values = linear(hidden_RE, self.head.head, self.head.head_bias)[:, 0]
-        return values if self.dtype == torch.float64 else values.float()
+        wide, bias = torch.promote_types(self.dtype, torch.float32), self.head.head_bias
+        return linear(hidden_RE.to(wide), self.head.head.to(wide), None if bias is None else bias.to(wide))[:, 0]
 
     def output_matrix(self) -> Tensor:
         """[V, E], from hidden states to vocabulary logits; a tied model's embedding."""

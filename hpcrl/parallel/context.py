@@ -120,6 +120,7 @@ class ParallelContext:
         self._store: dist.TCPStore | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
         self._everyone = tuple(range(world_size))
+        self._timeout = timedelta(0)
 
     def invite(self, host: str = LOOPBACK) -> str:
         """On rank 0, open the store at which all meet; "host:port" for the others, who reach this node as `host`.
@@ -132,11 +133,11 @@ class ParallelContext:
         return f"{host}:{self._store.port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
-        """Meet the others at what rank 0's `invite` returned."""
+        """Meet the others at what rank 0's `invite` returned. No collective, here or in a group, waits longer."""
         if len(self._everyone) == 1:
             return
         host, _, port = invitation.rpartition(":")
-        timeout = timedelta(seconds=timeout_s)
+        timeout = self._timeout = timedelta(seconds=timeout_s)
         if self._store is None:
             self._store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
         if host == LOOPBACK:
@@ -147,10 +148,6 @@ class ParallelContext:
         dist.init_process_group(
             backend, store=self._store, rank=self.rank, world_size=len(self._everyone), timeout=timeout
         )
-
-    @property
-    def world(self) -> Group:
-        return Group(self._everyone, self.rank, self.device)
 
     def form(self, meshes: Iterable[Sequence[int]]) -> None:
         """Make the groups of these ranks. Every worker calls it with the same meshes, members or not.
@@ -163,7 +160,7 @@ class ParallelContext:
                 continue
             assert ranks == tuple(sorted(ranks)), ranks
             alone = len(ranks) == 1 or ranks == self._everyone
-            process_group = None if alone else dist.new_group(list(ranks))
+            process_group = None if alone else dist.new_group(list(ranks), timeout=self._timeout)
             if self.rank in ranks:
                 self._groups[ranks] = Group(ranks, self.rank, self.device, process_group)
 

@@ -1,9 +1,10 @@
 """Reads config.json field by field. What would change the mathematics and is not known is refused by name."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 HeadKind = Literal["vocabulary", "value", "reward"]
 """vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
@@ -35,7 +36,8 @@ HARMLESS = frozenset({
 # fmt: on
 """Fields that no number of a forward pass depends on: token ids, bookkeeping, defaults of generation."""
 
-CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "max_window_layers", "pretraining_tp")
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+CARRIED = (*TOKEN_IDS, "use_cache", "max_window_layers", "pretraining_tp")
 
 HEADS: Mapping[str, HeadKind] = MappingProxyType(
     {"ForCausalLM": "vocabulary", "ForTokenClassification": "value", "ForSequenceClassification": "reward"}
@@ -70,20 +72,22 @@ class Fields:
     def size(self, name: str, default: int | None = None) -> int:
         """A positive integer that has to be there, unless there is a default."""
         value = self.take(name, default)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if _is_integer(value) and value > 0:
             return value
-        return self._refuse(name, value, "a positive integer", 1)
+        self.problems.append(f"{name} = {value!r}; a positive integer is needed.")
+        return 1
 
     def number(self, name: str, default: float) -> float:
-        value = self.take(name, default)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return value
-        return self._refuse(name, value, "a number", default)
+        """A positive number."""
+        return self._positive(name, self.take(name, default))
 
-    def flag(self, name: str) -> bool:
-        """True or false; false where it is absent."""
-        value = self.take(name, False)
-        return value if isinstance(value, bool) else self._refuse(name, value, "true or false", False)
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false; a text is neither."""
+        value = self.take(name, default)
+        if isinstance(value, bool):
+            return value
+        self.problems.append(f"{name} = {value!r}; true or false is needed.")
+        return default
 
     def take(self, name: str, default: Any = None) -> Any:
         """The field's value; the default where it is absent or null."""
@@ -101,18 +105,18 @@ class Fields:
         """No layer may look through a sliding window."""
         kinds = self.take("layer_types", ["full_attention"])
         if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-            self.problems.append(f"layer_types has {kinds}; only 'full_attention' is supported.")
+            self.problems.append(f"layer_types = {kinds!r}; only a list of 'full_attention' is supported.")
 
     def rotary(self) -> RotaryConfig:
         """`rope_parameters` (transformers 5), or `rope_scaling` with `rope_theta` (4)."""
-        theta = self.number("rope_theta", 10000.0)
-        old, new = self._mapping("rope_scaling"), self._mapping("rope_parameters")
+        theta = self.take("rope_theta", 10000.0)
+        old, new = self._object("rope_scaling"), self._object("rope_parameters")
         scaling = dict(new or old)
         self.require("partial_rotary_factor", 1.0, 1.0)
-        theta = scaling.pop("rope_theta", theta)
+        theta = self._positive("rope_theta", scaling.pop("rope_theta", theta))
         old_kind = scaling.pop("type", "default")
         kind = scaling.pop("rope_type", old_kind)
-        if kind not in list(ROTARY_FIELDS):
+        if kind not in tuple(ROTARY_FIELDS):
             self.problems.append(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
             return RotaryConfig()
         if kind == "llama3":
@@ -121,39 +125,33 @@ class Fields:
         if set(scaling) != set(known):
             self.problems.append(f"rope type {kind!r} needs the fields {sorted(known)} and has {sorted(scaling)}.")
             return RotaryConfig()
-        for name, value in {"rope_theta": theta, **scaling}.items():
-            if not isinstance(value, int | float):
-                self._refuse(name, value, "a number", None)
-                return RotaryConfig()
-        return RotaryConfig(theta=float(theta), kind=kind, **{known[name]: value for name, value in scaling.items()})
+        numbers: dict[str, Any] = {
+            known[name]: self._positive(f"rope's {name}", value) for name, value in scaling.items()
+        }
+        return RotaryConfig(theta=float(theta), kind=kind, **numbers)
 
     def head(self, architecture: str) -> HeadKind:
         """Which head the checkpoint has, from `architectures`; a value or reward head has one output."""
         listed = self._fields.get("architectures") or [architecture + "ForCausalLM"]
-        named = str(listed[0] if isinstance(listed, list) else listed)
-        head = HEADS.get(named.removeprefix(architecture))
+        named = listed[0] if isinstance(listed, list) else listed
+        head = HEADS.get(named.removeprefix(architecture)) if isinstance(named, str) else None
         if head is None:
             supported = ", ".join(architecture + suffix for suffix in HEADS)
             self.problems.append(f"architectures names {named!r}; supported are {supported}.")
             return "vocabulary"
-        names = self._fields.get("id2label")
-        labels = self._fields.get("num_labels") or (len(names) if names and isinstance(names, Mapping) else 2)
+        labels = self._fields.get("num_labels") or len(self._object("id2label") or (0, 1))
         if head != "vocabulary" and labels != 1:
             self.problems.append(f"{named} has {labels} labels; a value or reward head has num_labels = 1.")
         return head
 
     def carried(self) -> dict[str, Any]:
-        """Harmless fields that an export says again."""
+        """Harmless fields that an export says again. The ids among them have to be ids: generation ends by them."""
+        for name in TOKEN_IDS:
+            value = self._fields.get(name)
+            ids = value if isinstance(value, list) else [value]
+            if value is not None and not all(map(_is_integer, ids)):
+                self.problems.append(f"{name} = {value!r}; a token id or a list of them is needed.")
         return {name: self._fields[name] for name in CARRIED if name in self._fields}
-
-    def _mapping(self, name: str) -> Mapping[str, Any]:
-        value = self.take(name, {})
-        return value if isinstance(value, Mapping) else self._refuse(name, value, "a JSON object", {})
-
-    def _refuse(self, name: str, value: Any, needed: str, instead: Any) -> Any:
-        """Note the problem, and go on with something else."""
-        self.problems.append(f"{name} = {value!r}; {needed} is needed.")
-        return instead
 
     def finish(self) -> list[str]:
         """All problems, those of fields that nobody took included."""
@@ -162,6 +160,24 @@ class Fields:
             for name in sorted(self._left)
         ]
         return self.problems + unknown
+
+    def _positive(self, name: str, value: Any) -> float:
+        """The value as it is, if it is a finite number above 0."""
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
+            return value
+        self.problems.append(f"{name} = {value!r}; a positive number is needed.")
+        return 1.0
+
+    def _object(self, name: str) -> Mapping[str, Any]:
+        value = self.take(name, {})
+        if isinstance(value, dict):
+            return value
+        self.problems.append(f"{name} = {value!r}; an object is needed.")
+        return {}
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def rotary_fields(rotary: RotaryConfig) -> dict[str, Any]:

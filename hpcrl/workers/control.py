@@ -19,10 +19,11 @@ class Order(msgspec.Struct, frozen=True):
     submission: str
 
 
-def give_order(run: RunDirectory, order: Order) -> None:
-    """From any process that can write the run directory."""
+def give_order(run: RunDirectory, order: Order) -> str:
+    """From any process that can write the run directory. Returns the `nonce` of the event that says it was heard."""
     path = run.control / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     run.files.publish(path, msgspec.json.encode(order), "control")
+    return path.name
 
 
 class Control:

@@ -31,6 +31,7 @@ from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
+from hpcrl.workers.fitness import judge_nodes
 from hpcrl.workers.members import EVERYTHING, Allocation, Members
 from hpcrl.workers.messages import (
     AgentHello,
@@ -228,7 +229,8 @@ class Master:
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
-        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), steps=self._source.steps)
+        told = {"paused": self._control.paused, "steps": self._source.steps}
+        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), **told)
         for notice in self._source.notices:
             log.event("rows left out", notice=notice)
         ending = self._assemble(attempt)
@@ -266,7 +268,15 @@ class Master:
         self._incomplete_since, self._assembled = None, True
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
-        return None
+        return self._unfit()
+
+    def _unfit(self) -> Ending | None:
+        """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
+        hosts = {node: self._members.hosts[node] for node in self._members.agents}
+        code, why = judge_nodes(hosts, self._plan.workers)
+        if code == ExitCode.DONE:
+            return None
+        return Ending("preempted" if code == ExitCode.REQUEUE else "failed", code, why)
 
     def _see_to_replacements(self, missing: Sequence[int]) -> None:
         """Every while, and on another thread: it asks Slurm, which may be slow to answer."""

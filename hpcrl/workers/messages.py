@@ -36,12 +36,19 @@ class Source(msgspec.Struct, frozen=True):
     dataset: str | None = None
 
 
+class Trouble(msgspec.Struct, frozen=True):
+    """Why an agent cannot have workers, and the exit code that this means for the run."""
+
+    error: str
+    exit_code: int
+
+
 # ── agent → master ────────────────────────────────────────────────────────────────────────────────────────────────────
 class AgentHello(msgspec.Struct, frozen=True, tag=True):
     """The agent of a node is there; it owns `slots` worker slots.
 
     `incarnation` is (job id, restarts) of its Slurm job, (0, 0) elsewhere; of two agents of a node the later
-    one counts.
+    one counts. `devices` are the UUIDs of its workers' GPUs by slot; none where they compute on CPUs.
     """
 
     node: int
@@ -49,6 +56,8 @@ class AgentHello(msgspec.Struct, frozen=True, tag=True):
     slots: int
     pid: int
     incarnation: tuple[int, int] = (0, 0)
+    devices: tuple[str, ...] = ()
+    trouble: Trouble | None = None
 
 
 class WorkerExited(msgspec.Struct, frozen=True, tag=True):

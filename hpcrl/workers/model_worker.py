@@ -50,6 +50,7 @@ class WorkerSeat:
     host: str
     plan: Plan
     device: str
+    device_uuid: str
     pid: int
 
 
@@ -72,10 +73,7 @@ class ModelWorker:
         self._datasets = open_datasets(experiment)
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(seat.attempt, f"worker-{seat.rank}"))
-        self._host = load_host(
-            seat.plan,
-            HostContext(rank=seat.rank, plan=seat.plan, run_dir=seat.run_dir, device=seat.device, host=seat.host),
-        )
+        self._host: Host
         key = self._run.read_key()
         self._courier = Courier(
             rank=seat.rank,
@@ -93,13 +91,22 @@ class ModelWorker:
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="saver")
 
     def run(self) -> ExitCode:
-        """Serve until told to finish. An exception in a call is told to the master, which ends the attempt."""
-        self._fault("worker.start")
+        """Serve until told to finish. An exception, the host's making included, is told to the master, which ends the
+        attempt."""
+        prepared, failed = "", None
+        try:
+            self._fault("worker.start")
+            self._host = self._make_host()
+            prepared = self._host.prepare()
+        except Exception as error:
+            failed = error
         self._courier.start()
-        hello = WorkerHello(
-            self._seat.attempt, self._seat.rank, self._seat.pid, self._courier.address, self._host.prepare()
+        self._courier.post(
+            WorkerHello(self._seat.attempt, self._seat.rank, self._seat.pid, self._courier.address, prepared)
         )
-        self._courier.post(hello)
+        if failed is not None:
+            self._fail("starting", failed)
+            return self._await_finish()
         self._courier.doing = "waiting for its peers"
         while True:
             job = self._courier.work.get()
@@ -115,8 +122,33 @@ class ModelWorker:
                     what = f"step {job[0].step} {job[0].call}, part {job[0].part}"
                     self._execute(*job)
             except Exception as error:
-                self._courier.fail(what, error)
-                self._log.event("failed", what=what, error=repr(error))
+                self._fail(what, error)
+
+    def _make_host(self) -> Host:
+        seat = self._seat
+        return load_host(
+            seat.plan,
+            HostContext(
+                rank=seat.rank,
+                plan=seat.plan,
+                run_dir=seat.run_dir,
+                device=seat.device,
+                device_uuid=seat.device_uuid,
+                host=seat.host,
+            ),
+        )
+
+    def _await_finish(self) -> ExitCode:
+        """Without a host there is nothing else to do."""
+        while not isinstance(job := self._courier.work.get(), Finish):
+            pass
+        self._courier.stop()
+        self._log.close()
+        return ExitCode(job.exit_code)
+
+    def _fail(self, what: str, error: Exception) -> None:
+        self._courier.fail(what, error)
+        self._log.event("failed", what=what, error=repr(error))
 
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
@@ -203,8 +235,7 @@ class ModelWorker:
             try:
                 action(*args)
             except Exception as error:
-                self._courier.fail(what, error)
-                self._log.event("failed", what=what, error=repr(error))
+                self._fail(what, error)
 
         pool.submit(guarded)
 

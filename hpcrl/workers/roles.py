@@ -27,6 +27,9 @@ class HostContext:
     plan: Plan
     run_dir: Path
     device: str = "cpu"
+    """As torch names it."""
+    device_uuid: str = ""
+    """What `device` has to be, as nvidia-smi names it; "" where nobody said."""
     host: str = LOOPBACK
     """How other nodes reach this one."""
 

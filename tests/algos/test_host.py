@@ -1,11 +1,13 @@
 """Whole steps through TorchHost, on one rank and on two: learn alike, save, load, continue and replay."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.hosts import run_of, write_task
+from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 
 from hpcrl.algos.host import TorchHost, training_steps
@@ -18,7 +20,7 @@ from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, Stude
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_texts
-from hpcrl.errors import ConfigurationError, UserCodeError
+from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.models.pretrained import new_model
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.roles import HostContext, Work
@@ -241,6 +243,40 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
     assert (tmp_path / "actor" / "tokenizer.json").is_file()
 
 
+@pytest.fixture
+def split(folder, tmp_path):
+    """A run whose tokenizer has a folder of its own, and whose model's folder names another token that ends texts."""
+    shutil.copytree(folder / "model", tmp_path / "model")
+    tokenizer, model = tmp_path / "tokenizer", tmp_path / "model"
+    tokenizer.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).rename(tokenizer / name)
+    (model / "tokenizer_config.json").write_text("{}")
+    fields = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(fields | {"eos_token_id": 3}))
+    experiment = ppo(folder, "fp32")
+    roles = {role: replace(getattr(experiment, role), path=str(model)) for role in ("actor", "critic", "reference")}
+    return replace(experiment, data=replace(experiment.data, tokenizer=str(tokenizer)), **roles)
+
+
+def test_exports_take_along_the_tokenizer_of_the_run(split, tmp_path):
+    with run_of(split) as conductor:
+        for role in ("actor", "critic"):
+            conductor.ranks.hosts[0].exporter(role)(tmp_path / role)
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                assert (tmp_path / role / name).read_bytes() == (tmp_path / "tokenizer" / name).read_bytes()
+
+
+def test_a_text_ends_with_the_tokenizers_end_or_the_models(split):
+    with run_of(split) as conductor:
+        rows = conductor.step(1).rows
+    responses = rows.rows("responses")
+    for response, [finished] in zip(responses, rows.rows("finished"), strict=True):
+        assert finished == (response[-1] in (3, len(LETTERS)))
+        assert not {3, len(LETTERS)} & set(response[:-1].tolist())
+    assert any(response[-1] == 3 for response in responses)
+
+
 def test_a_crashed_reward_ends_the_run(folder):
     (folder / "crash.py").write_text("def crash(prompt, response, record):\n    raise RuntimeError('no')\n")
     with run_of(ppo(folder, function="crash.py:crash")) as conductor, pytest.raises(UserCodeError, match="crash"):
@@ -252,6 +288,41 @@ def test_the_length_of_a_run_counts_epochs_once(folder):
     in_epochs = replace(experiment, control=ControlConfig(epochs=3))
     assert training_steps(experiment, open_texts(experiment)) == 4
     assert training_steps(in_epochs, open_texts(in_epochs)) == 3 * 3
+
+
+def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folder, tmp_path):
+    with run_of(ppo(folder, "fp32")) as conductor:
+        conductor.ranks.hosts[0].exporter("critic")(tmp_path / "critic")
+    plain = ppo(folder, "fp32")
+    swapped = replace(plain, actor=replace(plain.actor, path=str(tmp_path / "critic")))
+    message = rf"actor\.path = {tmp_path}/critic is no model(?s:.*)architectures names a model with a value head"
+    with pytest.raises(DataError, match=message), run_of(swapped):
+        pass
+    (tmp_path / "critic" / "model.safetensors").unlink()
+    headless = replace(plain, critic=replace(plain.critic, path=str(tmp_path / "critic")))
+    with pytest.raises(DataError, match=r"critic\.path = .*(?s:.*)has neither model\.safetensors"), run_of(headless):
+        pass
+
+
+@pytest.fixture
+def numerics():
+    """What a host settles for its whole process is put back."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("default")
+    yield
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode(mode)
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+@pytest.mark.parametrize(("deterministic", "mode"), [(True, 1), (False, 0)])
+def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
+    cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
+    experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
+    TorchHost(HostContext(0, make_plan(experiment), folder)).close()
+    assert torch.get_num_threads() == 3
+    assert torch.get_deterministic_debug_mode() == mode
 
 
 def test_a_layout_that_splits_the_model_is_refused(folder):

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.pool import gloo_pool
+from support.pool import everyone, gloo_pool
 from support.rollouts import cut, ppo_experiment, rollout, tracking_kl
 from support.tiny import ALONE, native
 
@@ -196,7 +196,7 @@ def test_a_fixed_coefficient_stays():
 
 # ── ranks, checkpoints, replay ────────────────────────────────────────────────────────────────────────────────────────
 def on_two_ranks(context, kind, parts):
-    trained = role(kind, group=context.world)
+    trained = role(kind, group=everyone(context))
     outcomes = [step(trained, n, batch=BATCH.select(parts[context.rank]), ids=BATCH.ids) for n in (1, 2, 3)]
     return [(dict(outcome.stats), outcome.record) for outcome in outcomes], trained.state()
 
@@ -218,7 +218,7 @@ def test_two_ranks_train_as_one_in_float64(pool, kind, parts):
 
 
 def whole_batch_everywhere(context):
-    step(role(Actor, group=context.world))
+    step(role(Actor, group=everyone(context)))
 
 
 def test_samples_that_two_ranks_hold_are_refused(pool):

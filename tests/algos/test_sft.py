@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.pool import gloo_pool
+from support.pool import everyone, gloo_pool
 from support.rollouts import cut, sft_experiment
 from support.tiny import ALONE, native, random_rows
 
@@ -62,7 +62,7 @@ def test_rates_follow_the_schedule_over_the_run():
 
 
 def on_two_ranks(context, parts):
-    trained = student(group=context.world)
+    trained = student(group=everyone(context))
     return [dict(step(trained, n, batch=BATCH.select(parts[context.rank])).stats) for n in (1, 2, 3)]
 
 

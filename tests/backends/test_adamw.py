@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from support.pool import gloo_pool
+from support.pool import everyone, gloo_pool
 
 from hpcrl.backends.adamw import ShardedAdamW
 from hpcrl.config.model import OptimizerConfig
@@ -97,7 +97,7 @@ def test_a_gradient_that_is_not_finite_names_role_update_and_norm_and_changes_no
 
 def two_ranks(context, dtype):
     flat = parameters(dtype)
-    adamw = optimizer(flat, context.world)
+    adamw = optimizer(flat, everyone(context))
     wide = torch.promote_types(dtype, torch.float32)
     norms = []
     for update in range(5):
@@ -127,7 +127,7 @@ def test_bf16_parameters_follow_fp32_masters(pool):
 
 def continued(context, shards):
     flat = torch.zeros(TOTAL, dtype=torch.float64)
-    adamw = optimizer(flat, context.world)
+    adamw = optimizer(flat, everyone(context))
     adamw.load_state(iter(shards))
     assert adamw.state()[1]["length"] in (50, 51)
     return flat, adamw.digest()

@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from support.tiny import inference, random_sequences, tiny_model
+from support.tiny import CONFIG, inference, random_sequences
+from support.tiny_models import tiny_model
 
 from hpcrl.backends.inference import micro_batches
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.errors import InternalError
 from hpcrl.models.packing import Packing
 
 
 def one_at_a_time(sequences, head, temperature=1.0):
     """Log-probabilities or values from the whole sequence's hidden states."""
-    model, numbers, end = tiny_model(head), [], 0
+    model, numbers, end = tiny_model(CONFIG.with_head(head), dtype=torch.float64), [], 0
     for length, labels in zip(sequences.lengths, sequences.labels, strict=True):
         tokens = torch.from_numpy(sequences.tokens[end : end + length]).long()
         end += length
@@ -35,6 +38,22 @@ def test_packed_predictions_equal_one_sequence_at_a_time(head, temperature, micr
 
 def test_no_sequences_have_no_predictions():
     assert inference().forward(random_sequences(3).select([])).shape == (0,)
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_diverged_policy_is_an_error_that_names_the_role(greedy):
+    engine = inference()
+    engine._model.views["layers.1.down"].data[0, 0] = torch.nan
+    with pytest.raises(InternalError, match=r"actor: (\d+) of \1 log-probabilities of sampled tokens are"):
+        engine.generate([np.array([1, 2]), np.array([3])], [0, 1], GenerationConfig(max_new_tokens=6, greedy=greedy))
+
+
+@pytest.mark.parametrize(("head", "what"), [("vocabulary", "log-probabilities"), ("value", "values")])
+def test_predictions_that_are_not_finite_are_an_error_that_names_the_role(head, what):
+    engine = inference(head)
+    engine._model.views["layers.1.down"].data[0, 0] = torch.inf
+    with pytest.raises(InternalError, match=rf"actor: \d+ of \d+ {what} are not finite"):
+        engine.forward(random_sequences(3))
 
 
 def test_micro_batches_hold_each_row_once_within_the_bound():

@@ -5,12 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
-from support.pool import gloo_pool
-from support.tiny import OPTIMIZER, native, random_sequences, tiny_model
+from support.pool import everyone, gloo_pool
+from support.tiny import CONFIG, OPTIMIZER, native, random_sequences
+from support.tiny_models import tiny_model
 
 from hpcrl.algos.functional.losses import Denominators, policy_loss, token_weights, value_loss
 from hpcrl.backends.engine import Predictions
 from hpcrl.errors import InternalError
+from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
 
 COUNT = 11
@@ -62,21 +64,22 @@ def train(engine, rows, head, updates=3):
 
 
 def on_two_ranks(context, split, head, micro_batch_tokens):
-    engine = native(head, group=context.world, micro_batch_tokens=micro_batch_tokens)
+    engine = native(head, group=everyone(context), micro_batch_tokens=micro_batch_tokens)
     results, flat = train(engine, split[context.rank], head)
     return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.state()
 
 
 @pytest.mark.parametrize("head", ["vocabulary", "value"])
-def test_any_micro_batches_give_the_same_loss_and_parameters_in_float64(head):
+def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_float64(head, device):
     """Catches gradients that are not scaled to the mini-batch."""
     expected, parameters = train(native(head), range(COUNT), head)
     for micro_batch_tokens in (1, 30, 77):
-        results, got = train(native(head, micro_batch_tokens=micro_batch_tokens), range(COUNT), head)
+        engine = native(head, micro_batch_tokens=micro_batch_tokens, device=device)
+        results, got = train(engine, range(COUNT), head)
         for result, reference in zip(results, expected, strict=True):
             assert dict(result.totals) == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
             assert result.grad_norm == pytest.approx(reference.grad_norm, rel=1e-9)
-        torch.testing.assert_close(got, parameters, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(got.cpu(), parameters, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -93,7 +96,7 @@ def test_any_split_over_ranks_gives_the_same_loss_and_parameters_in_float64(pool
 
 
 def test_loss_and_gradient_equal_plain_autograd():
-    rows, model = list(range(COUNT)), tiny_model()
+    rows, model = list(range(COUNT)), tiny_model(CONFIG, dtype=torch.float64)
     columns = {name: torch.from_numpy(column) for name, column in columns_of(WHOLE, rows).items()}
     log_probs, entropies, end = [], [], 0
     for length, labels in zip(WHOLE.lengths.tolist(), WHOLE.labels.tolist(), strict=True):
@@ -138,8 +141,8 @@ def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_saved_state_continues_bit_for_bit(dtype):
-    engine, other = native(dtype=dtype), native(dtype=dtype)
+def test_saved_state_continues_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     train(engine, range(COUNT), "vocabulary")
     other.load_state([copy.deepcopy(engine.state())])
     assert other.digest() == engine.digest()
@@ -150,7 +153,7 @@ def test_saved_state_continues_bit_for_bit(dtype):
 
 
 def continue_on_two_ranks(context, split, shards):
-    engine = native(group=context.world)
+    engine = native(group=everyone(context))
     engine.load_state(shards)
     return train(engine, split[context.rank], "vocabulary")[1]
 
@@ -177,19 +180,61 @@ def test_a_checkpoint_of_another_model_is_refused():
         native().load_state([native("value").state()])
 
 
-def test_bf16_trains_with_fp32_masters_and_gradients():
-    engine = native(dtype=torch.bfloat16)
+def test_bf16_trains_with_fp32_masters_and_gradients(device):
+    engine = native(dtype=torch.bfloat16, device=device)
     results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
     assert flat.dtype == torch.bfloat16
     assert engine.state()[0]["master"].dtype == np.float32
     assert results[-1].totals["loss"] < results[0].totals["loss"]
 
 
-def test_released_memory_comes_back_and_trains_on_bit_for_bit():
-    engine, other = native(), native()
+def test_norms_and_biases_have_no_weight_decay():
+    engine = native("value")
+    engine._model.flat.uniform_(0.5, 1.5)
+    before = {name: view.detach().clone() for name, view in engine._model.views.items()}
+    nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
+    assert engine.train_batch(WHOLE, nothing, values, 0.5).grad_norm == 0.0
+    assert {len(parameter.shape) for parameter in before.values()} == {1, 2}
+    for name, parameter in engine._model.views.items():
+        shrunk = 1.0 - 0.5 * OPTIMIZER.weight_decay if parameter.dim() > 1 else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * shrunk, rtol=1e-12, atol=0, msg=name)
+
+
+def as_in_a_file():
+    """Every parameter in fp32; matrices as the transposed views that reading gives."""
+    for name, tensor in random_init(CONFIG, seed=4):
+        yield name, tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+
+
+def loaded(context):
+    engine = native(dtype=torch.bfloat16, group=everyone(context))
+    engine.load(as_in_a_file())
+    return engine._model.flat, engine.state()
+
+
+def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ranks(pool):
+    alone = native(dtype=torch.bfloat16)
+    alone.load(as_in_a_file())
+    exact = native(dtype=torch.float32)
+    exact.load(as_in_a_file())
+    (masters, _), flat = alone.state(), alone._model.flat
+    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.flat)
+    assert torch.equal(flat, exact._model.flat.bfloat16())
+    on_ranks = pool.run(loaded)
+    assert all(torch.equal(of_rank, flat) for of_rank, _ in on_ranks)
+    slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
+    assert np.array_equal(slices, masters["master"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     for each in (engine, other):
         train(each, range(COUNT), "vocabulary")
     engine.release()
+    model, optimizer = engine._model, engine._optimizer
+    for held in (model.flat, model.flat_grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
+        assert held.untyped_storage().nbytes() == 0
     engine.restore()
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
 

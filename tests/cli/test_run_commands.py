@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from hpcrl.cli.logs import since
 from hpcrl.cli.main import main
 from hpcrl.errors import ExitCode
 
@@ -85,3 +87,57 @@ def test_inspect_draws_its_curves(run, capsys):
     drawn = [Path(line) for line in capsys.readouterr().out.split()]
     assert {path.name for path in drawn} == {"curves.png", "curves.svg"}
     assert all(path.stat().st_size > 0 for path in drawn)
+
+
+def test_logs_are_filtered_by_pattern_level_time_and_several_workers(run, capsys):
+    assert main(["logs", run, "--worker", "worker-0", "agent-0", "--grep", "^(forked|execute .*actor_train)"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[2] for line in lines} == {"worker-0", "agent-0"} and len(lines) == 4
+    assert main(["logs", run, "--level", "error"]) == ExitCode.DONE
+    assert capsys.readouterr().out == ""
+    assert main(["logs", run, "--since", "1d", "--grep", "ending"]) == ExitCode.DONE
+    assert "state=done" in capsys.readouterr().out
+    assert main(["logs", run, "--since", "0s"]) == ExitCode.DONE
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--grep", "("], "--grep ( is not a regular expression"),
+        (["--level", "loud"], "--level loud must be one of error, warning, info"),
+        (["--since", "soon"], "--since soon must be a span like 10m"),
+    ],
+)
+def test_what_a_filter_cannot_be_is_refused(run, capsys, words, said):
+    assert main(["logs", run, *words]) == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err
+
+
+def test_a_time_is_a_span_before_now_or_of_today_or_a_date():
+    now = datetime(2026, 1, 31, 15, 0).timestamp()
+    assert since("90s", now) == now - 90
+    assert since("1.5h", now) == now - 5400
+    assert since("9:05", now) == datetime(2026, 1, 31, 9, 5).timestamp()
+    assert since("2026-01-30T14:30", now) == datetime(2026, 1, 30, 14, 30).timestamp()
+    assert since(None, now) == 0.0
+
+
+def test_list_shows_the_runs_of_a_folder(run, capsys, monkeypatch):
+    assert main(["list", str(Path(run).parent)]) == ExitCode.DONE
+    head, line = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["run", "algorithm", "state"]
+    assert line.split()[:4] == ["run", "toy", "done", "3/3"]
+    assert main(["list", str(Path(run).parent), "--json"]) == ExitCode.DONE
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert (listed["run_dir"], listed["exit_code"]) == (run, 0)
+
+
+def test_list_takes_the_usual_folder_if_it_is_there(run, capsys, monkeypatch, tmp_path):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == ExitCode.DONE
+    assert "no run in" in capsys.readouterr().out
+    (tmp_path / "runs" / "mine").symlink_to(run)
+    assert main(["list"]) == ExitCode.DONE
+    assert "mine" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.tiny_tokenizer import train_tokenizer
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
@@ -28,24 +29,13 @@ pytestmark = pytest.mark.skipif(not ROWS.is_dir(), reason=f"the rows of GSM8K ar
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer trained on the questions, and random parameters for it."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     from hpcrl.models.config import TransformerConfig
     from hpcrl.models.pretrained import write_random_pretrained
 
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(texts_of(ROWS / "test.jsonl"), trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    folder = train_tokenizer(tmp_path_factory.mktemp("model"), texts_of(ROWS / "test.jsonl"), size=600)
     config = TransformerConfig(
         family="qwen2",
-        vocabulary_size=tokenizer.get_vocab_size(),
+        vocabulary_size=600,
         hidden_size=32,
         intermediate_size=64,
         blocks=2,
@@ -55,7 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_positions=1024,
         qkv_bias=True,
         tied=True,
-        carried={"eos_token_id": 0},
     )
     write_random_pretrained(folder, config, seed=1)
     return folder

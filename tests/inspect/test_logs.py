@@ -1,11 +1,16 @@
+import json
 import os
+import re
 import threading
 import time
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 from support.made_run import MadeRun, ended_run
 
-from hpcrl.inspect.logs import describe, follow, merged
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.logs import Wanted, describe, follow, merged
 
 
 def two_attempts(root: Path) -> MadeRun:
@@ -22,7 +27,7 @@ def two_attempts(root: Path) -> MadeRun:
 
 
 def test_all_files_of_all_attempts_are_merged_by_time(tmp_path: Path) -> None:
-    lines = merged(two_attempts(tmp_path / "run").run)
+    lines = list(merged(two_attempts(tmp_path / "run").run))
     assert [line.time for line in lines] == sorted(line.time for line in lines)
     assert [(line.attempt, line.process, line.kind) for line in lines] == [
         *[(0, "master", "event")] * 3,
@@ -44,8 +49,8 @@ def test_a_line_shows_time_attempt_process_and_what_happened(tmp_path: Path) -> 
 
 def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
     run = two_attempts(tmp_path / "run").run
-    assert {line.process for line in merged(run, "worker-1")} == {"worker-1"}
-    assert merged(run, "worker-9") == []
+    assert {line.process for line in merged(run, Wanted(frozenset({"worker-1"})))} == {"worker-1"}
+    assert list(merged(run, Wanted(frozenset({"worker-9"})))) == []
 
 
 def test_an_event_is_described_with_its_fields_and_its_traceback_below() -> None:
@@ -79,3 +84,95 @@ def test_a_long_log_is_merged_in_well_under_a_second(tmp_path: Path) -> None:
     for line in merged(run):
         str(line)
     assert time.perf_counter() - started < 1.0
+
+
+def troubled(root: Path) -> MadeRun:
+    """A run whose worker failed, with what it printed, and jobs on Slurm that printed too."""
+    made = MadeRun(root)
+    made.begin()
+    made.event("failed", rank=1, what="step 1", error="boom", traceback="Traceback\n  x\n")
+    made.event("worker ended", rank=1, how="killed by SIGKILL", log="x")
+    made.event("worker ended", rank=0, how="exit code 0", log="x")
+    made.worker_event("agent-0", "worker ended", rank=0, how="killed by SIGKILL")
+    made.event("ending", state="lost", reason="worker-1")
+    log = made.run.worker_log(0, "worker-1")
+    log.with_suffix(".err").write_text(
+        "a warning\nTraceback (most recent call last):\n  File\n\n    x = y\nValueError: y\nafter it\nfatal: no disk"
+    )
+    log.with_suffix(".out").write_text("progress\n")
+    made.run.record_submission("nonce", {"master": 20, "agent-0": 21, "workers": "9"})
+    folder = made.run.files.directory(made.run.submitit_folder("nonce"))
+    (folder / "master-123.out").write_text("slurmstepd: error: *** JOB 123 CANCELLED ***\n")
+    (folder / "workers-124_3.out").write_text("srun: fine\n")
+    (folder / "20_0_log.out").write_text("submitit INFO (2026-01-01) - Starting\ndone: step 3\n")
+    (folder / "20_result.pkl").write_text("")
+    return made
+
+
+def texts(run: RunDirectory, **wanted: Any) -> set[tuple[str, str]]:
+    return {(line.process, line.text) for line in merged(run, Wanted(**wanted))}
+
+
+def test_errors_are_what_failed_and_tracebacks_wherever_they_were_printed(tmp_path: Path) -> None:
+    run = troubled(tmp_path / "run").run
+    assert texts(run, level="error") == {
+        ("master", 'failed rank=1 what="step 1" error=boom\nTraceback\n  x'),
+        ("master", 'worker ended rank=1 how="killed by SIGKILL" log=x'),
+        ("master", "slurmstepd: error: *** JOB 123 CANCELLED ***"),
+        *[("worker-1", text) for text in ("Traceback (most recent call last):", "  File", "", "    x = y")],
+        *[("worker-1", text) for text in ("ValueError: y", "fatal: no disk")],
+    }
+
+
+def test_warnings_are_also_losses_ends_of_attempts_and_all_of_stderr(tmp_path: Path) -> None:
+    run = troubled(tmp_path / "run").run
+    assert texts(run, level="warning") - texts(run, level="error") == {
+        ("agent-0", 'worker ended rank=0 how="killed by SIGKILL"'),
+        ("master", "ending state=lost reason=worker-1"),
+        ("worker-1", "a warning"),
+        ("worker-1", "after it"),
+    }
+    assert texts(run, level="warning") < texts(run)
+
+
+def test_what_the_jobs_printed_is_their_processes(tmp_path: Path) -> None:
+    run = troubled(tmp_path / "run").run
+    assert ("agent-3", "srun: fine") in texts(run)
+    assert ("master", "done: step 3") in texts(run)
+    assert not any("submitit" in text for _, text in texts(run))
+    (line,) = merged(run, Wanted(frozenset({"agent-3"})))
+    assert " job agent-3   │ out: srun: fine" in str(line)
+
+
+def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:
+    made = two_attempts(tmp_path / "run")
+    found = list(merged(made.run, Wanted(pattern=re.compile("call=actor_gen part=1"))))
+    assert [line.process for line in found] == ["master", "worker-1"]
+    middle = sorted(line.time for line in merged(made.run))[6]
+    assert [line.time for line in merged(made.run, Wanted(since=middle))] == [
+        line.time for line in merged(made.run) if line.time >= middle
+    ]
+
+
+def test_logs_larger_than_memory_are_read_piece_by_piece(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    line = json.dumps({"time": made.time, "event": "execute", "text": "x" * 200}) + "\n"
+    for number in range(4):
+        made.run.worker_log(0, f"worker-{number}").write_text(line * 20_000)
+    tracemalloc.start()
+    count = sum(1 for _ in merged(made.run, Wanted(pattern=re.compile("execute"))))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 80_000
+    assert peak < 4 << 20
+
+
+def test_a_line_without_an_end_is_given_out_in_pieces(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    bar = "#" * (3 << 20)
+    made.run.worker_log(0, "worker-0").with_suffix(".out").write_text(f"{bar}\nlast\nunfinished")
+    lines = [line.text for line in merged(made.run, Wanted(frozenset({"worker-0"})))]
+    assert "".join(lines[:-2]) == bar
+    assert lines[-2:] == ["last", "unfinished"]

@@ -2,23 +2,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from support.made_run import MadeRun, ended_run
+from support.slurm_made import made_on_slurm, reclaim, seen
 
-from hpcrl.durable.rundir import Claim
 from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import is_over, read_status
-
-
-def reclaim(made: MadeRun, **changes: object) -> None:
-    """Replace who claimed the newest attempt."""
-    path = made.run.claim(made.attempt)
-    claim = msgspec.structs.replace(msgspec.json.decode(path.read_bytes(), type=Claim), **changes)
-    path.unlink()
-    path.write_bytes(msgspec.json.encode(claim))
 
 
 def test_a_run_that_nobody_has_begun_is_submitted(tmp_path: Path) -> None:
@@ -139,3 +134,92 @@ def test_reading_changes_nothing_in_the_run_directory(tmp_path: Path) -> None:
     before = snapshot()
     read_status(made.run.root)
     assert snapshot() == before
+
+
+def test_a_master_on_another_host_with_fresh_events_runs(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.time = time.time() - 30
+    made.begin()
+    reclaim(made, host="elsewhere")
+    status = read_status(made.run.root)
+    assert status.state == "running"
+    assert "elsewhere" in status.why
+
+
+def test_a_slow_step_is_no_silence(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.time = time.time() - 5000
+    made.begin()
+    for step, end in ((0, 4000), (1, 2500), (2, 1000)):
+        made.time = time.time() - end
+        made.event("closed", step=step)
+    reclaim(made, host="elsewhere")
+    assert read_status(made.run.root).state == "running"
+
+
+WORKERS = tuple(seen("workers", "running", element=number) for number in range(3))
+WAITING = seen("workers", "pending", element=3, reason="Resources")
+
+
+def test_the_queue_is_told_in_a_sentence() -> None:
+    queue = Queue((seen("master", "running"), *WORKERS, WAITING))
+    assert queue.describe() == "master 123 running on n1; workers 124: 3 running, 1 pending (Resources)"
+    assert Queue((seen("master", "ended", word="cancelled"),)).describe() == "master 123 ended (cancelled)"
+    assert Queue(missing="there is no squeue in PATH").describe() == "cannot be asked here: there is no squeue in PATH"
+    assert Queue().describe() == "knows none of its jobs any more"
+
+
+@pytest.mark.parametrize(
+    ("master", "verdict", "state", "why"),
+    [
+        ("running", None, "running", "last event"),
+        ("pending", None, "waiting for Slurm", "master's job 123 pending (BeginTime)"),
+        ("pending", ("preempted", 75), "waiting for Slurm", "the last attempt was preempted: the reason"),
+        ("requeued", ("preempted", 75), "waiting for Slurm", "requeued"),
+        ("held", ("preempted", 75), "waiting for Slurm", "held"),
+        ("suspended", None, "waiting for Slurm", "suspended"),
+        ("ending", ("preempted", 75), "starting", "ending"),
+        ("running", ("preempted", 75), "starting", "has not begun an attempt"),
+        ("ended", ("preempted", 75), "preempted", "the reason"),
+        ("ended", None, "killed", "left no verdict"),
+        ("running", ("done", 0), "done", "the reason"),
+        ("ended", ("failed", 66), "failed", "the reason"),
+        (None, None, "killed", "Slurm knows its master's job no more"),
+    ],
+)
+def test_a_run_on_slurm_is_judged_by_its_verdict_and_its_masters_job(
+    tmp_path: Path, master: Any, verdict: tuple[str, int] | None, state: str, why: str
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    if verdict is not None:
+        made.verdict(*verdict, "the reason")
+    jobs = [] if master is None else [seen("master", master, reason="BeginTime" if master == "pending" else "")]
+    status = read_status(made.run.root, Queue((*jobs, *WORKERS)))
+    assert status.state == state
+    assert why in status.why
+    assert bool(status.workers) == (state == "running")
+
+
+def test_an_older_submissions_verdict_says_nothing_of_a_resumed_run(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    made.verdict("stopped", 93, "asked to")
+    assert read_status(made.run.root, Queue()).state == "stopped"
+    made.run.record_submission("resumed", {"master": "130", "workers": "131"})
+    assert read_status(made.run.root, Queue((seen("master", "pending"),))).state == "waiting for Slurm"
+    assert read_status(made.run.root, Queue(sent_s_ago=1.0)).state == "submitted"
+    assert read_status(made.run.root, Queue(missing="x")).state == "submitted"
+
+
+def test_without_squeue_only_the_directory_speaks(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.time = time.time() - 10
+    unasked = Queue(missing="there is no squeue in PATH")
+    assert read_status(made.run.root, unasked).state == "submitted"
+    made.begin()
+    reclaim(made, host="elsewhere")
+    assert read_status(made.run.root, unasked).state == "running"
+    made.verdict("preempted", 75, "node 1 is to go")
+    status = read_status(made.run.root, unasked)
+    assert status.state == "preempted" and "cannot be seen here: there is no squeue" in status.why

@@ -132,7 +132,7 @@ def test_ctrl_c_once_drains_and_twice_stops_and_says_how_to_go_on(
 
 
 def test_stop_drains_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
-    run = submitted(config, tmp_path / "run")
+    run = submitted(config, tmp_path / "run", delay_s=0.2)
     stopped = hpcrl("stop", str(run.root))
     assert stopped.returncode == ExitCode.DONE and f"hpcrl resume {run.root}" in stopped.stdout
     assert gone(run)()

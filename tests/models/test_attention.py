@@ -1,5 +1,8 @@
+import inspect
+
 import pytest
 import torch
+from support.devices import DEVICES
 
 from hpcrl.models.attention import KERNELS, attention, choose_kernel
 from hpcrl.models.packing import Packing
@@ -42,17 +45,64 @@ def test_packed_attention_equals_softmax_over_each_texts_past(query_heads, key_h
         torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
 
 
-def test_the_kernel_is_chosen_by_device_and_type():
-    assert choose_kernel(torch.device("cpu"), torch.bfloat16) == "sdpa"
-    assert choose_kernel(torch.device("cuda"), torch.float32) == "sdpa"
-    assert choose_kernel(torch.device("cuda"), torch.bfloat16) == "varlen"
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_dim", "kernel"),
+    [
+        (None, torch.bfloat16, 64, "sdpa"),
+        ((9, 0), torch.float32, 64, "sdpa"),
+        ((9, 0), torch.bfloat16, 64, "varlen"),
+        ((8, 0), torch.float16, 128, "varlen"),
+        ((8, 6), torch.bfloat16, 192, "varlen"),
+        ((7, 5), torch.float16, 64, "sdpa"),
+        ((9, 0), torch.bfloat16, 4, "sdpa"),
+        ((9, 0), torch.bfloat16, 100, "sdpa"),
+        ((8, 9), torch.bfloat16, 256, "sdpa"),
+    ],
+)
+def test_the_kernel_is_chosen_by_gpu_type_and_head_size(capability, dtype, head_dim, kernel):
+    assert choose_kernel(capability, dtype, head_dim) == kernel
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("key_heads", [4, 2])
-def test_varlen_equals_the_reference_on_a_gpu(key_heads):
-    inputs = heads(4, key_heads, torch.bfloat16, "cuda")
-    packing = Packing.of(LENGTHS, "cuda")
+def with_grouped_heads(q, k, v, cu_q, cu_k, longest_q, longest_k, *, window_size, enable_gqa=False):
+    """As varlen_attn of torch 2.12 and later."""
+    assert q.shape[1] == k.shape[1] or enable_gqa
+    assert cu_q.tolist() == [0, *torch.tensor(LENGTHS).cumsum(0).tolist()]
+    assert (longest_q, window_size) == (max(LENGTHS), (-1, 0))
+    return naive(q, k, v, LENGTHS).view_as(q)
+
+
+def without_grouped_heads(q, k, v, cu_q, cu_k, longest_q, longest_k, *, window_size):
+    """As that of torch 2.11."""
+    assert q.shape[1] == k.shape[1]
+    return with_grouped_heads(q, k, v, cu_q, cu_k, longest_q, longest_k, window_size=window_size)
+
+
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+@pytest.mark.parametrize("kernel", [with_grouped_heads, without_grouped_heads])
+def test_key_heads_are_repeated_only_for_a_kernel_that_cannot_share_them(kernel, key_heads, monkeypatch):
+    import torch.nn.attention.varlen as module
+
+    seen = []
+
+    def spy(*args, **options):
+        seen.append(args[1].shape[1])
+        return kernel(*args, **options)
+
+    spy.__signature__ = inspect.signature(kernel)
+    monkeypatch.setattr(module, "varlen_attn", spy)
+    inputs = heads(4, key_heads)
+    torch.testing.assert_close(KERNELS["varlen"](*inputs, Packing.of(LENGTHS)), naive(*inputs, LENGTHS))
+    assert seen == [key_heads if kernel is with_grouped_heads else 4]
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize("key_heads", [4, 2, 1])
+def test_varlen_and_its_gradients_equal_the_reference_on_a_gpu(key_heads, device):
+    inputs = heads(4, key_heads, torch.bfloat16, device)
+    packing = Packing.of(LENGTHS, device)
     ours, expected = (KERNELS[name](*inputs, packing) for name in ("varlen", "sdpa"))
     torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2e-2)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (ours, expected)]
+    for ours_grad, gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=4e-2, rtol=4e-2)

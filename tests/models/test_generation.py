@@ -3,6 +3,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from support.devices import DEVICES
 from support.tiny_models import save_hugging_face_model, tiny_config, tiny_model
 
 from hpcrl.models.generation import GenerationOptions, Generator
@@ -214,9 +215,11 @@ def test_options_out_of_range_are_refused_by_name(fields, message):
         GenerationOptions(**fields)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_greedy_on_a_gpu_equals_the_cpu():
-    prompts = some_prompts(10)
-    on_cpu, on_gpu = (generate(tiny_model(device=device), prompts, greedy=True) for device in ("cpu", "cuda"))
+@pytest.mark.parametrize("options", [{"greedy": True}, {}, {"temperature": 0.7, "top_k": 9, "top_p": 0.8}], ids=str)
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_what_a_gpu_generates_equals_what_the_cpu_does(device, options):
+    models = [tiny_model(dtype=torch.float64, device=where) for where in ("cpu", device)]
+    on_cpu, on_gpu = (generate(model, some_prompts(10), **options) for model in models)
     assert [r.tolist() for r in on_cpu.tokens] == [r.tolist() for r in on_gpu.tokens]
+    for ours, expected in zip(on_gpu.logprobs, on_cpu.logprobs, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-6)

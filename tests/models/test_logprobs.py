@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hpcrl.models.logprobs import label_logprobs
+from hpcrl.models.logprobs import label_logprobs, rows_per_chunk
 
 ROWS, HIDDEN, VOCABULARY = 11, 6, 30
 
@@ -61,11 +61,32 @@ def test_backward_may_run_twice():
     assert torch.equal(torch.autograd.grad(loss, hidden)[0], first)
 
 
-def test_bf16_logprobs_are_fp32():
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_bf16_logprobs_are_an_fp32_log_softmax_of_bf16_logits(temperature):
     hidden, head, labels = inputs(torch.bfloat16)
-    logprobs, _ = label_logprobs(hidden, head, labels)
-    assert logprobs.dtype == torch.float32
-    torch.testing.assert_close(logprobs, naive(hidden, head, labels, 1.0)[0].float(), atol=0.05, rtol=0.05)
+    logprobs, entropy = label_logprobs(hidden, head, labels, temperature=temperature, with_entropy=True)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    table = ((hidden @ head.T).float() / temperature).log_softmax(-1)
+    torch.testing.assert_close(logprobs, table.gather(-1, labels[:, None])[:, 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(entropy, -(table.exp() * table).sum(-1), atol=1e-5, rtol=0)
+
+
+def test_the_gradient_of_a_bf16_head_adds_up_over_chunks_in_fp32():
+    """Rows of one sign: a sum in bf16 would stand still after a few hundred of them."""
+    rows = 1024
+    hidden = torch.ones(rows, HIDDEN, dtype=torch.bfloat16)
+    head = torch.zeros(VOCABULARY, HIDDEN, dtype=torch.bfloat16).requires_grad_()
+    head.grad_dtype = torch.float32
+    logprobs, _ = label_logprobs(hidden, head, torch.zeros(rows, dtype=torch.int64), chunk_rows=1)
+    logprobs.sum().backward()
+    expected = rows * ((torch.arange(VOCABULARY) == 0).float() - 1 / VOCABULARY)
+    torch.testing.assert_close(head.grad, expected[:, None].expand(-1, HIDDEN), rtol=5e-3, atol=0)
+
+
+def test_chunks_are_large_enough_for_the_device():
+    assert rows_per_chunk(151_936, "cpu") == 110
+    assert rows_per_chunk(151_936, "cuda") == 1766
+    assert rows_per_chunk(2**30, "cpu") == 1
 
 
 @pytest.mark.parametrize("chunk_rows", [None, 4])

@@ -149,8 +149,89 @@ def test_missing_strange_and_misshaped_tensors_are_refused_by_name(tmp_path):
         new_model(broken(tmp_path, lambda tensors: tensors.pop(norm)))
     with pytest.raises(DataError, match=r"does not account for: model\.layers\.0\.self_attn\.q_norm\.weight"):
         new_model(broken(tmp_path, lambda t: t.update({"model.layers.0.self_attn.q_norm.weight": torch.ones(8)})))
-    with pytest.raises(DataError, match=rf"{norm} has 3 rows; the configuration makes it 32"):
-        new_model(broken(tmp_path, lambda tensors: tensors.update({norm: torch.ones(3)})))
+
+
+EMBEDDING, GATE = "model.embed_tokens.weight", "model.layers.0.mlp.gate_proj.weight"
+NORM, BIAS = "model.layers.1.input_layernorm.weight", "model.layers.0.self_attn.q_proj.bias"
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (EMBEDDING, torch.ones(64, 16), r"is \[64, 16\]; config.json makes it \[64, 32\]"),
+        (EMBEDDING, torch.ones(15, 32), r"is \[15, 32\]; config.json makes it \[64, 32\]"),
+        (GATE, torch.ones(48, 16), r"is \[48, 16\]; config.json makes it \[48, 32\]"),
+        (GATE, torch.tensor(1.0), r"is \[\]; config.json makes it \[48, 32\]"),
+        (NORM, torch.ones(3), r"is \[3\]; config.json makes it \[32\]"),
+        (BIAS, torch.ones(32, 1), r"is \[32, 1\]; config.json makes it \[32\]"),
+        ("lm_head.weight", torch.ones(1, 32), r"is \[1, 32\]; config.json makes it \[64, 32\]"),
+        (GATE, torch.ones(48, 32, dtype=torch.int8), r"is torch\.int8; supported are float64, float32, bfloat16"),
+    ],
+)
+def test_a_damaged_tensor_is_refused_naming_file_tensor_and_shape(tmp_path, name, tensor, message):
+    folder = broken(tmp_path, lambda tensors: tensors.update({name: tensor}))
+    for head in (None, "value"):
+        with pytest.raises(DataError, match=rf"{folder}/model\.safetensors: {name} {message}"):
+            new_model(folder, head=head)
+
+
+@pytest.mark.parametrize(
+    ("own", "wanted"),
+    [("value", "vocabulary"), ("reward", "vocabulary"), ("value", "reward"), ("vocabulary", "reward")],
+)
+def test_no_head_but_a_value_head_is_made_up(tmp_path, own, wanted):
+    write_random_pretrained(tmp_path, tiny_config(head=own), seed=0)
+    with pytest.raises(DataError, match=f"architectures names a model with a {own} head; one with a {wanted} head"):
+        new_model(tmp_path, head=wanted)
+
+
+def sharded(folder):
+    model = tiny_model()
+    save_pretrained(folder, model.config, model.views, max_shard_bytes=20_000)
+    return folder, sorted(folder.glob("*.safetensors"))[1]
+
+
+def test_a_shard_that_is_missing_cut_short_or_another_is_refused_by_name(tmp_path):
+    folder, shard = sharded(tmp_path)
+    whole, pointer = shard.read_bytes(), b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123\n"
+    for damaged in (pointer, whole[:-7], whole[:3], b""):
+        shard.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"{shard} is not the safetensors file.*git lfs pull"):
+            new_model(folder)
+    save_file({"other": torch.ones(1)}, shard)
+    with pytest.raises(DataError, match=rf"{shard} is not the safetensors file"):
+        new_model(folder)
+    shard.unlink()
+    with pytest.raises(DataError, match=rf"{shard} does not exist"):
+        new_model(folder)
+    shard.mkdir()
+    with pytest.raises(DataError, match=rf"{shard} is not the safetensors file"):
+        new_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "has no weight_map"),
+        ('{"weight_map": [1]}', "has no weight_map"),
+        ('{"weight_map": {"a": 1}}', "has no weight_map"),
+        ("[]", "holds a list; a JSON object"),
+    ],
+)
+def test_an_index_without_a_weight_map_is_refused_by_name(tmp_path, text, message):
+    folder, _ = sharded(tmp_path)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(text)
+    with pytest.raises(DataError, match=rf"{index} {message}"):
+        new_model(folder)
+
+
+def test_a_single_file_that_is_a_pointer_is_refused_by_name(tmp_path):
+    write_random_pretrained(tmp_path, tiny_config(), seed=0)
+    file = tmp_path / "model.safetensors"
+    file.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(DataError, match=rf"{file} is not the safetensors file"):
+        new_model(tmp_path)
 
 
 def test_folders_without_safetensors_or_config_are_refused(tmp_path):
@@ -162,6 +243,9 @@ def test_folders_without_safetensors_or_config_are_refused(tmp_path):
         new_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(DataError, match="is no JSON"):
+        load_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(DataError, match="holds a list; a JSON object is needed"):
         load_pretrained(tmp_path)
 
 

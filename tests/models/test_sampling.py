@@ -1,5 +1,6 @@
 import pytest
 import torch
+from support.devices import DEVICES
 
 from hpcrl.models.sampling import SamplingOptions, choose, uniform
 
@@ -38,6 +39,12 @@ def test_draws_equal_splitmix64():
     for index in (0, 1, 7, 100_000):
         expected = [splitmix64(seed, index) for seed in seeds]
         assert uniform(signed, torch.full((5,), index)).tolist() == expected
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_draws_on_a_gpu_equal_those_on_the_cpu_to_the_last_bit(device):
+    seeds, index = torch.arange(1000) * -7046029254386353131, torch.arange(1000)
+    assert torch.equal(uniform(seeds.to(device), index.to(device)).cpu(), uniform(seeds, index))
 
 
 def test_draws_are_uniform_over_indices_and_over_neighbouring_seeds():
@@ -83,6 +90,21 @@ def test_a_token_of_probability_zero_is_never_drawn():
     logits[:, 2], logits[:, 4] = 0.0, -20.0
     tokens, _ = choose(logits, torch.arange(50_000), torch.zeros(50_000, dtype=torch.int64), SamplingOptions())
     assert set(tokens.tolist()) <= {2, 4}
+
+
+@pytest.mark.parametrize(
+    "options", [SamplingOptions(), SamplingOptions(top_k=3), SamplingOptions(greedy=True)], ids=str
+)
+def test_rows_without_a_distribution_say_nan_and_leave_the_others_alone(options):
+    logits = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    seeds, index = torch.arange(3), torch.zeros(3, dtype=torch.int64)
+    sound = choose(logits, seeds, index, options)
+    logits[1, 5] = torch.nan
+    tokens, logprobs = choose(logits, seeds, index, options)
+    assert logprobs[1].isnan()
+    assert 0 <= tokens[1] < 8
+    assert torch.equal(tokens[[0, 2]], sound[0][[0, 2]])
+    assert torch.equal(logprobs[[0, 2]], sound[1][[0, 2]])
 
 
 def test_top_k_of_one_is_greedy_with_certainty():

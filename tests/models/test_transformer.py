@@ -101,6 +101,20 @@ def test_values_equal_transformers_classification_heads(tmp_path, head, architec
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("head", ["value", "reward"])
+def test_values_of_a_bf16_model_are_as_exact_as_its_hidden_states(head):
+    model = tiny_model(tiny_config(head=head), dtype=torch.bfloat16)
+    hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
+    values = model.values(hidden)
+    bias = 0.0 if model.head.head_bias is None else model.head.head_bias.double()
+    torch.testing.assert_close(
+        values.double(), hidden.double() @ model.head.head.double()[0] + bias, rtol=1e-5, atol=1e-5
+    )
+    values.square().sum().backward()
+    assert model.flat_grad.dtype == torch.float32
+    assert model.head.head.grad.abs().sum() > 0
+
+
 def test_packed_equals_one_at_a_time_in_values_and_gradients():
     model = tiny_model(dtype=torch.float64)
     rows = texts()

@@ -1,10 +1,11 @@
 """Collectives that add up in rank order, against a sum in one process."""
 
+import time
 import warnings
 
 import pytest
 import torch
-from support.pool import gloo_pool
+from support.pool import everyone, gloo_pool
 
 from hpcrl.parallel.context import Group, ParallelContext, shard_bounds
 
@@ -27,7 +28,7 @@ def gradient(rank, total, dtype):
 
 
 def reduce_and_gather(context, total, dtype, piece_bytes):
-    group = Group(context.world.ranks, context.rank, context.device, piece_bytes=piece_bytes)
+    group = Group(range(3), context.rank, context.device, piece_bytes=piece_bytes)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         own = group.reduce_scatter(gradient(context.rank, total, dtype))
@@ -47,7 +48,8 @@ def test_reduced_slices_are_the_sum_in_rank_order_to_the_last_bit(pool, total, d
 
 def totals(context):
     ranks = torch.tensor([context.rank + 1, 0.1], dtype=torch.float64)
-    return context.world.total(ranks).tolist(), context.world.total(torch.tensor([2**62])).tolist()
+    group = everyone(context)
+    return group.total(ranks).tolist(), group.total(torch.tensor([2**62])).tolist()
 
 
 def test_statistics_are_totalled_in_float64_and_checksums_wrap_around(pool):
@@ -67,6 +69,33 @@ def test_groups_of_some_ranks_may_overlap(pool):
     assert pool.run(totals_of_pairs) == [[2.0, 1.0], [3.0, 1.0, 1.0], [2.0, 3.0]]
 
 
+def invite_again(context):
+    context.leave()
+    context.again = ParallelContext(context.rank, 3, context.device)
+    return context.again.invite()
+
+
+def wait_for_a_peer_that_never_comes(context, invitations):
+    """Rank 0 waits for rank 1, which does something else."""
+    context.again.join(invitations[0], timeout_s=1.0)
+    context.again.form([(0, 1), (1, 2)])
+    if context.rank != 0:
+        return "", 0.0
+    began = time.monotonic()
+    try:
+        context.again.group((0, 1)).total(torch.zeros(1))
+    except RuntimeError as error:
+        return str(error), time.monotonic() - began
+    return "nothing", 0.0
+
+
+def test_groups_of_some_ranks_wait_no_longer_than_the_timeout_of_all():
+    with gloo_pool(3) as ranks:
+        said, waited_s = ranks.run(wait_for_a_peer_that_never_comes, ranks.run(invite_again))[0]
+    assert "imed out" in said
+    assert 0.5 < waited_s < 10.0
+
+
 def test_a_rank_that_raises_is_named(pool):
     with pytest.raises(AssertionError, match="no such luck"):
         pool.run(raise_on_rank_1)
@@ -83,11 +112,13 @@ def test_alone_nothing_is_opened_and_everything_is_the_identity():
     assert context.invite() == ""
     context.join("")
     assert not torch.distributed.is_initialized()
+    context.form([(0,)])
+    group = context.group((0,))
     values, copy = torch.randn(5), torch.empty(5)
-    assert torch.equal(context.world.reduce_scatter(values), values)
-    context.world.all_gather(values, copy)
+    assert torch.equal(group.reduce_scatter(values), values)
+    group.all_gather(values, copy)
     assert torch.equal(copy, values)
-    assert torch.equal(context.world.total(values), values)
+    assert torch.equal(group.total(values), values)
     context.leave()
 
 

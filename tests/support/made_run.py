@@ -1,10 +1,12 @@
 """Run directories as a master and its workers leave them, made without running anything."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, to_dict
@@ -48,10 +50,10 @@ def ppo_row(step: int) -> dict[str, float]:
 class MadeRun:
     """Writes what the processes of a run would write, at times of its own."""
 
-    def __init__(self, root: Path, steps: int | None = 60) -> None:
+    def __init__(self, root: Path, steps: int | None = 60, cluster: ClusterConfig | None = None) -> None:
         self.run = RunDirectory.create(
             root,
-            experiment=to_dict(ppo_experiment(steps)),
+            experiment=to_dict(dataclasses.replace(ppo_experiment(steps), cluster=cluster or ClusterConfig())),
             host="hpcrl.x:Y",
             key=KeyPair("public", "secret"),
             inputs={},

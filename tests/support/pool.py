@@ -75,6 +75,15 @@ def gloo_pool(size: int) -> Iterator[RankPool]:
         pool.close()
 
 
+def everyone(context: Any) -> Any:
+    """On a rank: the group of all ranks of its pool."""
+    import torch.distributed as dist
+
+    ranks = tuple(range(dist.get_world_size()))
+    context.form([ranks])
+    return context.group(ranks)
+
+
 def _rank_main(rank: int, size: int, pipe: Connection) -> None:
     import torch
 

@@ -1,46 +1,21 @@
-"""A model so small that a test trains it in milliseconds, and texts for it."""
+"""Engines over tiny models that a test trains in milliseconds, and texts for them."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
+from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.backends.engine import Sequences
 from hpcrl.backends.inference import InferenceEngine, Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.models.config import TransformerConfig
-from hpcrl.models.init import random_init
-from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
 from hpcrl.placement.fields import HeadKind
 
-CONFIG = TransformerConfig(
-    family="qwen2",
-    vocabulary_size=37,
-    hidden_size=16,
-    intermediate_size=24,
-    blocks=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=4,
-    max_positions=64,
-    qkv_bias=True,
-    tied=True,
-    initializer_range=0.3,
-)
-
+CONFIG = tiny_config(tied=True)
 ALONE = Group((0,), 0, torch.device("cpu"))
 OPTIMIZER = OptimizerConfig(lr=0.01, weight_decay=0.1, grad_clip=1.0)
-
-
-def tiny_model(
-    head: HeadKind = "vocabulary", dtype: torch.dtype = torch.float64, trainable: bool = True
-) -> Transformer:
-    config = CONFIG.with_head(head)
-    model = Transformer(config, dtype=dtype, trainable=trainable)
-    model.load(random_init(config, seed=1))
-    return model
 
 
 def site(group: Group, micro_batch_tokens: int) -> Site:
@@ -52,12 +27,15 @@ def native(
     dtype: torch.dtype = torch.float64,
     group: Group = ALONE,
     micro_batch_tokens: int = 1000,
+    device: str = "cpu",
 ) -> NativeEngine:
-    return NativeEngine(tiny_model(head, dtype), site(group, micro_batch_tokens), OPTIMIZER)
+    model = tiny_model(CONFIG.with_head(head), dtype=dtype, device=device)
+    return NativeEngine(model, site(group, micro_batch_tokens), OPTIMIZER)
 
 
 def inference(head: HeadKind = "vocabulary", micro_batch_tokens: int = 1000) -> InferenceEngine:
-    return InferenceEngine(tiny_model(head, trainable=False), site(ALONE, micro_batch_tokens))
+    model = tiny_model(CONFIG.with_head(head), dtype=torch.float64, trainable=False)
+    return InferenceEngine(model, site(ALONE, micro_batch_tokens))
 
 
 def random_rows(count: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -212,6 +212,21 @@ def test_code_that_raises_ends_the_run_and_the_first_failure_is_named(folder: Pa
     assert alive_of(run.root) == []
 
 
+@pytest.mark.parametrize("worker", ["worker-0", "worker-1"])
+def test_a_worker_that_cannot_make_its_host_ends_the_run_and_is_named_with_its_traceback(
+    folder: Path, worker: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    codes = begin(run, "first", Strike(folder, "broken", worker, "worker.start", "FULL")).wait(20)
+    assert codes == {"master": ExitCode.INTERNAL, "agent-0": ExitCode.INTERNAL}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None
+    assert (verdict.state, verdict.worker, verdict.call) == ("failed", worker, "starting")
+    assert verdict.traceback is not None and "OSError" in verdict.traceback
+    assert run.numbers() == [0]
+    assert alive_of(run.root) == []
+
+
 def test_three_attempts_without_progress_are_the_last(folder: Path) -> None:
     run = create_run(folder / "run", toy_experiment())
     strike = Strike(folder, "kill", "worker-*", "worker.call", "KILL", always=True)

@@ -6,6 +6,7 @@ was dealt with; anything else, and the script does the simplest right thing itse
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from hpcrl.launch.slurm.submission import read_intent, send_successor
 
 NAMES = {"master": "master", "agent": "workers", "run": "run"}
 """Role of a script → the name of the jobs that it makes."""
+KILLED = 128 + signal.SIGKILL
 NEAR_S = 5.0
 """A job that has run for its time limit but for this has reached it."""
 
@@ -57,6 +59,10 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     verdict = None if attempt is None else run.read_verdict(attempt)
     # Only the master's own end is told by the verdict: an agent can end while the run goes on.
     state = None if verdict is None or job.role == "agent" else verdict.state
+    done = verdict is not None and verdict.state == "done"
+    if code == ExitCode.DONE and "TERM" in told and not done:
+        # srun says so of a step whose node has failed.
+        code = KILLED
     cause = cause_of(code, state, frozenset(told))
     if cause is Cause.PREEMPTED and "TERM" in told:
         cause = _why_slurm_ends_it(job, slurm)

@@ -11,6 +11,7 @@ from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.jobs import State
 from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
 from hpcrl.launch.slurm.requeue import facts_of
 from hpcrl.launch.slurm.site import Site, describe_preemption
@@ -110,6 +111,11 @@ class SlurmLauncher:
             print(f"warning: Slurm says {word} of a job, which hpcrl does not know; it is taken as alive.")
         alive = {each.id.job for each in queued if each.state.is_alive}
         return [name for job, name in jobs.items() if int(job) in alive]
+
+    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+        masters = [job for job, name in _jobs(run, submission.nonce).items() if name != "workers"]
+        seen = self._slurm.squeue(masters) if masters else ()
+        return any(each.state.state in (State.RUNNING, State.STARTING) for each in seen)
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
         self._slurm.scancel(list(_jobs(run, submission.nonce)))

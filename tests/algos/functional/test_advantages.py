@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from support.pool import everyone, gloo_pool
 
 from hpcrl.algos.functional.advantages import generalised_advantages, whiten
 
@@ -103,8 +104,6 @@ def test_values_without_spread_are_whitened_to_zero(values):
 
 
 def test_whitening_over_ranks_equals_whitening_together():
-    from support.pool import gloo_pool  # deferred: only this test here needs processes
-
     values = torch.randn(101, dtype=torch.float64) * 3 + 100
     with gloo_pool(2) as pool:
         parts = pool.run(whiten_half, values)
@@ -113,4 +112,4 @@ def test_whitening_over_ranks_equals_whitening_together():
 
 def whiten_half(context, values):
     half = values.tensor_split(2)[context.rank]
-    return whiten(half, context.world.total)
+    return whiten(half, everyone(context).total)

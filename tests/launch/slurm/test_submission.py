@@ -168,3 +168,21 @@ def test_a_lost_element_is_replaced_unless_slurm_has_it_or_somebody_cancelled_it
     assert said.startswith("node 1: job ") and said.endswith(" in the place of 103")
     assert allocation.replace(lost) == [], "its successor is pending"
     assert allocation.replace({}) == []
+
+
+def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    assert not launcher.hears(run, submission)
+    launcher.end(run, submission)
+    assert {job["state"] for job in fake.state["jobs"]} == {"CANCELLED"}
+    assert launcher.living(run, submission) == []
+
+
+def test_a_master_that_runs_hears(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    fake.run(int(submission.jobs["master"]))
+    assert launcher.hears(run, submission)

@@ -54,6 +54,38 @@ def test_what_would_change_the_mathematics_is_refused_by_name(fields, name):
     assert name in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"num_attention_heads": "14"}, "num_attention_heads = '14'; a positive integer"),
+        ({"num_attention_heads": 0}, "num_attention_heads = 0; a positive integer"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads = '2'; a positive integer"),
+        ({"head_dim": True}, "head_dim = True; a positive integer"),
+        ({"rope_theta": "abc"}, "rope_theta = 'abc'; a positive number"),
+        ({"rope_theta": -1.0}, "rope_theta = -1.0; a positive number"),
+        ({"rope_scaling": "linear"}, "rope_scaling = 'linear'; an object"),
+        ({"rope_scaling": {"type": ["linear"], "factor": 2.0}}, "rope type ['linear']"),
+        ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2'; a positive number"),
+        ({"rope_scaling": LLAMA3 | {"original_max_position_embeddings": "8192"}}, "embeddings = '8192'; a positive"),
+        ({"layer_types": 3}, "layer_types = 3"),
+        ({"eos_token_id": "x"}, "eos_token_id = 'x'; a token id"),
+        ({"eos_token_id": [2, None]}, "eos_token_id = [2, None]; a token id"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps = '1e-6'; a positive number"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps = -1; a positive number"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan; a positive number"),
+        ({"initializer_range": "0.02"}, "initializer_range = '0.02'; a positive number"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false'; true or false"),
+        ({"architectures": "Qwen2"}, "architectures names 'Qwen2'"),
+        ({"architectures": [3]}, "architectures names 3"),
+        ({"architectures": ["Qwen2ForTokenClassification"], "id2label": 1}, "id2label = 1; an object"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_name(fields, name):
+    with pytest.raises(DataError, match=r"here\.json") as refusal:
+        config_from_hf(QWEN2 | fields, "here.json")
+    assert name in str(refusal.value)
+
+
 def test_all_problems_are_reported_together():
     fields = QWEN2 | {"hidden_act": "relu", "use_sliding_window": True, "something_new": 1}
     with pytest.raises(DataError) as refusal:

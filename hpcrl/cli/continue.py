@@ -1,0 +1,16 @@
+"""`hpcrl continue RUN`: let a paused run go on."""
+
+from collections.abc import Sequence
+
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.errors import ExitCode
+from hpcrl.launch.orders import order
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser("continue", "Let a paused run go on.")
+    parser.add_argument("run", type=str, help=RUN_HELP)
+    if asks_for_help(words):
+        print(parser.format_help())
+        return int(ExitCode.DONE)
+    return order(find_run(parse(parser, words).run), "continue")

@@ -1,0 +1,182 @@
+"""The runs of a folder in a line each. Reads the ends of files only, so that a hundred runs take a second."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import HpcrlError
+from hpcrl.inspect.activity import Activity
+from hpcrl.inspect.lines import Row, last_rows
+from hpcrl.inspect.metrics import figures, last
+from hpcrl.inspect.queue import Queue
+from hpcrl.inspect.status import ENDED, State, judge
+from hpcrl.inspect.view import duration
+
+EVENTS_BYTES = 64 << 10
+METRICS_BYTES = 16 << 10
+A_DAY_S = 86400.0
+GOOD, BAD = ("running", "done"), ("failed", "killed")
+Ask = Callable[[Sequence[RunDirectory]], Sequence[Queue]]
+"""What the queue says of runs that are on a batch system."""
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """A run in a few words. The JSON of `hpcrl list --json` is a list of these."""
+
+    name: str
+    run_dir: str
+    algorithm: str
+    state: State
+    why: str
+    attempt: int | None
+    step: int
+    steps: int | None
+    metric: str
+    value: float | None
+    created: float
+    last_event: float | None
+    topology: str
+    jobs: dict[str, str]
+    exit_code: int | None
+
+
+def find_runs(folders: Iterable[Path]) -> list[Path]:
+    """The run directories in these folders, and those among them. Whatever else is there is passed over."""
+    found: dict[Path, None] = {}
+    for folder in folders:
+        children = sorted(folder.iterdir()) if folder.is_dir() and not _is_run(folder) else [folder]
+        found |= dict.fromkeys(path.absolute() for path in children if _is_run(path))
+    return list(found)
+
+
+def list_runs(paths: Iterable[Path], ask: Ask | None = None) -> list[RunLine]:
+    """The newest first. `ask` is asked once, about all runs on Slurm that may go on."""
+    drafts = [draft for path in paths if (draft := _draft(RunDirectory(path))) is not None]
+    on_slurm = [draft for draft in drafts if draft.asks]
+    queues: dict[Path, Queue] = {}
+    if on_slurm:
+        runs = [draft.run for draft in on_slurm]
+        answers = [Queue(missing="nobody was asked")] * len(runs) if ask is None else ask(runs)
+        queues = {run.root: queue for run, queue in zip(runs, answers, strict=True)}
+    lines = [draft.line(queues.get(draft.run.root)) for draft in drafts]
+    return sorted(lines, key=lambda line: -line.created)
+
+
+class _Draft:
+    """What the directory tells of a run."""
+
+    def __init__(self, run: RunDirectory, experiment: Mapping[str, Any], created: float) -> None:
+        self.run = run
+        self._experiment = experiment
+        self._created = created
+        self._attempt = run.newest_attempt()
+        self._activity = None if self._attempt is None else _activity(run, self._attempt)
+        self._rows = _rows(run)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the queue has a say in its state."""
+        return self._cluster.get("type") == "slurm" and self._alone()[0] not in ENDED
+
+    def line(self, queue: Queue | None) -> RunLine:
+        state, why, code = self._alone() if queue is None else self._judged(queue)
+        shown = figures(self._rows)[:1]
+        return RunLine(
+            name=self.run.root.name,
+            run_dir=str(self.run.root),
+            algorithm=str(self._experiment.get("algorithm", "?")),
+            state=state,
+            why=why,
+            attempt=self._attempt,
+            step=max((row["step"] for row in self._rows), default=0),
+            steps=self._experiment.get("control", {}).get("steps"),
+            metric=shown[0].label if shown else "",
+            value=last(self._rows, shown[0].key) if shown else None,
+            created=self._created,
+            last_event=None if self._activity is None else self._activity.last,
+            topology=str(self._cluster.get("topology")) if self._cluster.get("type") == "slurm" else "local",
+            jobs=_jobs(self.run) if self._cluster.get("type") == "slurm" else {},
+            exit_code=code,
+        )
+
+    @property
+    def _cluster(self) -> Mapping[str, Any]:
+        return self._experiment.get("cluster", {})
+
+    def _alone(self) -> tuple[State, str, int | None]:
+        unasked = Queue(missing="nobody was asked") if self._cluster.get("type") == "slurm" else None
+        return self._judged(unasked)
+
+    def _judged(self, queue: Queue | None) -> tuple[State, str, int | None]:
+        return judge(self.run, self._attempt, self._activity, queue)
+
+
+def _draft(run: RunDirectory) -> _Draft | None:
+    """None for what only looks like a run, or cannot be read."""
+    try:
+        record = run.read_run()
+        return _Draft(run, record.experiment, record.created)
+    except (HpcrlError, OSError):
+        return None
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / "run.json").is_file() and (path / "key.json").is_file()
+    except OSError:
+        return False
+
+
+def _activity(run: RunDirectory, attempt: int) -> Activity:
+    """The attempt as its newest events tell it. One that is long since under way has workers."""
+    rows, whole = last_rows(run.events(attempt), EVENTS_BYTES)
+    activity = Activity(attempt, phase="starting" if whole else "running")
+    for row in rows:
+        activity.feed(row)
+    return activity
+
+
+def _rows(run: RunDirectory) -> list[Row]:
+    """The newest metrics, of the newest attempt that has any."""
+    for attempt in reversed(run.numbers()):
+        rows = [row for row in last_rows(run.metrics(attempt), METRICS_BYTES)[0] if isinstance(row.get("step"), int)]
+        if rows:
+            return rows
+    return []
+
+
+def _jobs(run: RunDirectory) -> dict[str, str]:
+    """Name → id of the newest job of that name."""
+    return {name: str(job) for submission in run.submissions() for name, job in submission.jobs.items()}
+
+
+def render_list(lines: Sequence[RunLine], now: float | None = None) -> Table:
+    """A row per run."""
+    now = time.time() if now is None else now
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("run", "algorithm", "state", "step", "metric", "last event", "age", "jobs", "code"):
+        table.add_column(column, no_wrap=True)
+    for line in lines:
+        table.add_row(
+            line.name,
+            line.algorithm,
+            Text(line.state, style="green" if line.state in GOOD else "red" if line.state in BAD else "yellow"),
+            str(line.step) if line.steps is None else f"{line.step}/{line.steps}",
+            "" if line.value is None else f"{line.metric} {line.value:.4g}",
+            "" if line.last_event is None else f"{_span(now - line.last_event)} ago",
+            _span(now - line.created),
+            " ".join([line.topology, *(f"{name} {job}" for name, job in line.jobs.items())]),
+            "" if line.exit_code is None else str(line.exit_code),
+        )
+    return table
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    return duration(seconds) if seconds < A_DAY_S else f"{seconds / A_DAY_S:.0f} d"

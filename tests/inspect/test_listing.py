@@ -1,0 +1,84 @@
+"""A line per run, from the ends of its files."""
+
+import time
+from pathlib import Path
+
+import pytest
+from support.made_run import MadeRun, ended_run
+from support.slurm_made import made_on_slurm, seen
+
+from hpcrl.inspect.listing import find_runs, list_runs, render_list
+from hpcrl.inspect.queue import Queue
+
+
+def test_runs_are_found_and_all_else_is_passed_over(tmp_path: Path) -> None:
+    runs = [MadeRun(tmp_path / name).run.root for name in ("a", "b")]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    damaged = MadeRun(tmp_path / "damaged").run
+    damaged.run_json.unlink()
+    damaged.run_json.write_text("{")
+    (tmp_path / "run.json").write_text("a configuration")
+    assert find_runs([tmp_path]) == [*runs, damaged.root]
+    assert find_runs([tmp_path, runs[0], tmp_path / "nothing"]) == [*runs, damaged.root]
+    assert {line.name for line in list_runs(find_runs([tmp_path]))} == {"a", "b"}
+
+
+def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:
+    ended_run(tmp_path / "done")
+    failed = MadeRun(tmp_path / "failed")
+    failed.begin()
+    failed.verdict("failed", 66, "boom")
+    working = MadeRun(tmp_path / "working", steps=None)
+    working.begin()
+    working.steps(0, 400)
+    lines = {line.name: line for line in list_runs(find_runs([tmp_path]))}
+    done = lines["done"]
+    assert (done.algorithm, done.state, done.step, done.steps, done.exit_code) == ("ppo", "done", 60, 60, 0)
+    assert (done.metric, done.topology, done.attempt) == ("reward", "local", 1)
+    assert done.value == pytest.approx(0.87, abs=0.01)
+    assert (lines["failed"].state, lines["failed"].exit_code, lines["failed"].step) == ("failed", 66, 0)
+    assert (lines["working"].state, lines["working"].step) == ("running", 400)
+    assert [column.header for column in render_list(list(lines.values())).columns][:4] == [
+        "run",
+        "algorithm",
+        "state",
+        "step",
+    ]
+
+
+def test_slurm_is_asked_once_and_only_about_runs_that_may_go_on(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        made_on_slurm(tmp_path / name).begin()
+    made_on_slurm(tmp_path / "over").begin()
+    over = made_on_slurm(tmp_path / "over2")
+    over.begin()
+    over.verdict("done", 0, "step 60 was the last")
+    MadeRun(tmp_path / "local").begin()
+    asked = []
+
+    def ask(runs):
+        asked.append(sorted(run.root.name for run in runs))
+        return [Queue((seen("master", "pending", reason="Resources"),)) for _ in runs]
+
+    states = {line.name: line.state for line in list_runs(find_runs([tmp_path]), ask)}
+    assert asked == [["a", "b", "c", "over"]]
+    assert states["a"] == "waiting for Slurm" and states["over2"] == "done" and states["local"] == "running"
+
+
+def test_a_hundred_long_runs_are_listed_in_about_a_second(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run0")
+    made.begin()
+    made.steps(0, 3000)
+    events = made.run.events(0).read_bytes()
+    metrics = made.run.metrics(0).read_bytes()
+    for number in range(1, 100):
+        other = MadeRun(tmp_path / f"run{number}")
+        other.begin()
+        other.run.events(0).write_bytes(events)
+        other.run.metrics(0).write_bytes(metrics)
+    began = time.process_time()
+    lines = list_runs(find_runs([tmp_path]))
+    assert time.process_time() - began < 2.0
+    assert {line.step for line in lines} == {3000} and {line.state for line in lines} == {"running"}
