@@ -1,6 +1,5 @@
 """The host of all algorithms that need torch: this worker's shards of the roles that the plan puts on it."""
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from hpcrl.algos.builder import Builder, RoleMaker
 from hpcrl.algos.role import Role, TrainedRole
 from hpcrl.backends.engine import Shard
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
-from hpcrl.data.datasets import Texts, open_texts
+from hpcrl.data.datasets import Texts, open_order, open_texts
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
@@ -108,7 +107,7 @@ def training_steps(experiment: SFTExperiment | PPOExperiment, texts: Texts) -> i
     if control.steps is not None:
         return control.steps
     assert control.epochs is not None, "either control.steps or control.epochs is set"
-    return control.epochs * math.ceil(len(texts.datasets["train"].ids) / experiment.data.batch_size)
+    return control.epochs * open_order(experiment, texts.datasets["train"].ids).batches_per_epoch
 
 
 def _experiment(context: HostContext) -> SFTExperiment | PPOExperiment:

@@ -27,7 +27,7 @@ class Rates:
     updates: int
 
     def at(self, step: int, update: int) -> float:
-        place = (step - 1) * self.updates + min(update, self.updates - 1)
+        place = (step - 1) * self.updates + update
         return learning_rate(self.optimizer, place, self.steps * self.updates)
 
 

@@ -1,7 +1,5 @@
 """The root of a run's configuration: one dataclass per algorithm."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -111,9 +109,3 @@ def to_dict(experiment: Experiment) -> dict[str, Any]:
 def from_dict(values: Mapping[str, Any]) -> Experiment:
     """An experiment from what `to_dict` gave. Raises msgspec.ValidationError for anything else."""
     return msgspec.convert(values, EXPERIMENTS[values["algorithm"]])
-
-
-def config_hash(experiment: Experiment) -> str:
-    """16 hex digits that two experiments share only if all of their settings are equal."""
-    canonical = json.dumps(to_dict(experiment), sort_keys=True)
-    return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

@@ -39,8 +39,8 @@ class PPOConfig:
     """Bound of the policy's probability ratio: 1 - clip to 1 + clip."""
     dual_clip: float | None = 3.0
     """Bound of the loss where the advantage is negative, as a multiple of it (above 1); null is off."""
-    value_clip: float = 0.5
-    """How far a value may move from the rollout's before its loss stops falling; with value_norm, in deviations."""
+    value_clip: float | None = 0.5
+    """Bound of a value's distance to the rollout's (with value_norm, in deviations); null is off."""
     kl: KLConfig = KLConfig()
     """The penalty for leaving the reference."""
     reward_scale: float = 1.0

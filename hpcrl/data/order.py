@@ -54,6 +54,7 @@ class Order:
 
     @property
     def batches_per_epoch(self) -> int:
+        """How many steps an epoch has."""
         return math.ceil(len(self._rows) / self._batch_size)
 
     def batch_at(self, cursor: int) -> Batch:

@@ -91,7 +91,6 @@ class _Role:
     readers: dict[Unit, _Task] = field(default_factory=dict)
     writers: dict[Unit, _Task] = field(default_factory=dict)
     newest: _Task | None = None  # the train_step whose parameters the role has; None: those that the attempt began with
-    version: int = 0
 
 
 @dataclass
@@ -119,11 +118,6 @@ class Readiness:
         self._last_opened: int | None = None
         self._ready: dict[Unit, _Task] = {}
         self._recordable: dict[Unit, _Task] = {}
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """Role → how many of the train_steps in the steps opened so far have changed its parameters."""
-        return {name: role.version for name, role in self._roles.items()}
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
@@ -306,7 +300,6 @@ class Readiness:
             role.writers.pop(task.unit, None)
         if role is not None and task.trains:
             role.newest = task
-            role.version += 1
         for later in task.unblocks:
             later.waits_for.discard(task)
             if not later.waits_for and not later.offered:

@@ -49,6 +49,8 @@ class Activity:
     attempt: int = 0
     phase: str = "starting"
     recovered: str = ""
+    steps: int | None = None
+    """How many steps the run has, if nothing ends it before."""
     began: float | None = None
     last: float | None = None
     ready: float | None = None
@@ -69,7 +71,8 @@ class Activity:
         self.last = when
         match row:
             case {"event": "attempt", "number": attempt, "recovered": recovered}:
-                self.attempt, self.recovered, self.paused = attempt, recovered, row.get("paused", False)
+                self.attempt, self.recovered, self.steps = attempt, recovered, row.get("steps")
+                self.paused = row.get("paused", False)
             case {"event": "node", "node": node, "host": host}:
                 self.nodes[node] = host
             case {"event": "ready", "workers": workers}:

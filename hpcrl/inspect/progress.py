@@ -37,7 +37,7 @@ class Progress:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._view = RunView(run)
-        self._steps = experiment.control.steps
+        self._planned = experiment.control.steps
         self._console = console or Console(highlight=False)
         self._clock = clock
         self._began = clock()
@@ -62,6 +62,11 @@ class Progress:
             self._live.stop()
         else:
             self._print_line()
+
+    @property
+    def _steps(self) -> int | None:
+        """How many steps the run has; of a run of epochs its master says it when it has read the data."""
+        return self._view.steps or self._planned
 
     def update(self) -> None:
         """Show what has happened since the last call. Call it as often as you like."""

@@ -72,7 +72,7 @@ def _costs(view: RunView) -> RenderableType:
 
 
 def _facts(run: RunDirectory, view: RunView) -> RenderableType:
-    steps = from_dict(run.read_run().experiment).control.steps
+    steps = view.steps or from_dict(run.read_run().experiment).control.steps
     facts = {
         "steps": str(view.step) + ("" if steps is None else f" of {steps}"),
         "time": f"{duration(view.seconds)}{_speed(view)}",

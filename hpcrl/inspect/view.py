@@ -44,6 +44,12 @@ class RunView:
         return self.rows[-1]["step"] if self.rows else 0
 
     @property
+    def steps(self) -> int | None:
+        """How many steps the run has, as its newest master counted them."""
+        counted = [activity.steps for _, activity in sorted(self.activities.items()) if activity.steps is not None]
+        return counted[-1] if counted else None
+
+    @property
     def seconds(self) -> float:
         """The time that all attempts took, without the pauses between them."""
         return sum((activity.last or 0.0) - (activity.began or 0.0) for activity in self.activities.values())

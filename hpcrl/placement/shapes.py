@@ -139,7 +139,7 @@ def _read(fields: Fields, name: str, family: FamilyFields) -> ModelFields:
         head_dim=fields.size("head_dim", max(1, hidden // heads)),
         max_positions=fields.size("max_position_embeddings"),
         qkv_bias=family.qkv_bias,
-        tied=fields.flag("tie_word_embeddings"),
+        tied=fields.flag("tie_word_embeddings", False),
     )
     return ModelFields(
         family=name,

@@ -60,9 +60,13 @@ def as_score(result: Any) -> float:
     Raises:
         TypeError, ValueError: it is none.
     """
-    value = result.get("score") if isinstance(result, Mapping) else result
+    value: Any = result.get("score") if isinstance(result, Mapping) else result
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()  # numpy's bool is no Real, and numpy need not be here to know it
     if not isinstance(value, Real):
-        raise TypeError(f'returned {result!r}; expected a number, a bool or a mapping with a number under "score"')
+        raise TypeError(
+            f'returned {result!r}; expected one number or bool, or a mapping with one under "score" (no tuple, no list)'
+        )
     if not math.isfinite(value):
         raise ValueError(f"returned {float(value)}; expected a finite number")
     return float(value)

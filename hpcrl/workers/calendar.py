@@ -59,6 +59,11 @@ class Calendar:
         """Whether a step's metrics may end the run, so that the next cannot open before they are known."""
         return self._stop is not None
 
+    def steps(self, of_epoch: int) -> int:
+        """How many training steps the run has, unless it is stopped before; an epoch has `of_epoch`."""
+        lengths = [self._control.steps, self._control.epochs and self._control.epochs * of_epoch]
+        return min(length for length in lengths if length is not None)
+
     def exists(self, step: int, epoch: int) -> bool:
         """Whether the run has this step, whose batch would be of `epoch` (from 0)."""
         control = self._control

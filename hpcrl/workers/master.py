@@ -238,7 +238,8 @@ class Master:
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
-        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), paused=self._control.paused)
+        told = {"paused": self._control.paused, "steps": self._source.steps}
+        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), **told)
         for notice in self._source.notices:
             log.event("rows left out", notice=notice)
         ending = self._assemble(attempt)

@@ -46,6 +46,11 @@ class StepSource:
         self._eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
         self._eval_partitions = self._cut("eval", self._eval_ids, 1)[1]
 
+    @property
+    def steps(self) -> int:
+        """How many training steps the run has, unless it is stopped before."""
+        return self._calendar.steps(self._order.batches_per_epoch)
+
     def open(self, step: int, before: Opened | None) -> Opened | None:
         """The next step, or None when the run has no more."""
         cursor = self._order.start if before is None else before.cursor

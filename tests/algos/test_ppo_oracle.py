@@ -2,18 +2,16 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.rollouts import cut, ppo_experiment, rollout
-from support.tiny import ALONE, CONFIG
+from support.tiny import ALONE, CONFIG, site
 from support.tiny_models import tiny_model
 
 from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.backends.engine import Sequences
-from hpcrl.backends.inference import Site
 from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
@@ -25,7 +23,7 @@ TEMPERATURE = 0.8
 STEPS = 2
 OPTIMIZER = OptimizerConfig(lr=0.02, eps=1.0, weight_decay=0.0, grad_clip=0.0)
 """An epsilon of 1 keeps AdamW's updates nearly proportional to the gradient, so that its scale is compared too."""
-CONFIG = PPOConfig(
+SETTINGS = PPOConfig(
     minibatches=2,
     epochs=2,
     discount=0.9,
@@ -60,8 +58,8 @@ def batch_of(step):
 
 
 def engine(head):
-    model = tiny_model(CONFIG.with_head(head), seed=1, dtype=torch.float64, trainable=True)
-    return NativeEngine(model, Site("oracle", Path("nowhere"), ALONE, 1000, (0,)), OPTIMIZER)
+    model = tiny_model(CONFIG.with_head(head), dtype=torch.float64)
+    return NativeEngine(model, site(ALONE, 1000), OPTIMIZER)
 
 
 def trained(kind, head, config):
@@ -215,15 +213,15 @@ def critic_by_hand(config):
     "changes",
     [
         {},
-        {"aggregation": "seq-mean-token-mean", "kl": replace(CONFIG.kl, estimator="k3")},
-        {"aggregation": "token-mean", "kl": replace(CONFIG.kl, estimator="k1"), "whiten_advantages": False},
+        {"aggregation": "seq-mean-token-mean", "kl": replace(SETTINGS.kl, estimator="k3")},
+        {"aggregation": "token-mean", "kl": replace(SETTINGS.kl, estimator="k1"), "whiten_advantages": False},
     ],
 )
 @pytest.mark.parametrize(
     ("kind", "head", "by_hand"), [(Actor, "vocabulary", actor_by_hand), (Critic, "value", critic_by_hand)]
 )
 def test_two_steps_of_training_equal_the_formulas(kind, head, by_hand, changes):
-    config = replace(CONFIG, **changes)
+    config = replace(SETTINGS, **changes)
     start = engine(head)._model.flat.clone()
     expected, results = by_hand(config)
     found, outcomes = trained(kind, head, config)

@@ -41,10 +41,13 @@ def test_what_is_not_set_has_its_default(folder):
 
 def test_the_command_line_wins_over_the_file(folder):
     values = ppo_values() | {"seed": 7, "name": "file"}
-    experiment = load(values, "seed=8", "actor.optimizer.lr=1e-3", "ppo.dual_clip=null", "data.shuffle=false")
+    experiment = load(
+        values, "seed=8", "actor.optimizer.lr=1e-3", "ppo.dual_clip=null", "ppo.value_clip=null", "data.shuffle=false"
+    )
     assert (experiment.seed, experiment.name) == (8, "file")
     assert experiment.actor.optimizer.lr == 1e-3
     assert experiment.ppo.dual_clip is None
+    assert experiment.ppo.value_clip is None
     assert experiment.data.shuffle is False
 
 

@@ -58,15 +58,15 @@ LENGTHS = {
 
 
 @pytest.mark.parametrize("kind", sorted(LENGTHS))
-def test_4096_sequences_in_64_parts_differ_by_less_than_a_thousandth(kind: str) -> None:
+def test_4096_sequences_in_64_parts_take_milliseconds_and_differ_by_less_than_a_thousandth(kind: str) -> None:
     lengths = LENGTHS[kind](np.random.default_rng(0)).tolist()
     times = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         parts = balanced(lengths, 64)
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     loads = [sum(lengths[i] for i in part) for part in parts]
-    print(f"{kind}: max/mean {max(loads) / statistics.mean(loads):.6f}, {statistics.median(times) * 1e3:.1f} ms")
+    assert min(times) < 0.02, "a step opens while nothing else does"
     assert max(loads) / statistics.mean(loads) <= 1.001
     assert sorted(itertools.chain(*parts)) == list(range(4096))
     assert all(part == sorted(part) for part in parts)

@@ -5,6 +5,8 @@ from rich.console import Console
 from support.made_run import BEGAN, MadeRun, ppo_experiment
 
 from hpcrl.inspect.progress import Progress, sparkline
+from hpcrl.inspect.status import read_status
+from hpcrl.inspect.summary import print_summary
 
 
 class Clock:
@@ -117,6 +119,24 @@ def test_a_run_without_a_number_of_steps_shows_what_it_knows(tmp_path: Path) -> 
         progress.update()
     assert "step 5  reward" in shown(out)
     assert "ETA" not in shown(out)
+
+
+def test_a_run_of_epochs_shows_the_steps_that_its_master_counted(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run", steps=None), console(terminal=False)
+    made.begin(steps=50)
+    made.steps(0, 10)
+    with Progress(made.run, ppo_experiment(None), out, Clock()) as progress:
+        progress.update()
+    assert "step 10/50" in shown(out)
+    assert "ETA 20 s" in shown(out)
+    assert read_status(made.run.root).steps == 50
+    assert "10 of 50" in shown_summary(made)
+
+
+def shown_summary(made: MadeRun) -> str:
+    out = console(terminal=False)
+    print_summary(made.run, out)
+    return shown(out)
 
 
 def test_a_sparkline_spans_the_values_it_shows() -> None:

@@ -31,6 +31,12 @@ def right(prompt, response, record):
 def rich(prompt, response, record):
     return {"score": np.float32(0.5), "why": "half"}
 
+def numpy_bool(prompt, response, record):
+    return np.bool_(response == record["answer"])
+
+def numpy_scalar(prompt, response, record):
+    return np.array(0.25)
+
 def told(prompt, response, record):
     print("to the log", flush=True)
     return neighbour.ONE
@@ -57,7 +63,8 @@ def sleeps(prompt, response, record):
     time.sleep(60)
 
 def gives(prompt, response, record):
-    return {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1.0", "list": [1.0], "empty": {}}[response]
+    results = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1.0", "list": [1.0], "empty": {}}
+    return (results | {"tuple": (1.0, "why")})[response]
 
 def sees(prompt, response, record):
     return {"pid": os.getpid(), "torch": "torch" in sys.modules, "numpy": True}[response]
@@ -96,6 +103,8 @@ def test_a_users_function_gives_numbers_bools_or_mappings(user: Scorer) -> None:
     assert user("length", kwargs={"most": 4}).score(["p"], ["ab"], [ROW]) == [0.5]
     assert user("right").score(["p"] * 2, ["yes", "no"], [ROW] * 2) == [1.0, 0.0]
     assert user("rich").score(["p"], ["r"], [ROW]) == [0.5]
+    assert user("numpy_bool").score(["p"] * 2, ["yes", "no"], [ROW] * 2) == [1.0, 0.0]
+    assert user("numpy_scalar").score(["p"], ["r"], [ROW]) == [0.25]
     assert user("right").score([], [], []) == []
 
 
@@ -154,10 +163,11 @@ def test_a_function_that_ends_its_process_is_an_error(user: Scorer, function: st
     [
         ("nan", "returned nan; expected a finite number"),
         ("inf", "returned inf; expected a finite number"),
-        ("none", "returned None; expected a number"),
-        ("text", "returned '1.0'; expected a number"),
-        ("list", r"returned \[1.0\]; expected a number"),
-        ("empty", "returned {}; expected a number"),
+        ("none", "returned None; expected one number"),
+        ("text", "returned '1.0'; expected one number"),
+        ("list", r"returned \[1.0\]; expected one number"),
+        ("tuple", r"returned \(1.0, 'why'\); expected one number .*\(no tuple, no list\)"),
+        ("empty", "returned {}; expected one number"),
     ],
 )
 def test_what_is_no_finite_number_is_an_error_and_never_a_zero(user: Scorer, response: str, what: str) -> None:

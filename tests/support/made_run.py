@@ -61,13 +61,13 @@ class MadeRun:
         self.time = BEGAN
         self.attempt = -1
 
-    def begin(self, ready: bool = True) -> None:
+    def begin(self, ready: bool = True, **told: Any) -> None:
         """A new attempt, with both workers ready. It repeats the rows of the one before."""
         before = self.attempt
         self.attempt = self.run.claim_attempt("submission")
         if before >= 0 and self.run.metrics(before).exists():
             self.run.metrics(self.attempt).write_bytes(self.run.metrics(before).read_bytes())
-        self.event("attempt", number=self.attempt, recovered=RECOVERED)
+        self.event("attempt", number=self.attempt, recovered=RECOVERED, **told)
         self.event("node", node=0, host="n000", pid=1)
         if ready:
             self.event("ready", workers=2)

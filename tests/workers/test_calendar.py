@@ -33,6 +33,11 @@ def test_the_run_has_exactly_its_epochs() -> None:
     assert [calendar.exists(9, epoch) for epoch in range(4)] == [True, True, False, False]
 
 
+def test_the_length_of_a_run_is_known_with_that_of_an_epoch() -> None:
+    assert Calendar(ControlConfig(steps=7), evaluates=False).steps(of_epoch=3) == 7
+    assert Calendar(ControlConfig(epochs=7), evaluates=False).steps(of_epoch=3) == 21
+
+
 def test_every_n_steps_is_due_on_multiples_and_the_last_step_is_evaluated() -> None:
     control = ControlConfig(steps=5, evaluate=Frequency(steps=2), checkpoint=Frequency(steps=3))
     calendar = Calendar(control, evaluates=True)

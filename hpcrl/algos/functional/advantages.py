@@ -17,12 +17,11 @@ def generalised_advantages(
     cu_seqlens: torch.Tensor,
     discount: float,
     gae_lambda: float,
-    bootstrap_B: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns, [N] each: A_t = δ_t + discount·λ·A_{t+1} and R_t = A_t + V_t, where
     δ_t = r_t + discount·V_{t+1} - V_t.
 
-    `bootstrap_B` is the value after each sequence's last token; without it that value is 0 (the sequence has ended).
+    The value after a sequence's last token is 0: it has ended.
     Schulman et al. 2016, equation 16, by doubling: after k passes A_t holds its first 2^k terms. What a sequence gets
     does not depend on its neighbours, to the last bit.
     """
@@ -32,7 +31,7 @@ def generalised_advantages(
     filled = lengths > 0
     ends = cu_seqlens[1:][filled] - 1
     next_values = torch.cat([values_N[1:], values_N.new_zeros(1)])
-    next_values[ends] = 0.0 if bootstrap_B is None else bootstrap_B[filled].to(values_N)
+    next_values[ends] = 0.0
     advantages = rewards_N + discount * next_values - values_N
     left = cu_seqlens[1:].repeat_interleave(lengths) - torch.arange(len(rewards_N), device=cu_seqlens.device)
     reach = 1

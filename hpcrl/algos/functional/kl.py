@@ -22,12 +22,11 @@ KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "k1": lambda log_ratio: log_ratio,
     "k2": lambda log_ratio: log_ratio.square() / 2,
     "k3": _k3,
-    "abs": torch.abs,
 }
 
 
 def token_kl(estimator: str, log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """Per token, of d = log π - log π_ref (within ±20): k1 = d, k2 = d²/2, k3 = e^-d - 1 + d (within ±10), abs = |d|.
+    """Per token, of d = log π - log π_ref (within ±20): k1 = d, k2 = d²/2, k3 = e^-d - 1 + d (within ±10).
 
     Positive k1 means that the policy likes its sample more than the reference does.
     """

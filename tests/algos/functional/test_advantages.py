@@ -13,11 +13,11 @@ def bounds(lengths):
     return torch.tensor([0, *itertools.accumulate(lengths)])
 
 
-def one_at_a_time(rewards, values, lengths, discount, gae_lambda, bootstrap=None):
+def one_at_a_time(rewards, values, lengths, discount, gae_lambda):
     """The recursion as it is written in the paper."""
     advantages, start = [], 0
-    for i, length in enumerate(lengths):
-        after_value, after_advantage, backwards = 0.0 if bootstrap is None else float(bootstrap[i]), 0.0, []
+    for length in lengths:
+        after_value, after_advantage, backwards = 0.0, 0.0, []
         for t in reversed(range(start, start + length)):
             delta = float(rewards[t]) + discount * after_value - float(values[t])
             after_advantage = delta + discount * gae_lambda * after_advantage
@@ -29,37 +29,33 @@ def one_at_a_time(rewards, values, lengths, discount, gae_lambda, bootstrap=None
 
 
 @pytest.mark.parametrize(
-    ("rewards", "values", "bootstrap", "discount", "gae_lambda", "advantages", "returns"),
+    ("rewards", "values", "discount", "gae_lambda", "advantages", "returns"),
     [
-        ([1, 2, 3], [0.1, 0.2, 0.3], 0.4, 0.9, 0.8, [4.156704, 4.2732, 3.06], [4.256704, 4.4732, 3.36]),
-        ([1, 2, 3], [0.1, 0.2, 0.3], None, 0.9, 0.8, [3.97008, 4.014, 2.7], [4.07008, 4.214, 3.0]),
-        ([0, 0, 0, 1], [0.5] * 4, None, 1.0, 1.0, [0.5] * 4, [1.0] * 4),
-        ([-0.1, 0.2], [0.3, -0.4], 0.7, 1.0, 0.95, [0.435, 1.3], [0.735, 0.9]),
+        ([1, 2, 3], [0.1, 0.2, 0.3], 0.9, 0.8, [3.97008, 4.014, 2.7], [4.07008, 4.214, 3.0]),
+        ([0, 0, 0, 1], [0.5] * 4, 1.0, 1.0, [0.5] * 4, [1.0] * 4),
+        ([-0.1, 0.2], [0.3, -0.4], 1.0, 0.95, [-0.23, 0.6], [0.07, 0.2]),
     ],
 )
-def test_advantages_equal_closed_numbers(rewards, values, bootstrap, discount, gae_lambda, advantages, returns):
+def test_advantages_equal_closed_numbers(rewards, values, discount, gae_lambda, advantages, returns):
     got = generalised_advantages(
         torch.tensor(rewards, dtype=torch.float64),
         torch.tensor(values, dtype=torch.float64),
         bounds([len(rewards)]),
         discount,
         gae_lambda,
-        None if bootstrap is None else torch.tensor([bootstrap], dtype=torch.float64),
     )
     torch.testing.assert_close(got[0], torch.tensor(advantages, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(got[1], torch.tensor(returns, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("bootstrapped", [False, True])
 @pytest.mark.parametrize(("discount", "gae_lambda"), [(1.0, 1.0), (0.9, 0.5), (1.0, 0.95), (0.99, 0.0)])
-def test_packed_advantages_equal_the_recursion(discount, gae_lambda, bootstrapped):
+def test_packed_advantages_equal_the_recursion(discount, gae_lambda):
     draw = torch.Generator().manual_seed(1)
     lengths = [1, 2, 33, 0, 7, 64, 1, 129]
     rewards = torch.randn(sum(lengths), generator=draw, dtype=torch.float64)
     values = torch.randn(sum(lengths), generator=draw, dtype=torch.float64)
-    after = torch.randn(len(lengths), generator=draw, dtype=torch.float64) if bootstrapped else None
-    advantages, returns = generalised_advantages(rewards, values, bounds(lengths), discount, gae_lambda, after)
-    expected = one_at_a_time(rewards, values, lengths, discount, gae_lambda, after)
+    advantages, returns = generalised_advantages(rewards, values, bounds(lengths), discount, gae_lambda)
+    expected = one_at_a_time(rewards, values, lengths, discount, gae_lambda)
     torch.testing.assert_close(advantages, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(returns, expected + values, rtol=1e-12, atol=1e-12)
 
@@ -85,7 +81,7 @@ def test_undiscounted_return_is_the_sum_of_future_rewards():
 
 def test_inputs_are_not_modified():
     rewards, values = torch.ones(4), torch.full((4,), 0.5)
-    generalised_advantages(rewards, values, bounds([4]), 0.9, 0.9, torch.ones(1))
+    generalised_advantages(rewards, values, bounds([4]), 0.9, 0.9)
     assert torch.equal(rewards, torch.ones(4))
     assert torch.equal(values, torch.full((4,), 0.5))
 
