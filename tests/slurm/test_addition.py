@@ -33,6 +33,7 @@ def submit(slurm: SlurmCluster, material: Path, topology: str) -> SlurmRun:
         "actor.path": material / "model",
         "critic.path": material / "model",
         "reference.path": material / "model",
+        "actor.optimizer.warmup_steps": 0,
         "control.steps": 3,
         "control.checkpoint.steps": 2,
         "cluster.topology": topology,
