@@ -59,3 +59,22 @@ def test_a_dry_run_sends_and_makes_nothing(slurm: SlurmCluster) -> None:
     assert "#SBATCH --array=0-1" in said and "GraceTime is 0" in said
     assert sorted(path.name for path in Path(slurm.directory).iterdir()) == ["run.json"]
     assert slurm.squeue("jobid", "--states=PENDING,RUNNING") == []
+
+
+def test_a_chain_goes_on_where_the_link_before_was_preempted(slurm: SlurmCluster) -> None:
+    own = slurm.directory / "chain.sbatch"
+    own.write_text(hpcrl(slurm, "template", "chain").stdout)
+    values = short("colocated", template=str(own))
+    values["control"] = {"steps": 12}
+    values["toy"] |= {"delay_s": 0.15}  # type: ignore[operator]
+    run = SlurmRun.submit(slurm, values)
+    (script,) = run.run.submission.glob("*/run.sbatch")
+    links = [slurm.run(["sbatch", "--parsable", str(script)]).stdout.strip() for _ in range(3)]
+    run.wait_steps(2)
+    (first,) = run.jobs("run")
+    with slurm.preempt(slurm.job_nodes(first)[-1]):
+        run.wait_steps(2)
+    assert slurm.state(first) == "PREEMPTED"
+    run.wait_done()
+    assert set(slurm.wait_ended(*links).values()) == {"COMPLETED"}
+    assert sorted(run.run.numbers()) == [0, 1]
