@@ -1,6 +1,7 @@
 """What the commands' argument parsers share. Knows no command."""
 
 import difflib
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
@@ -11,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from hpcrl.config.experiment import EXPERIMENTS, Experiment
 from hpcrl.config.fields import sections, settings
 from hpcrl.config.load import load_config
+from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.check import ALL_CHECKS
@@ -65,8 +67,14 @@ def _refuse_misspelt(option: str, own: Collection[str]) -> None:
 
 
 def read_experiment(config: str, overrides: Sequence[str]) -> Experiment:
-    """The experiment of a file and a command line. Raises ConfigurationError with everything that is wrong."""
-    return load_config(Path(config), overrides, ALL_CHECKS)
+    """The experiment of a file and a command line; what is odd of it is said on stderr.
+
+    Raises ConfigurationError with everything that is wrong.
+    """
+    experiment = load_config(Path(config), overrides, ALL_CHECKS)
+    for notice in notices(experiment):
+        print(f"hpcrl: note: {notice}", file=sys.stderr)
+    return experiment
 
 
 def wait_from(wait: bool, detach: bool) -> bool | None:

@@ -13,7 +13,7 @@ from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.fields import settings
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig
+from hpcrl.config.model import ModelConfig
 from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -119,6 +119,24 @@ def validate(experiment: Experiment) -> list[str]:
     return [problem.text for problem in collect(experiment, CHECKS, [])]
 
 
+def notices(experiment: Experiment) -> Iterator[str]:
+    """What is allowed, as in a short trial of a long recipe, but hardly meant for a whole run."""
+    steps = experiment.control.steps
+    if isinstance(experiment, ToyExperiment) or steps is None:
+        return
+    optimizers, of, updates = {"actor": experiment.actor.optimizer}, "control.steps", steps
+    if isinstance(experiment, PPOExperiment):
+        optimizers["critic"] = experiment.critic.optimizer
+        of += " · ppo.minibatches · ppo.epochs"
+        updates *= experiment.ppo.minibatches * experiment.ppo.epochs
+    for role, optimizer in optimizers.items():
+        if optimizer.warmup_steps >= updates:
+            yield (
+                f"{role}.optimizer.warmup_steps = {optimizer.warmup_steps} is no less than {of} = {updates}, the "
+                f"updates of the run, so the rate never reaches {role}.optimizer.lr."
+            )
+
+
 def collect(experiment: Experiment, checks: Sequence[Check], found: Sequence[Problem]) -> list[Problem]:
     """`found` and what the checks find; a check is not heard about a value that was already found wrong."""
     found = list(found)
@@ -159,17 +177,12 @@ def combined_problems(experiment: Experiment) -> Iterator[Problem]:
         yield from _model_problems("reference", experiment.reference)
         yield from _minibatch_problems(experiment)
         yield from _kl_problems(experiment)
-        updates = experiment.ppo.minibatches * experiment.ppo.epochs
-        for role, model in (("actor", experiment.actor), ("critic", experiment.critic)):
-            yield from _warmup_problems(experiment, role, model.optimizer, updates)
-    else:
-        yield from _warmup_problems(experiment, "actor", experiment.actor.optimizer, updates=1)
-        if experiment.data.samples_per_prompt != 1:
-            yield Problem(
-                ("data.samples_per_prompt",),
-                f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's "
-                "answer. Set data.samples_per_prompt.",
-            )
+    elif experiment.data.samples_per_prompt != 1:
+        yield Problem(
+            ("data.samples_per_prompt",),
+            f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's "
+            "answer. Set data.samples_per_prompt.",
+        )
 
 
 CHECKS: tuple[Check, ...] = (bound_problems, combined_problems)
@@ -368,18 +381,6 @@ def _kl_problems(experiment: PPOExperiment) -> Iterator[Problem]:
             f"ppo.kl.horizon = {kl.horizon:g} must be above {ADAPTIVE_ERROR_LIMIT} · data.batch_size · "
             f"data.samples_per_prompt = {ADAPTIVE_ERROR_LIMIT * samples:g}, or one step could turn the adaptive "
             "ppo.kl.coef negative. Raise ppo.kl.horizon.",
-        )
-
-
-def _warmup_problems(experiment: Experiment, role: str, optimizer: OptimizerConfig, updates: int) -> Iterator[Problem]:
-    """A warm-up that the run does not outlast; of a run of epochs the length is known only with the data."""
-    steps, key = experiment.control.steps, f"{role}.optimizer.warmup_steps"
-    if steps is not None and 0 < steps * updates <= optimizer.warmup_steps:
-        of = "control.steps" if updates == 1 else "control.steps · ppo.minibatches · ppo.epochs"
-        yield Problem(
-            (key, "control.steps", "ppo.minibatches", "ppo.epochs"),
-            f"{key} = {optimizer.warmup_steps} must be below {of} = {steps * updates}, the updates of the run, or the "
-            f"rate never reaches {role}.optimizer.lr. Lower {key}.",
         )
 
 
