@@ -49,7 +49,11 @@ def test_a_filesystem_that_ignores_modes_is_found_out(monkeypatch, tmp_path):
     real = os.open
     monkeypatch.setattr(os, "open", lambda path, flags, mode=0o777, **more: real(path, flags, 0o644, **more))
     monkeypatch.setattr(os, "chmod", lambda *words: None)
-    disk = measure_disk(tmp_path)
+    before = os.umask(0o022)
+    try:
+        disk = measure_disk(tmp_path)
+    finally:
+        os.umask(before)
     assert not disk.modes_kept and disk.failed == {}
 
 
