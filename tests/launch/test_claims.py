@@ -5,16 +5,15 @@ import multiprocessing
 import os
 import stat
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from support.claims import GPUS, hold
 
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.launch import claims as module
 from hpcrl.launch.claims import Claims, Holder, claims_folder
 
-GPUS = ("GPU-1", "MIG-GPU-2/1/0")
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -25,14 +24,6 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def claims(folder: Path, node: int = 0, run: str = "/runs/b", submission: str = "s", ending_s: float = 0.0) -> Claims:
     return Claims(Holder(run, submission, node, os.getpid()), ending_s, (folder,))
-
-
-def hold(folder: Path, run: str, node: int, line: Connection) -> None:
-    """In a process of its own: claim, say so, and stay."""
-    held = Claims(Holder(run, "s", node, os.getpid()), 0.0, (folder,))
-    held.take(GPUS)
-    line.send("held")
-    line.recv()
 
 
 @pytest.fixture
