@@ -124,6 +124,7 @@ class Agent:
     _ordered: StartWorkers | None = None
     _started: StartWorkers | None = None
     _told_draining: bool = False
+    _has_met: bool = False
 
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
@@ -145,7 +146,8 @@ class Agent:
             if isinstance(code, ExitCode):
                 return code
             silent = meeting.attempt if code == "silent" else None
-            patience_s = cluster.replace_timeout_s if self._master_comes_back else cluster.orphan_timeout_s
+            if self._has_met:
+                patience_s = cluster.replace_timeout_s if self._master_comes_back else cluster.orphan_timeout_s
         return ExitCode.REQUEUE
 
     @property
@@ -231,6 +233,7 @@ class Agent:
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():
                 heard, met = time.monotonic(), True
+                self._has_met = True
                 self._heard = heard
                 if link.incoming.lost_from:
                     log.event("message lost", sender=link.incoming.lost_from[0])

@@ -357,8 +357,11 @@ class Master:
         introduced = False
         while not self._members.all_ready(self._ranks):
             self._loop(None)
-            if ending := self._broken() or self._told_to_go():
+            if ending := self._broken():
                 return ending
+            if told := self._told_to_go():
+                attempt.append([Stopped(told.reason)])
+                return told
             if not introduced and self._members.all_connected(self._ranks):
                 hellos = [self._members.hellos[rank] for rank in self._ranks]
                 begin = Begin(
@@ -495,7 +498,7 @@ class Master:
             case Failed() if self._members.is_current(identity):
                 self._members.failed(body)
                 self._note("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
-            case NodeDraining():
+            case NodeDraining() if self._members.is_agent(identity, body.node):
                 self._members.draining[body.node] = body.why
                 self._note("draining", node=body.node, why=body.why)
 

@@ -104,6 +104,10 @@ class Members:
         self._by_identity[identity] = member
         return there.identity if known is not None and there is not None and known.pid != hello.pid else None
 
+    def is_agent(self, identity: bytes, node: int) -> bool:
+        """Whether this is the one that counts of the node's agents."""
+        return node in self.agents and self.agents[node].identity == identity
+
     def dismiss(self, node: int) -> None:
         """A node goes in good order: it is missing, not lost."""
         self.draining.pop(node, None)

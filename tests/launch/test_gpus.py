@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
 from support.cluster import start
+from support.nodes import VARIABLES, OnNode
 
 from hpcrl.algos import host as host_module
 from hpcrl.config.cluster import ClusterConfig
@@ -24,7 +25,6 @@ from hpcrl.launch.devices import parse_nvidia_smi, parse_nvidia_smi_list, usable
 from hpcrl.launch.gpus import Inventory, Place, choose, place_on, places, read_inventory
 
 TEXTS = Path(__file__).parent / "texts"
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
 def nvidia_smi(folder: Path, query: str, listing: str = "none", code: int = 0) -> Path:
@@ -145,31 +145,6 @@ def test_an_nvidia_smi_that_hangs_or_dies_is_a_complaint(tmp_path, monkeypatch):
 
 
 # ── through real agents ───────────────────────────────────────────────────────────────────────────────────────────────
-@dataclass
-class OnNode:
-    """Gives agents an environment and a /dev/shm of the test's own, and writes down what their workers find."""
-
-    folder: Path
-    environ: dict[str, str]
-    private: tuple[str, ...] = ()
-    """Agents that do not see the others' claims."""
-    by_agent: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def __call__(self, point: str) -> None:
-        me = point.removeprefix("as ")
-        if point.startswith("as agent"):
-            for name in VARIABLES:
-                os.environ.pop(name, None)
-            os.environ.update(self.environ | self.by_agent.get(me, {}))
-            shared = self.folder / (f"shm-{me}" if me in self.private else "shm")
-            shared.mkdir(exist_ok=True)
-            claims.Claims.__init__.__defaults__ = ((shared,),)  # type: ignore[attr-defined]
-            claims.LEAVE_S = 0.5
-        elif point.startswith("as worker"):
-            found = {name: os.environ.get(name) for name in VARIABLES} | {"cpus": sorted(os.sched_getaffinity(0))}
-            (self.folder / f"{me}.json").write_text(json.dumps(found))
-
-
 def gpu_run(root: Path, device: Any = "auto", **values: Any) -> RunDirectory:
     toy = toy_experiment(steps=2, **values)
     return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device, start_timeout_s=10.0)))

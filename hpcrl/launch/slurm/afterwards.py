@@ -18,7 +18,7 @@ import msgspec
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.job import incarnation_of
-from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
@@ -26,6 +26,10 @@ from hpcrl.launch.slurm.submission import read_intent, send_successor
 NAMES = {"master": "master", "agent": "workers", "run": "run"}
 """Role of a script → the name of the jobs that it makes."""
 KILLED = 128 + signal.SIGKILL
+PATIENCE_S = 600.0
+PATIENCE_AFTER_TERM_S = 20.0
+AGAIN_S = 5.0
+"""How long, and how often, a silent controller is asked."""
 NEAR_S = 5.0
 """A job that has run for its time limit but for this has reached it."""
 
@@ -76,15 +80,30 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     if job.role == "agent" and code == ExitCode.REQUEUE and not _master_lives(run, nonce, slurm):
         return "There is no master, and none will come: this node is let go."
     decision = decide(ended, before, facts=facts)
+    if not isinstance(decision, Never) and (why := _why_not(job, slurm)):
+        return why
     match decision:
         case Requeue():
             _queue_again(run, nonce, job, slurm, decision.delay_s)
         case Successor():
             _succeed(run, nonce, job, slurm, decision.delay_s)
-        case Never() if job.role == "master":
+        case Never() if job.role == "master" and state != "superseded":
             # Elements that have not begun would find nobody.
             slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
     return decision.reason
+
+
+def _why_not(job: Job, slurm: Slurm) -> str:
+    """Why this job must not be started again, although its process says so: it has been, or was cancelled meanwhile."""
+    try:
+        fields = slurm.show_job(job.id)
+    except SlurmError as error:
+        if isinstance(error, SlurmUnavailableError) and error.missing != "scontrol":
+            raise
+        return ""
+    if fields.get("Restarts", str(job.restarts)) != str(job.restarts):
+        return "The job has been started again already."
+    return "The job was cancelled." if fields.get("JobState") == "CANCELLED" else ""
 
 
 def _why_slurm_ends_it(job: Job, slurm: Slurm) -> Cause:
@@ -103,14 +122,20 @@ def _why_slurm_ends_it(job: Job, slurm: Slurm) -> Cause:
 def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
     """By scontrol, or by a successor where that is refused or not there."""
     try:
-        if slurm.requeue(job.id) is not Requeued.REFUSED:
-            if delay_s:
-                slurm.set_begin(job.id, delay_s)
-            return
+        refused = slurm.requeue(job.id) is Requeued.REFUSED
     except SlurmUnavailableError as error:
         if error.missing != "scontrol":
             raise
-    _succeed(run, nonce, job, slurm, delay_s)
+        refused = True
+    except SlurmError:
+        refused = True
+    if refused:
+        _succeed(run, nonce, job, slurm, delay_s)
+    elif delay_s:
+        try:
+            slurm.set_begin(job.id, delay_s)
+        except SlurmError as error:
+            print(f"it may start at once: {error}", file=sys.stderr, flush=True)
 
 
 def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
@@ -146,13 +171,20 @@ def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
 def main(arguments: Sequence[str]) -> int:
     run_dir, nonce, role, code, *told = arguments
     os.umask(0o077)
-    try:
-        said = settle(RunDirectory(Path(run_dir)), nonce, job_of(os.environ, role), int(code), told, Slurm())
-    except (HpcrlError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return 1
-    print(said, flush=True)
-    return 0
+    # To queue this job again is to have it signalled; that must not stop what comes after.
+    for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(name, signal.SIG_IGN)
+    run, job = RunDirectory(Path(run_dir)), job_of(os.environ, role)
+    patience = time.monotonic() + (PATIENCE_AFTER_TERM_S if "TERM" in told else PATIENCE_S)
+    while True:
+        try:
+            print(settle(run, nonce, job, int(code), told, Slurm()), flush=True)
+            return 0
+        except (HpcrlError, OSError) as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            if not isinstance(error, SlurmUnavailableError) or time.monotonic() > patience:
+                return 1
+        time.sleep(AGAIN_S)
 
 
 if __name__ == "__main__":

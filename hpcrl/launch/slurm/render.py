@@ -115,6 +115,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
+        "CPUS": str(slurm.cpus_per_worker * cluster.workers_per_node),
         "NO_GPUS": "" if slurm.gpus == "none" or cluster.device == "cpu" else "--gres=none",
     }
     return Script(name, _fill(template, values), comment)

@@ -197,7 +197,8 @@ def cause_of(
         return Cause.PREEMPTED
     if signals & {"USR1", "USR2"}:
         return Cause.TIME_LIMIT
-    if exit_code is None or exit_code < 0 or exit_code > 128:
+    # 1 is what srun says when it could not start the process, and Python of an error that nobody foresaw.
+    if exit_code is None or exit_code < 0 or exit_code > 128 or exit_code == 1:
         return Cause.KILLED
     return Cause.LOST_PEERS if exit_code == ExitCode.REQUEUE else Cause.INTERNAL_ERROR
 

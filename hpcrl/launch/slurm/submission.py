@@ -12,7 +12,7 @@ import msgspec
 
 from hpcrl.durable.files import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory, Submission
-from hpcrl.launch.slurm.commands import AmbiguousError, Slurm
+from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script
 from hpcrl.launch.slurm.requeue import Facts
@@ -116,10 +116,17 @@ def send_successor(
     run: RunDirectory, slurm: Slurm, nonce: str, name: str, of: str, options: Sequence[str]
 ) -> str | None:
     """Send another job in the place of the incarnation `of`; None if somebody has done so before."""
+    marker = run.submitit_folder(nonce) / f"successor-of-{of}.json"
     try:
-        run.files.publish(run.submitit_folder(nonce) / f"successor-of-{of}.json", b"{}", "successor")
+        run.files.publish(marker, b"{}", "successor")
     except AlreadyPublishedError:
         return None
-    job = ScriptExecutor(script_path(run, nonce, name), slurm, options).send().job_id
+    try:
+        job = ScriptExecutor(script_path(run, nonce, name), slurm, options).send().job_id
+    except SlurmError as error:
+        # Only where it may be queued all the same must nobody send it again.
+        if not isinstance(error, AmbiguousError):
+            run.files.unlink(marker, "successor")
+        raise
     run.record_successor(nonce, name, job)
     return job

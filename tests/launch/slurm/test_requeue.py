@@ -203,7 +203,7 @@ CAUSES = [
     (None, None, (), State.TIMEOUT, Cause.TIME_LIMIT),
     (None, None, (), None, Cause.KILLED),
     (None, "done", (), State.NODE_FAIL, Cause.DONE),
-    (1, None, (), State.FAILED, Cause.INTERNAL_ERROR),
+    (1, None, (), State.FAILED, Cause.KILLED),
     (127, None, (), None, Cause.INTERNAL_ERROR),
 ]
 
