@@ -28,7 +28,7 @@ class OnNode:
             os.environ.update(self.environ | self.by_agent.get(me, {}))
             shared = self.folder / (f"shm-{me}" if me in self.private else "shm")
             shared.mkdir(exist_ok=True)
-            claims.Claims.__init__.__defaults__ = ((shared,),)  # type: ignore[attr-defined]
+            claims.Claims.__init__.__defaults__ = ((shared,),)
             claims.LEAVE_S = 0.5
         elif point.startswith("as worker"):
             found = {name: os.environ.get(name) for name in VARIABLES} | {"cpus": sorted(os.sched_getaffinity(0))}
