@@ -19,6 +19,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.job import incarnation_of
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
+from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
@@ -163,7 +164,8 @@ def _jobs(run: RunDirectory, nonce: str, name: str) -> list[str]:
 def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
     """Whether a master runs or will run. If Slurm cannot say, yes: a needless turn in the queue costs little."""
     try:
-        return any(queued.state.is_alive for queued in slurm.squeue(_jobs(run, nonce, "master")))
+        masters = _jobs(run, nonce, "master") or slurm.find_by_comment(comment_of(nonce, "master"))
+        return any(queued.state.is_alive for queued in slurm.squeue(masters)) if masters else False
     except HpcrlError:
         return True
 

@@ -50,10 +50,13 @@ class SlurmLauncher:
     def prepare(self, experiment: Experiment) -> Experiment:
         topology, _ = choose_topology(experiment.cluster)
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology=topology)
-        self._refuse(Path(experiment.run_root), cluster.nodes, topology)
-        return dataclasses.replace(experiment, cluster=cluster)
+        self._refuse(cluster.nodes, topology)
+        prepared = dataclasses.replace(experiment, cluster=cluster)
+        # What is wrong with a template or an option is said before anything is made.
+        self._scripts(prepared, Path(experiment.run_root), "NONCE")
+        return prepared
 
-    def _refuse(self, run_root: Path, nodes: int, topology: str) -> None:
+    def _refuse(self, nodes: int, topology: str) -> None:
         """What Slurm would accept and then not carry out."""
         site = self.site()
         if topology == "array" and nodes > site.max_array_size:

@@ -17,8 +17,8 @@ from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script
 from hpcrl.launch.slurm.requeue import Facts
 
-SETTLE_S = 3.0
-"""How long a job that was taken may stay invisible to squeue."""
+SETTLE_S = (3.0, 10.0, 20.0)
+"""When to look for a job that may have been taken; a controller that loses answers is slow in showing jobs too."""
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -100,16 +100,23 @@ def send_once(
     try:
         return executor.send().job_id
     except AmbiguousError:
-        sleep(SETTLE_S)
-        if found := slurm.find_by_comment(comment):
-            return found[0]
+        if found := _look(slurm, comment, sleep):
+            return found
     try:
         return executor.send().job_id
     except AmbiguousError:
-        sleep(SETTLE_S)
+        if found := _look(slurm, comment, sleep):
+            return found
+        raise
+
+
+def _look(slurm: Slurm, comment: str, sleep: Callable[[float], None]) -> str | None:
+    """The job with this comment, as soon as it is seen; None if it is not for half a minute."""
+    for pause_s in SETTLE_S:
+        sleep(pause_s)
         if found := slurm.find_by_comment(comment):
             return found[0]
-        raise
+    return None
 
 
 def send_successor(

@@ -74,9 +74,12 @@ def test_an_answer_that_got_lost_leads_to_one_job(fake: FakeSlurm, tmp_path: Pat
     assert sorted(set(queued(fake))) == jobs and len(queued(fake)) == 3
 
 
-def test_a_job_that_squeue_does_not_show_at_once_is_found_all_the_same(fake: FakeSlurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [2, 8, 25])
+def test_a_job_that_squeue_does_not_show_at_once_is_found_all_the_same(
+    fake: FakeSlurm, tmp_path: Path, seconds: int
+) -> None:
     run = made_run(tmp_path)
-    fake.set(visible_after_s=2)
+    fake.set(visible_after_s=seconds)
     fake.plan("sbatch", "lose after")
     send_all(run, fake.commands(), intent_of(run), fake.advance)
     assert len(queued(fake)) == 3

@@ -1,0 +1,172 @@
+"""What becomes of a job whose process has ended: for who it was, how it ended, and what Slurm says. On a fake Slurm."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.chaos import create_run, toy_experiment
+from support.fake_slurm.cluster import FakeSlurm
+
+from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.launch.slurm.afterwards import Job, job_of, settle
+from hpcrl.launch.slurm.commands import SlurmUnavailableError
+from hpcrl.launch.slurm.render import Target, render
+from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.submission import send_all, write_intent
+
+NONCE = "n1"
+MASTER = Job("100", 100, "master", None, 0)
+AGENT = Job("101_1", 102, "agent", "1", 0)
+
+
+class Sent:
+    """A submission of a master and two elements that all run."""
+
+    def __init__(self, folder: Path, facts: Facts = Facts()) -> None:  # noqa: B008
+        self.fake = FakeSlurm(folder / "slurm")
+        experiment = toy_experiment()
+        cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
+        self.run: RunDirectory = create_run(folder / "run", dataclasses.replace(experiment, cluster=cluster))
+        self.run.files.make_directory(self.run.submitit_folder(NONCE))
+        scripts = render(cluster, "array", Target(self.run.root, "toy", NONCE))
+        send_all(self.run, self.fake.commands(), write_intent(self.run, NONCE, "array", scripts, facts))
+        self.fake.run(100)
+        self.fake.run(101)
+
+    def settle(self, job: Job, code: int, *told: str) -> str:
+        return settle(self.run, NONCE, job, code, told, self.fake.commands())
+
+    def verdict(self, state: str, code: int) -> None:
+        number = self.run.claim_attempt(NONCE)
+        self.run.publish_verdict(Verdict(number, state, code, "why", None, None, None, time.time()))
+
+    def job(self, job: Job) -> dict[str, Any]:
+        return next(each for each in self.fake.state["jobs"] if each["number"] == job.number)
+
+    def turns(self) -> list[tuple[int, int]]:
+        """(own id, restarts) of the jobs that are pending."""
+        return [(job["number"], len(job["past"])) for job in self.fake.state["jobs"] if job["state"] == "PENDING"]
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Sent:
+    return Sent(tmp_path)
+
+
+@pytest.mark.parametrize("code", [75, 137, 1])
+@pytest.mark.parametrize("job", [MASTER, AGENT], ids=["master", "agent"])
+def test_who_was_interrupted_has_another_turn(sent: Sent, job: Job, code: int) -> None:
+    assert "queued again" in sent.settle(job, code)
+    assert sent.turns() == [(job.number, 1)]
+
+
+@pytest.mark.parametrize(("state", "code"), [("done", 0), ("stopped", 93), ("failed", 70), ("failed", 64)])
+def test_who_is_over_is_left_and_elements_that_wait_with_it(sent: Sent, state: str, code: int) -> None:
+    sent.verdict(state, code)
+    with sent.fake.change() as values:
+        values["jobs"][2]["state"] = "PENDING"
+    sent.settle(MASTER, code)
+    assert sent.turns() == []
+    assert sent.job(AGENT)["state"] == "CANCELLED"
+
+
+def test_a_master_of_an_older_time_touches_nobody(sent: Sent) -> None:
+    """Split brain: it ends because another has taken over, whose elements may be waiting."""
+    sent.verdict("superseded", 93)
+    with sent.fake.change() as values:
+        values["jobs"][2]["state"] = "PENDING"
+    sent.settle(MASTER, 93)
+    assert sent.job(AGENT)["state"] == "PENDING"
+
+
+@pytest.mark.parametrize("job", [MASTER, AGENT], ids=["master", "agent"])
+def test_after_sigterm_slurm_decides(sent: Sent, job: Job) -> None:
+    assert "unless it was cancelled" in sent.settle(job, 75, "TERM")
+    assert sent.turns() == []
+
+
+def test_a_preempted_job_is_queued_by_slurm_alone(sent: Sent) -> None:
+    with sent.fake.change() as values:
+        values["jobs"][2]["preempted"] = True
+    assert "Slurm queues it again" in sent.settle(AGENT, 75, "TERM")
+    assert sent.turns() == []
+
+
+def test_where_preemption_cancels_a_successor_is_sent_once(tmp_path: Path) -> None:
+    sent = Sent(tmp_path, Facts(requeue_allowed=True, preemption_cancels=True))
+    with sent.fake.change() as values:
+        values["jobs"][2]["preempted"] = True
+    for _ in range(2):
+        assert "a successor is submitted" in sent.settle(AGENT, 75, "TERM")
+    (job,) = [job for job in sent.fake.state["jobs"] if job["job"] > 102]
+    assert job["element"] == 1
+
+
+def test_a_time_limit_that_came_without_a_warning_is_another_turn(sent: Sent) -> None:
+    sent.fake.advance(3600)
+    assert "time limit" in sent.settle(AGENT, 75, "TERM")
+    assert sent.turns() == [(AGENT.number, 1)]
+
+
+@pytest.mark.parametrize("words", ["Requested operation is presently disabled", "Access/permission denied"])
+def test_a_refused_requeue_is_a_successor(sent: Sent, words: str) -> None:
+    with sent.fake.change() as values:
+        # The job is looked at before.
+        values["plans"] += [["scontrol", "pass"], ["scontrol", "refuse"]]
+        values["words"] = words
+    sent.settle(AGENT, 137)
+    assert [job["element"] for job in sent.fake.state["jobs"] if job["state"] == "PENDING"] == [1]
+
+
+def test_a_job_that_was_cancelled_meanwhile_stays_cancelled(sent: Sent) -> None:
+    sent.fake.end(101, "CANCELLED", element=1)
+    assert sent.settle(AGENT, 75) == "The job was cancelled."
+    assert sent.turns() == []
+
+
+def test_a_script_of_an_older_turn_does_not_end_the_present_one(sent: Sent) -> None:
+    sent.fake.preempt(101, element=1)
+    sent.fake.run(101, element=1)
+    assert sent.settle(AGENT, 75) == "The job has been started again already."
+    assert sent.job(AGENT)["state"] == "RUNNING"
+
+
+def test_an_element_without_a_master_is_let_go(sent: Sent) -> None:
+    sent.fake.end(100, "FAILED", 70)
+    assert "There is no master" in sent.settle(AGENT, 75)
+    assert sent.turns() == []
+
+
+def test_a_step_whose_node_failed_is_not_the_end_of_the_run(sent: Sent) -> None:
+    """srun then says 0."""
+    assert "done" not in sent.settle(MASTER, 0, "TERM")
+
+
+def test_who_was_killed_too_often_is_left(sent: Sent) -> None:
+    for restarts in range(6):
+        job = dataclasses.replace(MASTER, restarts=restarts)
+        said = sent.settle(job, 137)
+        if restarts < 5:
+            assert "queued again" in said
+            sent.fake.run(100)
+    assert "for the 6th time, 5 are allowed" in said
+    assert sent.turns() == []
+
+
+def test_a_silent_controller_is_for_the_caller_to_ask_again(sent: Sent) -> None:
+    sent.fake.away(30)
+    with pytest.raises(SlurmUnavailableError):
+        sent.settle(MASTER, 75)
+    sent.fake.advance(60)
+    assert "queued again" in sent.settle(MASTER, 75)
+    assert sent.turns() == [(100, 1)]
+
+
+def test_a_job_knows_itself_by_what_slurm_says() -> None:
+    environ = {"SLURM_JOB_ID": "102", "SLURM_ARRAY_JOB_ID": "101", "SLURM_ARRAY_TASK_ID": "1"}
+    assert job_of(environ, "agent") == AGENT
+    assert job_of({"SLURM_JOB_ID": "100", "SLURM_RESTART_COUNT": "2"}, "master") == dataclasses.replace(
+        MASTER, restarts=2
+    )
