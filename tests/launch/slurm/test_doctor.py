@@ -143,7 +143,7 @@ def test_a_refused_job_is_a_problem_in_slurms_words(fake, root):
 
 
 def test_a_job_whose_answer_got_lost_is_found_and_not_sent_twice(monkeypatch, fake, root):
-    monkeypatch.setattr("hpcrl.launch.slurm.submission.SETTLE_S", 0.0)
+    monkeypatch.setattr("hpcrl.launch.slurm.submission.SETTLE_S", (0.0,))
     fake.plan("sbatch", "lose after")
     facts = examine(Examination(root, wanted=Wanted(wait_s=0.3)), fake.environment, fake.commands())
     assert facts.job.id == "100"

@@ -261,7 +261,7 @@ def scontrol(state: Values, arguments: list[str]) -> str:
 
 
 def show_job(state: Values, job: Values) -> str:
-    """The fields that somebody reads; the real command has sixty. While a job ends, its state says no more than that."""
+    """The fields that somebody reads; the real command has sixty. While a job ends, its state says only that."""
     ran = (state["now"] - job["started"]) if job["started"] else 0
     hours, rest = divmod(int(ran), 3600)
     fields = {
