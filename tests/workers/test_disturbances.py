@@ -221,7 +221,7 @@ def test_a_worker_that_cannot_make_its_host_ends_the_run_and_is_named_with_its_t
     assert codes == {"master": ExitCode.INTERNAL, "agent-0": ExitCode.INTERNAL}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None
-    assert (verdict.state, verdict.worker, verdict.call) == ("failed", worker, "starting")
+    assert (verdict.state, verdict.worker, verdict.call) == ("failed", worker, "starting"), outputs(run)
     assert verdict.traceback is not None and "OSError" in verdict.traceback
     assert run.numbers() == [0]
     assert alive_of(run.root) == []
