@@ -48,3 +48,8 @@ class ClusterConfig:
     """How long calls in flight may go on when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""
+
+    @property
+    def replaces_one_by_one(self) -> bool:
+        """Whether a lost node or master is started again while the others stay: only in Slurm's array."""
+        return self.type == "slurm" and self.topology == "array"

@@ -342,6 +342,16 @@ class RunDirectory:
         records = [self._read_if_there(path, Submission) for path in paths]
         return sorted((record for record in records if record is not None), key=lambda record: record.time)
 
+    def jobs_of(self, nonce: str) -> dict[str, str]:
+        """Job id → name, of all jobs of a submission, successors included."""
+        ours = (submission for submission in self.submissions() if submission.nonce == nonce)
+        return {str(job): name for submission in ours for name, job in submission.jobs.items()}
+
+    def verdict_of(self, submission: str) -> "Verdict | None":
+        """Of the newest attempt that this submission has claimed, if it has ended."""
+        number = self.newest_attempt_of(submission)
+        return None if number is None else self.read_verdict(number)
+
     def publish_verdict(self, verdict: Verdict) -> FileRef:
         return self.files.publish(self.verdict(verdict.attempt), _document(verdict), "verdict")
 

@@ -147,13 +147,8 @@ class Agent:
                 return code
             silent = meeting.attempt if code == "silent" else None
             if self._has_met:
-                patience_s = cluster.replace_timeout_s if self._master_comes_back else cluster.orphan_timeout_s
+                patience_s = cluster.replace_timeout_s if cluster.replaces_one_by_one else cluster.orphan_timeout_s
         return ExitCode.REQUEUE
-
-    @property
-    def _master_comes_back(self) -> bool:
-        """In Slurm's array a lost master is started again, which takes its time; elsewhere all are, together."""
-        return self.experiment.cluster.type == "slurm" and self.experiment.cluster.topology == "array"
 
     def _take_devices(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
@@ -180,7 +175,8 @@ class Agent:
         verdict = None if attempt is None else self.run.read_verdict(attempt)
         if verdict is None:
             return None
-        if verdict.exit_code == ExitCode.REQUEUE and (attempt == before or self._master_comes_back):
+        comes_back = self.experiment.cluster.replaces_one_by_one
+        if verdict.exit_code == ExitCode.REQUEUE and (attempt == before or comes_back):
             return None
         return ExitCode(verdict.exit_code)
 

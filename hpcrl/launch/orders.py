@@ -113,6 +113,5 @@ def _where(run: RunDirectory, nonce: str) -> str:
 
 
 def _has_ended(run: RunDirectory, nonce: str) -> bool:
-    number = run.newest_attempt_of(nonce)
-    verdict = None if number is None else run.read_verdict(number)
+    verdict = run.verdict_of(nonce)
     return verdict is not None and verdict.exit_code not in (ExitCode.REQUEUE, ExitCode.PREEMPTED)

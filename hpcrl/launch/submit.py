@@ -189,7 +189,7 @@ def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submis
                     obeyed = len(interrupts)
                     give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
                     progress.note(DRAINING if obeyed == 1 else "stopping")
-                if not set(MASTERS) & set(living) and _verdict_of(run, submission) is None:
+                if not set(MASTERS) & set(living) and run.verdict_of(submission.nonce) is None:
                     launcher.end(run, submission)
                 progress.update()
                 time.sleep(WATCH_S)
@@ -198,14 +198,9 @@ def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submis
         signal.signal(signal.SIGINT, before)
 
 
-def _verdict_of(run: RunDirectory, submission: Submission) -> Verdict | None:
-    number = run.newest_attempt_of(submission.nonce)
-    return None if number is None else run.read_verdict(number)
-
-
 def _conclude(run: RunDirectory, submission: Submission) -> int:
     """Say how it ended and what to do next."""
-    verdict = _verdict_of(run, submission)
+    verdict = run.verdict_of(submission.nonce)
     if verdict is None:
         print(
             f"The master of {run.root} ended without a verdict (killed?). Nothing that was finished is lost:\n"

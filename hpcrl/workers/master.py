@@ -233,7 +233,7 @@ class Master:
         """Whether only this process has to go, and another master comes: then the agents stay, and wait for it."""
         alone = EVERYTHING in self._members.draining or bool(self._signals.caught)
         nodes_stay = len(self._members.draining.keys() - {EVERYTHING}) < self._cluster.nodes
-        return ending.state == "preempted" and self._replaces_nodes and alone and nodes_stay
+        return ending.state == "preempted" and self._cluster.replaces_one_by_one and alone and nodes_stay
 
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
@@ -327,12 +327,7 @@ class Master:
         """How long to wait for nodes: all of them at first, later one in the place of another."""
         if not self._assembled:
             return self._cluster.start_timeout_s
-        return self._cluster.replace_timeout_s if self._replaces_nodes else 0.0
-
-    @property
-    def _replaces_nodes(self) -> bool:
-        """Whether another agent is started in the place of a lost one while the others stay: only in Slurm's array."""
-        return self._cluster.type == "slurm" and self._cluster.topology == "array"
+        return self._cluster.replace_timeout_s if self._cluster.replaces_one_by_one else 0.0
 
     def _why_incomplete(self, store: FilesystemStore, missing: Sequence[int]) -> str:
         nodes = self._cluster.nodes
@@ -344,7 +339,7 @@ class Master:
             said.append(f"{unreachable} started but could not connect to {self._hub.address}: is a firewall between?")
         knob = f"cluster.{'replace' if self._assembled else 'start'}_timeout_s"
         advice = f"Raise {knob}, or resume with `hpcrl resume {self._run.root}`"
-        if self._replaces_nodes:
+        if self._cluster.replaces_one_by_one:
             advice += "; cluster.topology hetjob or colocated starts all nodes together"
         return f"{'; '.join(said)}. {advice}."
 
@@ -418,7 +413,7 @@ class Master:
             return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
         going = list(self._members.draining)
         whole = EVERYTHING in going or len(going) == self._cluster.nodes
-        if self._signals.caught or not self._replaces_nodes or whole:
+        if self._signals.caught or not self._cluster.replaces_one_by_one or whole:
             return Ending("preempted", ExitCode.REQUEUE, why)
         for node in going:
             self._release(node)

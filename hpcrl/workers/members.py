@@ -94,7 +94,8 @@ class Members:
         Of two the one that was started later counts: the other may be cut off from Slurm, and not know that it ended.
         """
         known, there = self.hosts.get(hello.node), self.agents.get(hello.node)
-        if known is not None and there is not None and known.pid != hello.pid:
+        surplus = there if known is not None and known.pid != hello.pid else None
+        if known is not None and surplus is not None:
             if hello.incarnation <= known.incarnation:
                 return identity
             self.losses.append(Loss(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
@@ -102,7 +103,7 @@ class Members:
         self.draining.pop(hello.node, None)
         member = self.agents[hello.node] = Member(identity, self.clock())
         self._by_identity[identity] = member
-        return there.identity if known is not None and there is not None and known.pid != hello.pid else None
+        return None if surplus is None else surplus.identity
 
     def is_agent(self, identity: bytes, node: int) -> bool:
         """Whether this is the one that counts of the node's agents."""

@@ -60,8 +60,7 @@ def job_of(environ: Mapping[str, str], role: str) -> Job:
 
 def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> str:
     """Do what is to be done; what it was, in a sentence."""
-    attempt = run.newest_attempt_of(nonce)
-    verdict = None if attempt is None else run.read_verdict(attempt)
+    verdict = run.verdict_of(nonce)
     # Only the master's own end is told by the verdict: an agent can end while the run goes on.
     state = None if verdict is None or job.role == "agent" else verdict.state
     done = verdict is not None and verdict.state == "done"
@@ -158,7 +157,7 @@ def _record(run: RunDirectory, nonce: str, job: Job, ended: Ended) -> list[Ended
 
 def _jobs(run: RunDirectory, nonce: str, name: str) -> list[str]:
     """Ids of this submission's jobs of a name, successors included."""
-    return [str(sub.jobs[name]) for sub in run.submissions() if sub.nonce == nonce and name in sub.jobs]
+    return [job for job, its in run.jobs_of(nonce).items() if its == name]
 
 
 def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:

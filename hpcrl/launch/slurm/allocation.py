@@ -50,4 +50,4 @@ class SlurmAllocation:
         return said
 
     def _jobs(self, name: str) -> list[str]:
-        return [str(sub.jobs[name]) for sub in self._run.submissions() if sub.nonce == self._nonce and name in sub.jobs]
+        return [job for job, its in self._run.jobs_of(self._nonce).items() if its == name]

@@ -104,7 +104,7 @@ class SlurmLauncher:
         """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""
         ended = sum(run.read_verdict(number) is not None for number in run.numbers())
         key = submission.nonce, ended
-        when, found = self._asked.get(key, (-POLL_S, list(_jobs(run, submission.nonce).values())))
+        when, found = self._asked.get(key, (-POLL_S, list(run.jobs_of(submission.nonce).values())))
         if time.monotonic() - when >= (END_POLL_S if self._is_over(run, submission) else POLL_S):
             with contextlib.suppress(SlurmUnavailableError):
                 found = self._ask(run, submission.nonce)
@@ -114,12 +114,11 @@ class SlurmLauncher:
     @staticmethod
     def _is_over(run: RunDirectory, submission: Submission) -> bool:
         """Whether the master has said that nothing will go on: its jobs end within seconds."""
-        number = run.newest_attempt_of(submission.nonce)
-        verdict = None if number is None else run.read_verdict(number)
+        verdict = run.verdict_of(submission.nonce)
         return verdict is not None and verdict.exit_code != ExitCode.REQUEUE
 
     def _ask(self, run: RunDirectory, nonce: str) -> list[str]:
-        jobs = _jobs(run, nonce)
+        jobs = run.jobs_of(nonce)
         queued = self._slurm.squeue(jobs) if jobs else ()
         for word in {word for each in queued for word in each.state.unknown} - self._wondered:
             self._wondered.add(word)
@@ -128,12 +127,12 @@ class SlurmLauncher:
         return [name for job, name in jobs.items() if int(job) in alive]
 
     def hears(self, run: RunDirectory, submission: Submission) -> bool:
-        masters = [job for job, name in _jobs(run, submission.nonce).items() if name != "workers"]
+        masters = [job for job, name in run.jobs_of(submission.nonce).items() if name != "workers"]
         seen = self._slurm.squeue(masters) if masters else ()
         return any(each.state.state in (State.RUNNING, State.STARTING) for each in seen)
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
-        self._slurm.scancel(list(_jobs(run, submission.nonce)))
+        self._slurm.scancel(list(run.jobs_of(submission.nonce)))
         self._asked.clear()
 
     def recover(self, run: RunDirectory) -> None:
@@ -160,8 +159,3 @@ def copy_code(folder: Path) -> None:
     """hpcrl as it is now, to come before whatever is installed when the jobs start."""
     package = Path(hpcrl.__file__).parent
     shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def _jobs(run: RunDirectory, nonce: str) -> dict[str, str]:
-    """Job id → name, of all jobs of a submission."""
-    return {str(job): name for sub in run.submissions() if sub.nonce == nonce for name, job in sub.jobs.items()}

@@ -46,7 +46,7 @@ def _what_is_missing(error: HpcrlError) -> str:
 def _jobs(run: RunDirectory) -> dict[int, str]:
     """Job → name, of the newest submission, the oldest first."""
     nonce = newest_nonce(run)
-    return {int(job): name for sub in run.submissions() if sub.nonce == nonce for name, job in sub.jobs.items()}
+    return {} if nonce is None else {int(job): name for job, name in run.jobs_of(nonce).items()}
 
 
 def _seen(jobs: dict[int, str], found: Sequence[Queued]) -> tuple[JobSeen, ...]:

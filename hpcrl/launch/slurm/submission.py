@@ -97,17 +97,15 @@ def send_once(
     Raises AmbiguousError if the second answer got lost too and no job is found.
     """
     executor = ScriptExecutor(script, slurm, options)
-    try:
-        return executor.send().job_id
-    except AmbiguousError:
-        if found := _look(slurm, comment, sleep):
-            return found
-    try:
-        return executor.send().job_id
-    except AmbiguousError:
-        if found := _look(slurm, comment, sleep):
-            return found
-        raise
+    for again in (True, False):
+        try:
+            return executor.send().job_id
+        except AmbiguousError:
+            if found := _look(slurm, comment, sleep):
+                return found
+            if not again:
+                raise
+    raise AssertionError("the loop ends by returning or raising")
 
 
 def _look(slurm: Slurm, comment: str, sleep: Callable[[float], None]) -> str | None:
