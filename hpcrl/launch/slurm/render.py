@@ -21,6 +21,8 @@ Topology = Literal["array", "hetjob", "colocated"]
 TEMPLATES = ("array", "hetjob", "colocated")
 OUTPUT = {"master": "master-%j.out", "workers": "workers-%A_%a.out", "run": "run-%j.out"}
 """Script → the file of its output, in the submission's folder."""
+HETJOB = "hetjob"
+"""The line between two components of a heterogeneous job."""
 _PLACE = re.compile(r"@([A-Z_]+)@")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+%@&|*\[\]()-]+")
 
@@ -58,12 +60,11 @@ def render(cluster: ClusterConfig, topology: Topology, target: Target) -> tuple[
     template = read_template(topology, cluster.template)
     slurm = cluster.slurm
     if topology == "array":
-        parts = [("master", _master_options(slurm)), ("workers", _worker_options(cluster))]
-    elif topology == "colocated":
-        parts = [("run", [f"--nodes={cluster.nodes}", *_worker_options(cluster, nodes=1)])]
+        elements = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"]
+        parts = [("master", _master_options(slurm)), ("workers", [*elements, *_node_options(cluster)])]
     else:
-        workers = [f"--nodes={cluster.nodes}", *_worker_options(cluster, nodes=1)]
-        parts = [("run", [*_master_options(slurm), HETJOB, *workers])]
+        nodes = [f"--nodes={cluster.nodes}", *_node_options(cluster)]
+        parts = [("run", nodes if topology == "colocated" else [*_master_options(slurm), HETJOB, *nodes])]
     return tuple(_script(cluster, target, name, options, template) for name, options in parts)
 
 
@@ -76,10 +77,6 @@ def template_folder() -> Path:
     """Where the shipped templates are: beside the package in a checkout, under share/ in an installation."""
     beside = Path(hpcrl.__file__).parent.parent / "sbatch"
     return beside if (beside / "array.sbatch").is_file() else Path(sys.prefix) / "share" / "hpcrl" / "sbatch"
-
-
-HETJOB = "hetjob"
-"""The line between two components of a heterogeneous job."""
 
 
 def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str) -> Script:
@@ -115,8 +112,8 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
-        "CPUS": str(slurm.cpus_per_worker * cluster.workers_per_node),
-        "NO_GPUS": "" if slurm.gpus == "none" or cluster.device == "cpu" else "--gres=none",
+        "CPUS": str(_node_cpus(cluster)),
+        "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }
     return Script(name, _fill(template, values), comment)
 
@@ -136,15 +133,12 @@ def _master_options(slurm: SlurmConfig) -> list[str]:
     ]
 
 
-def _worker_options(cluster: ClusterConfig, nodes: int | None = None) -> list[str]:
-    """Of a whole node with one agent; as an array unless the caller says how many nodes."""
+def _node_options(cluster: ClusterConfig) -> list[str]:
+    """Of each node: one agent with all that its workers need."""
     slurm = cluster.slurm
-    per_node = cluster.workers_per_node
-    shape = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"] if nodes is None else []
     return [
-        *shape,
         "--ntasks-per-node=1",
-        f"--cpus-per-task={slurm.cpus_per_worker * per_node}",
+        f"--cpus-per-task={_node_cpus(cluster)}",
         *_gpu_options(cluster),
         *_given(
             partition=slurm.partition, qos=slurm.qos, mem=slurm.memory, constraint=slurm.constraint,
@@ -152,6 +146,10 @@ def _worker_options(cluster: ClusterConfig, nodes: int | None = None) -> list[st
         ),
         *slurm.flags,
     ]  # fmt: skip
+
+
+def _node_cpus(cluster: ClusterConfig) -> int:
+    return cluster.slurm.cpus_per_worker * cluster.workers_per_node
 
 
 def _gpu_options(cluster: ClusterConfig) -> Iterator[str]:
