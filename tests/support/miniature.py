@@ -20,7 +20,7 @@ from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_at
 from hpcrl.durable.retention import compact_step, prune, remove_parts
 from hpcrl.durable.rundir import KeyPair, RunDirectory
 from hpcrl.durable.spills import SpillRef, read_spill, write_spill
-from hpcrl.errors import InternalError, StoppedError
+from hpcrl.errors import HpcrlError, InternalError, StoppedError
 
 TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
 PARTS = {"gen": 2, "rew": 1}
@@ -49,8 +49,17 @@ class Miniature:
         self._recorded: dict[UnitKey, Recorded] = {}
 
     def go(self, steps: int = STEPS) -> None:
-        """From where older attempts left off to the end."""
+        """From where older attempts left off to the end; as the master, it takes whatever fails once it is superseded
+        (its temporary files vanish under its hands, for instance) for its way of noticing."""
         self.attempt = self._run.claim_attempt("s")
+        try:
+            self._go(steps)
+        except (HpcrlError, OSError) as error:
+            if self._run.superseded(self.attempt):
+                raise StoppedError("superseded") from error
+            raise
+
+    def _go(self, steps: int) -> None:
         self._plan, self._journal = recover(self._run, self.attempt, TRAINED_BY)
         self._checkpoints = sorted(self._plan.kept, key=lambda manifest: manifest.step)
         self._recorded = dict(self._plan.recorded)
