@@ -62,12 +62,6 @@ class PeerLostError(HpcrlError):
     exit_code = ExitCode.REQUEUE
 
 
-class NoProgressError(HpcrlError):
-    """Three attempts in a row have written no new journal line."""
-
-    exit_code = ExitCode.NEVER_REQUEUE
-
-
 class MissingExtraError(HpcrlError):
     """An optional package is not installed."""
 

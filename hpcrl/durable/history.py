@@ -5,7 +5,7 @@ far as it is whole. What is in none of these counts for nothing, whoever wrote i
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -27,6 +27,9 @@ from hpcrl.durable.journal import (
     parse,
 )
 from hpcrl.durable.rundir import RunDirectory
+
+FINISHED = (Done, Trained, Closed, Checkpointed)
+"""Lines that say that work was finished."""
 
 
 @dataclass(frozen=True)
@@ -135,16 +138,37 @@ def attempts_without_progress(run: RunDirectory, submission: str) -> int:
 
     An attempt that ended in good order, as one for which no node came, is passed over.
     """
-    fruitless = 0
+    fruitless = _fruitless_attempts(run, submission)
+    return sum(not any(isinstance(event, Stopped) for event in _events(run, number)) for number in fruitless)
+
+
+def meetings_in_vain(run: RunDirectory, submission: str) -> int:
+    """How often, since something was finished, this submission's master has waited for nodes that did not come."""
+    verdicts = map(run.read_verdict, _fruitless_attempts(run, submission))
+    return sum(verdict is not None and verdict.state == "incomplete" for verdict in verdicts)
+
+
+def progress_of(run: RunDirectory) -> str:
+    """How far the run is: a text that changes with everything that is finished. Reads the newest journals only."""
+    for number in reversed(run.numbers()):
+        if finished := sum(isinstance(event, FINISHED) for event in _events(run, number)):
+            return f"attempt {number}: {finished}"
+    return ""
+
+
+def _fruitless_attempts(run: RunDirectory, submission: str) -> Iterator[int]:
+    """The newest attempts of this submission, the newest first, back to the one that finished something."""
     for number in reversed(run.numbers()):
         claim = run.read_claim(number)
         if claim is None or claim.submission != submission:
-            break
-        events = [event for _, event in parse(_journal(run, number))]
-        if any(isinstance(event, Done | Trained | Closed | Checkpointed) for event in events):
-            break
-        fruitless += not any(isinstance(event, Stopped) for event in events)
-    return fruitless
+            return
+        if any(isinstance(event, FINISHED) for event in _events(run, number)):
+            return
+        yield number
+
+
+def _events(run: RunDirectory, number: int) -> list[Event | None]:
+    return [event for _, event in parse(_journal(run, number))]
 
 
 def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:

@@ -31,6 +31,7 @@ State = Literal[
     "done",
     "stopped",
     "preempted",
+    "incomplete",
     "failed",
     "killed",
     "unknown",
@@ -222,7 +223,14 @@ def is_over(run: RunDirectory) -> bool:
 
 def _ended(state: str) -> State:
     """A verdict's word for it; a superseded master is one that a newer attempt took over from."""
-    known: dict[str, State] = {"done": "done", "stopped": "stopped", "preempted": "preempted", "failed": "failed"}
+    known: dict[str, State] = {
+        "done": "done",
+        "stopped": "stopped",
+        "preempted": "preempted",
+        "queued": "incomplete",
+        "incomplete": "incomplete",
+        "failed": "failed",
+    }
     return known.get(state, "unknown")
 
 
@@ -256,7 +264,7 @@ def _workers(activity: Activity | None) -> list[WorkerStatus]:
 
 
 def _hint(run: RunDirectory, state: State) -> str:
-    if state in ("stopped", "preempted", "killed"):
+    if state in ("stopped", "preempted", "incomplete", "killed"):
         return f"Nothing that was finished is lost. Go on with: hpcrl resume {run.root}"
     if state == "failed":
         return f"Read on with: hpcrl logs {run.root}. When the cause is gone: hpcrl resume {run.root}"

@@ -144,11 +144,15 @@ class Agent:
                 continue
             code = self._serve(meeting)
             if isinstance(code, ExitCode):
-                return code
+                return self._leaving(code)
             silent = meeting.attempt if code == "silent" else None
             if self._has_met:
                 patience_s = cluster.replace_timeout_s if cluster.replaces_one_by_one else cluster.orphan_timeout_s
-        return ExitCode.REQUEUE
+        return self._leaving(ExitCode.REQUEUE)
+
+    def _leaving(self, code: ExitCode) -> ExitCode:
+        """Who is to come back says whether it was told to go: then nobody has to wait, or count."""
+        return ExitCode.PREEMPTED if code == ExitCode.REQUEUE and self.signals.caught else code
 
     def _take_devices(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""

@@ -10,7 +10,7 @@ from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.processes import limit_threads
 from hpcrl.workers.address import LOOPBACK
-from hpcrl.workers.members import Allocation
+from hpcrl.workers.allocation import Allocation
 
 
 def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:

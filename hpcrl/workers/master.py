@@ -7,8 +7,8 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,7 +17,7 @@ import zmq
 
 from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
-from hpcrl.durable.history import attempts_without_progress
+from hpcrl.durable.history import attempts_without_progress, meetings_in_vain
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
@@ -26,13 +26,14 @@ from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.workers.address import LOOPBACK
+from hpcrl.workers.allocation import EVERYTHING, Allocation, AllocationWatch
 from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
 from hpcrl.workers.execution import Execution
 from hpcrl.workers.fitness import judge_nodes
-from hpcrl.workers.members import EVERYTHING, Allocation, Members
+from hpcrl.workers.members import Members
 from hpcrl.workers.messages import (
     AgentHello,
     Beat,
@@ -61,18 +62,21 @@ SETTLE_S = 0.5
 FRUITLESS_ATTEMPTS = 3
 END_MARGIN_S = 10.0
 """How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
-REPLACE_EVERY_S = 15.0
-"""How often Slurm is asked about nodes that are missing."""
-
+MEETINGS_IN_VAIN = 5
+"""How often nodes may fail to come, one time after another, before the run gives up."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended. `lost` begins another attempt; all others end this submission."""
+    """How an attempt ended. `lost` begins another attempt here; all others end this process.
 
-    state: Literal["done", "lost", "stopped", "preempted", "failed", "superseded"]
+    `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
+    were missing, or of no use, for any other reason.
+    """
+
+    state: Literal["done", "lost", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
     exit_code: ExitCode
     reason: str
     failure: Failed | None = None
@@ -122,11 +126,7 @@ class Master:
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._assembled = False
         self._incomplete_since: float | None = None
-        self._allocation = allocation
-        self._replacing: Future[list[str]] | None = None
-        self._next_replacing = 0.0
-        self._asking_ends: Future[Mapping[int, float]] | None = None
-        self._ends: Mapping[int, float] = {}
+        self._watch = AllocationWatch(allocation, self._note)
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -224,7 +224,7 @@ class Master:
         print(f"{ending.state}: {ending.reason}", flush=True)
         if number is not None and self._run.read_verdict(number) is None:
             self._run.publish_verdict(verdict)
-        self._slow.shutdown()
+        self._slow.shutdown(wait=False, cancel_futures=True)
         self._hub.socket.close(1000)
         self._context.term()
         return ending.exit_code
@@ -251,8 +251,7 @@ class Master:
             return ending
         execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
         execution.paused = self._control.paused
-        self._ends = {}
-        self._asking_ends = self._slow.submit(self._allocation.ends) if self._allocation is not None else None
+        self._watch.ask_ends()
         while True:
             self._loop(execution)
             self._watch_the_end(execution)
@@ -268,13 +267,17 @@ class Master:
         publish_meeting(store, Meeting(attempt.number, self._hub.address))
         while missing := self._members.missing_nodes(self._cluster.nodes):
             self._incomplete_since = self._incomplete_since or time.monotonic()
+            if gone := self._watch.gone:
+                said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
+                return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
             if time.monotonic() - self._incomplete_since > self._patience_s:
-                return Ending("preempted", ExitCode.REQUEUE, self._why_incomplete(store, missing))
+                return self._incomplete(store, missing)
             if told := self._told_to_go():
                 return told
-            self._see_to_replacements(missing)
+            self._watch.look_after(missing)
             self._loop(None)
         self._incomplete_since, self._assembled = None, True
+        self._watch.found_all()
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
         return self._unfit()
@@ -285,41 +288,13 @@ class Master:
         code, why = judge_nodes(hosts, self._plan.workers)
         if code == ExitCode.DONE:
             return None
-        return Ending("preempted" if code == ExitCode.REQUEUE else "failed", code, why)
-
-    def _see_to_replacements(self, missing: Sequence[int]) -> None:
-        """Every while, and on another thread: it asks Slurm, which may be slow to answer."""
-        if self._replacing is not None and self._replacing.done():
-            for said in self._answer(self._replacing, "replaced") or ():
-                self._note("replaced", what=said)
-            self._replacing = None
-        if self._allocation is None or self._replacing is not None or time.monotonic() < self._next_replacing:
-            return
-        self._next_replacing = time.monotonic() + REPLACE_EVERY_S
-        hosts = self._members.hosts
-        lost = {node: hosts[node].incarnation for node in missing if node in hosts}
-        self._replacing = self._slow.submit(self._allocation.replace, lost)
-
-    def _answer(self, asked: Future[Result], what: str) -> Result | None:
-        """What the allocation answered; None, with a note, where it could not."""
-        try:
-            return asked.result()
-        except (HpcrlError, OSError) as error:
-            self._note("allocation silent", asked=what, error=str(error))
-            return None
+        return self._in_vain(why) if code == ExitCode.REQUEUE else Ending("failed", code, why)
 
     def _watch_the_end(self, execution: Execution) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
-        if self._asking_ends is not None and self._asking_ends.done():
-            self._ends = self._answer(self._asking_ends, "ends") or {}
-            self._asking_ends = None
-            self._note("allocation", ends=dict(self._ends))
-        if not self._ends:
-            return
-        execution.time_left_s = min(self._ends.values()) - time.time() - END_MARGIN_S
+        execution.time_left_s = self._watch.time_left_s() - END_MARGIN_S
         if why := execution.out_of_time:
-            soon = time.time() + execution.time_left_s + 2 * END_MARGIN_S + self._cluster.slurm.signal_lead_s
-            for node in [node for node, end in self._ends.items() if end <= soon]:
+            for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
 
     @property
@@ -329,19 +304,36 @@ class Master:
             return self._cluster.start_timeout_s
         return self._cluster.replace_timeout_s if self._cluster.replaces_one_by_one else 0.0
 
-    def _why_incomplete(self, store: FilesystemStore, missing: Sequence[int]) -> str:
+    def _incomplete(self, store: FilesystemStore, missing: Collection[int]) -> Ending:
+        """Nodes did not come in time. That they wait for their turn in a queue may happen for ever."""
+        why = self._why_incomplete(store, missing)
+        return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
+
+    def _in_vain(self, why: str) -> Ending:
+        """What another turn may cure, but not for ever."""
+        times = 1 + meetings_in_vain(self._run, self._submission)
+        if times < MEETINGS_IN_VAIN:
+            return Ending("incomplete", ExitCode.REQUEUE, why)
+        return Ending("failed", ExitCode.NEVER_REQUEUE, f"for the {times}th time in a row and no more: {why}")
+
+    def _why_incomplete(self, store: FilesystemStore, missing: Collection[int]) -> str:
         nodes = self._cluster.nodes
         unreachable = sorted({record.node for record in announced(store)} & set(missing))
-        said = [f"{nodes - len(missing)} of {nodes} nodes came within {self._patience_s:g} s, missing: {missing}"]
+        said = [f"{nodes - len(missing)} of {nodes} nodes came within {self._patience_s:g} s, missing: {list(missing)}"]
+        said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
         if len(missing) < nodes:
             said.append(f"the others were held for {self._patience_s:g} s and are let go")
         if unreachable:
             said.append(f"{unreachable} started but could not connect to {self._hub.address}: is a firewall between?")
         knob = f"cluster.{'replace' if self._assembled else 'start'}_timeout_s"
-        advice = f"Raise {knob}, or resume with `hpcrl resume {self._run.root}`"
+        advice = f"Raise {knob}"
         if self._cluster.replaces_one_by_one:
             advice += "; cluster.topology hetjob or colocated starts all nodes together"
-        return f"{'; '.join(said)}. {advice}."
+        return f"{'; '.join(said)}. {advice}. {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        return f"`hpcrl resume {self._run.root}` sends all jobs anew."
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
@@ -372,7 +364,7 @@ class Master:
                 reason = (
                     f"workers {late} were not ready within cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
                 )
-                return Ending("preempted", ExitCode.REQUEUE, reason)
+                return Ending("incomplete", ExitCode.REQUEUE, reason)
         attempt.events.event("ready", workers=len(self._ranks))
         return None
 

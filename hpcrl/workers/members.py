@@ -4,28 +4,11 @@ Judges life by what arrived on the master's own monotonic clock, never by anybod
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from hpcrl.errors import ExitCode
 from hpcrl.workers.messages import AgentHello, Failed, WorkerExited, WorkerHello
-
-EVERYTHING = -1
-"""In the place of a node's number: the master, and with it the whole run."""
-
-
-class Allocation(Protocol):
-    """What started the nodes and can start others. May be slow: never called where the beats would wait for it."""
-
-    def ends(self) -> Mapping[int, float]:
-        """Node (or EVERYTHING) → seconds since 1970 at which it is taken away."""
-        ...
-
-    def replace(self, lost: Mapping[int, tuple[int, int]]) -> list[str]:
-        """See to it that lost nodes → the incarnations of their last agents are started again; what was done."""
-        ...
-
 
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
@@ -150,8 +133,10 @@ class Members:
             if worker.heard < late and f"worker-{rank}" not in known:
                 self.losses.append(Loss(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
 
-    def missing_nodes(self, nodes: int) -> list[int]:
-        return [node for node in range(nodes) if node not in self.agents]
+    def missing_nodes(self, nodes: int) -> dict[int, tuple[int, int] | None]:
+        """Node → the incarnation of the agent that it had, if it ever had one."""
+        hosts = self.hosts
+        return {n: hosts[n].incarnation if n in hosts else None for n in range(nodes) if n not in self.agents}
 
     def all_connected(self, ranks: Collection[int]) -> bool:
         return self.workers.keys() >= set(ranks)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcrl.errors import InternalError
+from hpcrl.workers.allocation import Absence
 
 
 @dataclass(frozen=True)
@@ -19,5 +20,18 @@ class EndsAt:
             raise InternalError("nobody answers")
         return {self.node: self.time}
 
-    def replace(self, lost: Mapping[int, tuple[int, int]]) -> list[str]:
-        return []
+    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Lacks:
+    """Says the same of every node that is missing."""
+
+    absence: Absence
+
+    def ends(self) -> Mapping[int, float]:
+        return {}
+
+    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+        return dict.fromkeys(missing, self.absence)

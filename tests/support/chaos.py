@@ -22,9 +22,9 @@ from hpcrl.durable.rundir import KeyPair, RunDirectory
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
+from hpcrl.workers.allocation import Allocation
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
-from hpcrl.workers.members import Allocation
 
 MOST_RESUMES = 8
 
@@ -32,9 +32,10 @@ MOST_RESUMES = 8
 def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyExperiment:
     """Two workers; actor and reference on both, critic on one, reward on the other: calls overlap."""
     fast = {"heartbeat_s": 0.1, "lost_after_s": 0.8, "orphan_timeout_s": 1.0, "replace_timeout_s": 0.2, "grace_s": 5.0}
+    fast["start_timeout_s"] = 3.0
     return ToyExperiment(
         control=ControlConfig(steps=steps, checkpoint=Frequency(steps=2), evaluate=Frequency(steps=3)),
-        cluster=ClusterConfig(device="cpu", start_timeout_s=3.0, **(fast | cluster)),
+        cluster=ClusterConfig(device="cpu", **(fast | cluster)),
         toy=ToyConfig(rows=20, batch_size=8, delay_s=delay_s),
         critic=PlacementConfig(mesh="1", layout="d1"),
         reward=PlacementConfig(mesh="0", layout="d1"),

@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
-from hpcrl.workers.members import Allocation
+from hpcrl.workers.allocation import Allocation
 
 PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 

@@ -12,8 +12,8 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Checkpointed, Opened
 from hpcrl.errors import ExitCode
+from hpcrl.workers.allocation import EVERYTHING
 from hpcrl.workers.master import END_MARGIN_S
-from hpcrl.workers.members import EVERYTHING
 
 STEPS = 20
 

@@ -272,7 +272,8 @@ def test_a_run_that_gets_sigterm_finishes_its_calls_and_asks_to_be_requeued(
     run = create_run(folder / "run", toy_experiment(delay_s=0.02))
     jobs = begin(run, "first", Strike(folder, "term", "master", "journal.after", "TERM", target, nth=6))
     codes = jobs.wait(20)
-    assert codes == {"master": ExitCode.REQUEUE, "agent-0": ExitCode.REQUEUE}, outputs(run)
+    agents = ExitCode.PREEMPTED if target == "agent-0" else ExitCode.REQUEUE
+    assert codes == {"master": ExitCode.REQUEUE, "agent-0": agents}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "preempted" and "SIGTERM" in verdict.reason
     assert alive_of(run.root) == []

@@ -27,7 +27,7 @@ def test_nobody_is_lost_who_goes_on_being_heard() -> None:
         for identity in (b"agent", b"worker0", b"worker1"):
             members.heard(identity)
         members.find_silent()
-    assert members.losses == [] and members.missing_nodes(1) == []
+    assert members.losses == [] and members.missing_nodes(1) == {}
 
 
 def test_a_silent_worker_is_lost_once() -> None:
@@ -50,7 +50,7 @@ def test_a_silent_agent_leaves_a_node_without_one() -> None:
     members.heard(b"worker1")
     members.find_silent()
     assert [loss.who for loss in members.losses] == ["agent-0"]
-    assert members.missing_nodes(2) == [0, 1]
+    assert members.missing_nodes(2) == {0: (0, 0), 1: None}
 
 
 def test_a_worker_that_ended_is_not_lost_a_second_time_by_its_silence() -> None:
@@ -70,7 +70,7 @@ def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
     members.exited(WorkerExited(0, 1, "exit code 1", 1, ""))
     members.ready.add(0)
     members.new_attempt()
-    assert members.missing_nodes(1) == []
+    assert members.missing_nodes(1) == {}
     assert not members.workers and not members.losses and not members.ready
     clock.now = 5.0
     members.heard(b"agent", doing="2 workers")

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
+from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.job import incarnation_of
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
+from hpcrl.launch.slurm.endings import place_of, record_ending
+from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
@@ -46,9 +47,9 @@ class Job:
     restarts: int
 
     @property
-    def place(self) -> str:
-        """What all incarnations of it, and its successors, have in common."""
-        return NAMES[self.role] + ("" if self.element is None else f"-{self.element}")
+    def name(self) -> str:
+        """Of the script that made it."""
+        return NAMES[self.role]
 
 
 def job_of(environ: Mapping[str, str], role: str) -> Job:
@@ -67,17 +68,19 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     if code == ExitCode.DONE and "TERM" in told and not done:
         # srun says so of a step whose node has failed.
         code = KILLED
-    cause = cause_of(code, state, frozenset(told))
+    cause = cause_of(code, state, frozenset(told), _oom_kills())
     if cause is Cause.PREEMPTED and "TERM" in told:
         cause = _why_slurm_ends_it(job, slurm)
-    ended = Ended(cause, code, time.time())
-    facts = read_intent(run, nonce).facts
-    before = _record(run, nonce, job, ended)
+    facts = read_intent(run, nonce).facts[job.name]
+    place = place_of(job.name, job.element)
+    written = Ended(cause, code, time.time(), progress_of(run))
+    ended, before = record_ending(run, nonce, place, job.id, job.restarts, written)
+    cause = ended.cause
     if cause is Cause.PREEMPTED and facts.requeue_allowed and not facts.preemption_cancels:
         return "The job was preempted: Slurm queues it again."
     if cause is Cause.CANCELLED:
         return "Slurm ended the job, and queues it again unless it was cancelled."
-    if job.role == "agent" and code == ExitCode.REQUEUE and not _master_lives(run, nonce, slurm):
+    if job.role == "agent" and code in (ExitCode.REQUEUE, ExitCode.PREEMPTED) and not _master_lives(run, nonce, slurm):
         return "There is no master, and none will come: this node is let go."
     decision = decide(ended, before, facts=facts)
     if not isinstance(decision, Never) and (why := _why_not(job, slurm)):
@@ -91,6 +94,13 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
             # Elements that have not begun would find nobody.
             slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
     return decision.reason
+
+
+def _oom_kills() -> int:
+    try:
+        return oom_kills(Path("/proc/self/cgroup").read_text())
+    except OSError:
+        return 0
 
 
 def _why_not(job: Job, slurm: Slurm) -> str:
@@ -139,20 +149,7 @@ def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s:
 
 
 def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
-    options = [f"--array={job.element}"] if job.element is not None else []
-    options += [f"--begin=now+{round(delay_s)}"] if delay_s else []
-    send_successor(run, slurm, nonce, NAMES[job.role], f"{job.number}.{job.restarts}", options)
-
-
-def _record(run: RunDirectory, nonce: str, job: Job, ended: Ended) -> list[Ended]:
-    """Write down this end; returns those before it, of this job and of those in whose place it came, oldest first."""
-    folder = run.files.directory(run.submitit_folder(nonce) / "endings")
-    mine = f"{job.place}.{job.id}.{job.restarts}.json"
-    names = [name for name in run.files.listing(folder) if name.startswith(f"{job.place}.") and name != mine]
-    before = [msgspec.json.decode(run.files.read(folder / name), type=Ended) for name in names]
-    if mine not in run.files.listing(folder):
-        run.files.publish(folder / mine, msgspec.json.encode(ended), "ending")
-    return sorted(before, key=lambda end: end.when)
+    send_successor(run, slurm, nonce, job.name, f"{job.number}.{job.restarts}", job.element, delay_s)
 
 
 def _jobs(run: RunDirectory, nonce: str, name: str) -> list[str]:

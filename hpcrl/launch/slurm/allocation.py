@@ -1,17 +1,43 @@
-"""What a run's master asks of Slurm while it runs: when the allocations end, and others in the place of lost ones.
+"""What a run's master asks of Slurm while it runs: when the allocations end, and what becomes of missing nodes.
 
-Elements that Slurm has, running or queued, are left alone, and so are those that somebody cancelled. A successor is
-sent once for each incarnation, whoever thinks of it first: this, or the batch script of the one that ended.
+Elements that Slurm has, running or queued, are left alone. One that has ended is judged as its batch script would have
+judged it (`requeue`), and a successor is sent once for each incarnation, whoever thinks of it first.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.launch.slurm.commands import Slurm
-from hpcrl.launch.slurm.jobs import State
-from hpcrl.launch.slurm.submission import send_successor
-from hpcrl.workers.members import EVERYTHING
+from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
+from hpcrl.launch.slurm.endings import place_of, record_ending
+from hpcrl.launch.slurm.jobs import Queued, State
+from hpcrl.launch.slurm.requeue import Ended, Never, cause_of_state, decide
+from hpcrl.launch.slurm.submission import read_intent, send_successor, successor_is_under_way
+from hpcrl.workers.allocation import EVERYTHING, Absence
+
+TIMEOUT_S = 20.0
+"""A master that leaves waits for no answer, and one that stays asks again."""
+ANNOUNCED_S = 120.0
+"""For so long a successor that a batch script has announced may be on its way; then nobody sends it any more."""
+_FOR_GOOD = frozenset(
+    {
+        *("JobHeldUser", "JobHeldAdmin", "DependencyNeverSatisfied", "BadConstraints", "InvalidAccount", "InvalidQOS"),
+        *("AccountNotAllowed", "QOSNotAllowed", "PartitionNodeLimit", "PartitionTimeLimit"),
+    }
+)
+"""Reasons for which a job waits until a person does something."""
+
+
+class End(NamedTuple):
+    """The last end of an element's job: `number` is its own id."""
+
+    job: str
+    number: int
+    restarts: int
+    state: State
 
 
 class SlurmAllocation:
@@ -20,7 +46,8 @@ class SlurmAllocation:
     def __init__(self, run_dir: Path, nonce: str, slurm: Slurm | None = None) -> None:
         self._run = RunDirectory(run_dir)
         self._nonce = nonce
-        self._slurm = slurm or Slurm()
+        self._slurm = slurm or Slurm(timeout_s=TIMEOUT_S)
+        self._under_way: dict[str, float] = {}
 
     def ends(self) -> dict[int, float]:
         """Node → seconds since 1970 at which its job's time is over; EVERYTHING for the job that has the master."""
@@ -32,22 +59,78 @@ class SlurmAllocation:
             found[node] = min(end, found.get(node, end))
         return found
 
-    def replace(self, lost: Mapping[int, tuple[int, int]]) -> list[str]:
-        """Send successors for lost nodes → (job, restarts) of their last agents; says for which, and as which jobs."""
-        jobs = self._jobs("workers")
-        if not jobs or not lost:
-            return []
-        queued = self._slurm.squeue(jobs)
-        kept = {each.id.element for each in queued if each.state.is_alive or each.state.state is State.CANCELLED}
-        said = []
-        for node, (number, restarts) in sorted(lost.items()):
-            if node in kept:
-                continue
-            of, options = f"{number}.{restarts}", [f"--array={node}"]
-            job = send_successor(self._run, self._slurm, self._nonce, "workers", of, options)
-            if job is not None:
-                said.append(f"node {node}: job {job} in the place of {number}")
-        return said
+    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> dict[int, Absence]:
+        """Send successors for those of the missing nodes → (job, restarts) of their last agents that need one.
+
+        Returns what is known of each; nothing where nodes are not jobs of their own.
+        """
+        arrays = self._jobs("workers")
+        if not arrays or not missing:
+            return {}
+        queued = self._slurm.squeue(arrays)
+        return {
+            node: self._see_to(node, last, [each for each in queued if each.id.element == node])
+            for node, last in sorted(missing.items())
+        }
+
+    def _see_to(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> Absence:
+        alive = [each for each in seen if each.state.is_alive]
+        if alive:
+            return _waits(max(alive, key=lambda each: each.number))
+        end = self._end(node, last, seen)
+        if end is None:
+            return Absence("gone", "Slurm knows no job of it")
+        if end.state is State.CANCELLED:
+            return Absence("gone", f"job {end.job} was cancelled")
+        written = Ended(cause_of_state(end.state), None, time.time(), progress_of(self._run))
+        place = place_of("workers", node)
+        ended, before = record_ending(self._run, self._nonce, place, end.job, end.restarts, written)
+        decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts["workers"])
+        if isinstance(decision, Never):
+            return Absence("gone", f"job {end.job} is not started again: {decision.reason}")
+        return self._replace(node, end, decision.delay_s)
+
+    def _end(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> End | None:
+        """How the element's newest job ended, by the controller, else by the accounting, else by what was heard."""
+        if seen:
+            newest = max(seen, key=lambda each: each.number)
+            return End(str(newest.id), newest.number, self._restarts(newest, last), newest.state.state)
+        try:
+            known = self._slurm.sacct(self._jobs("workers"))
+        except SlurmUnavailableError:
+            known = {}
+        found = max((job for job in known if job.element == node), default=None)
+        if found is not None:
+            *earlier, newest_record = known[found]
+            return End(str(found), newest_record.number, len(earlier), newest_record.state.state)
+        return None if last is None else End(str(last[0]), *last, State.UNKNOWN)
+
+    def _restarts(self, newest: Queued, last: tuple[int, int] | None) -> int:
+        if last is not None and last[0] == newest.number:
+            return last[1]
+        try:
+            return int(self._slurm.show_job(newest.id).get("Restarts", 0))
+        except SlurmError:
+            return 0
+
+    def _replace(self, node: int, end: End, delay_s: float) -> Absence:
+        of = f"{end.number}.{end.restarts}"
+        late = False
+        if successor_is_under_way(self._run, self._nonce, of):
+            late = time.monotonic() - self._under_way.setdefault(of, time.monotonic()) > ANNOUNCED_S
+        job = send_successor(self._run, self._slurm, self._nonce, "workers", of, node, delay_s, again=late)
+        if job is None:
+            return Absence("queued", f"a successor of job {end.job} is on its way")
+        return Absence("queued", f"job {job} was sent in the place of {end.job}")
 
     def _jobs(self, name: str) -> list[str]:
         return [job for job, its in self._run.jobs_of(self._nonce).items() if its == name]
+
+
+def _waits(queued: Queued) -> Absence:
+    """Of a job that has, or will have, processes."""
+    word, state = queued.state.word.lower(), queued.state.state
+    said = f"job {queued.id} is {word}" + (f" ({queued.reason})" if queued.reason else "")
+    if state is State.HELD or (state is State.PENDING and queued.reason in _FOR_GOOD):
+        return Absence("held", said)
+    return Absence("starting" if state is State.RUNNING else "queued", said)

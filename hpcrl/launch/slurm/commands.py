@@ -227,7 +227,7 @@ class Slurm:
         return parse_pairs(self._checked(command, *self._run(command)))
 
     def find_by_comment(self, comment: str, name: str | None = None, folder: Path | None = None) -> tuple[str, ...]:
-        """Ids of this user's jobs and arrays whose comment begins with this word, the oldest first.
+        """Ids of this user's jobs and arrays whose comment begins with these words, the oldest first.
 
         Asks the controller, and where it knows none, the accounting. Most sites keep no comments there: a job without
         one is recognised by its name and its folder (--job-name, --chdir) together. Finding none is no proof while a
@@ -291,5 +291,5 @@ def _says(text: str, phrases: Iterable[str]) -> bool:
     return any(phrase in said for phrase in phrases)
 
 
-def _begins(comment: str, word: str) -> bool:
-    return comment.split(" ", 1)[0] == word
+def _begins(comment: str, words: str) -> bool:
+    return f"{comment} ".startswith(f"{words} ")

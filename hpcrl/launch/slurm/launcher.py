@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hpcrl
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import State
 from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
-from hpcrl.launch.slurm.requeue import facts_of
+from hpcrl.launch.slurm.requeue import Facts, facts_of
 from hpcrl.launch.slurm.site import Site, describe_preemption
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
@@ -89,7 +90,7 @@ class SlurmLauncher:
     def start(self, run: RunDirectory, nonce: str) -> Submission:
         experiment = from_dict(run.read_run().experiment)
         scripts = self._scripts(experiment, run.root, nonce)
-        facts = facts_of(self.site(), experiment.cluster.slurm.partition)
+        facts = {script.name: self._facts(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))
         if experiment.cluster.snapshot:
             copy_code(code_folder(run.root, nonce))
@@ -99,6 +100,16 @@ class SlurmLauncher:
         print(f"sent to Slurm ({experiment.cluster.topology}): {ids}")
         print(describe_preemption(self.site(), experiment.cluster.slurm.partition))
         return submission
+
+    def _facts(self, name: str, cluster: ClusterConfig) -> Facts:
+        """What the site does with the jobs of a script; one with two components goes as the more fragile of them."""
+        slurm = cluster.slurm
+        nodes = facts_of(self.site(), slurm.partition, slurm.flags)
+        master = facts_of(self.site(), slurm.master_partition or slurm.partition, slurm.master_flags)
+        if name != "run" or cluster.topology != "hetjob":
+            return master if name == "master" else nodes
+        cancels = nodes.preemption_cancels or master.preemption_cancels
+        return Facts(nodes.requeue_allowed and master.requeue_allowed, cancels)
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
         """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""

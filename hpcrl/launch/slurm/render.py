@@ -29,11 +29,15 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+%@&|*\[\]()-]+")
 
 @dataclass(frozen=True)
 class Script:
-    """One sbatch call: `name` is master, workers or run (all in one job), `comment` finds the job again."""
+    """One sbatch call: `name` is master, workers or run (all in one job), `comment` finds the job again.
+
+    `note` is the user's own comment, which stands behind it.
+    """
 
     name: str
     text: str
     comment: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,10 +86,10 @@ def template_folder() -> Path:
 def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str) -> Script:
     slurm = cluster.slurm
     comment = comment_of(target.nonce, name)
-    words = f"{comment} {slurm.comment}" if slurm.comment else comment
+    note = slurm.comment or ""
     common = [
         f"--job-name={target.name}" + ("" if name == "run" else f"-{name}"),
-        f"--comment={words}",
+        f"--comment={with_note(comment, note)}",
         f"--chdir={target.run_dir / 'submission' / target.nonce}",
         f"--output={OUTPUT[name]}",
         "--open-mode=append",
@@ -115,12 +119,17 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "CPUS": str(_node_cpus(cluster)),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }
-    return Script(name, _fill(template, values), comment)
+    return Script(name, _fill(template, values), comment, note)
 
 
 def comment_of(nonce: str, name: str) -> str:
     """The word in a job's comment by which it is found again."""
     return f"hpcrl:{nonce}:{name}"
+
+
+def with_note(comment: str, note: str) -> str:
+    """A job's whole comment: what hpcrl finds it by, then the user's own."""
+    return f"{comment} {note}" if note else comment
 
 
 def _master_options(slurm: SlurmConfig) -> list[str]:

@@ -1,7 +1,7 @@
 """What becomes of a job whose process has ended: queued again, replaced by a successor, or left. Pure.
 
 The cause of an end decides, not its exit code alone: a preemption costs nothing and may happen for ever, a user's error
-is never repeated, and everything between has a budget and waits longer each time.
+is never repeated, and everything between has a budget and waits longer each time that the run gets no further.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ class Cause(StrEnum):
     """Why a job's process ended."""
 
     PREEMPTED = "preempted"
+    DRAINED = "drained"
+    """Its process was told to go, by Slurm's signal to the step or because the time is up, and went in good order."""
     TIME_LIMIT = "time_limit"
     NODE_FAILURE = "node_failure"
     OUT_OF_MEMORY = "out_of_memory"
@@ -37,11 +39,12 @@ class Cause(StrEnum):
 FINAL = frozenset({Cause.DONE, Cause.STOPPED, Cause.CANCELLED})
 """Never queued again, whatever the budget says."""
 
-BENIGN = frozenset({Cause.PREEMPTED, Cause.TIME_LIMIT})
+BENIGN = frozenset({Cause.PREEMPTED, Cause.DRAINED, Cause.TIME_LIMIT})
 """Nothing is wrong, so nothing is waited for."""
 
 _PHRASES = {
     Cause.PREEMPTED: "the job was preempted",
+    Cause.DRAINED: "the process was told to go, and went",
     Cause.TIME_LIMIT: "the job reached its time limit",
     Cause.NODE_FAILURE: "a node failed",
     Cause.OUT_OF_MEMORY: "the job ran out of memory",
@@ -57,22 +60,25 @@ _PHRASES = {
 
 @dataclass(frozen=True)
 class Ended:
-    """One end of a job's process. `when` is in seconds, on one clock for all ends of a run."""
+    """One end of a job's process. `progress` says how far the run was then: any text that changes when it gets on."""
 
     cause: Cause
     exit_code: int | None
     when: float
+    progress: str = ""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How often each cause may happen (None: for ever), and how long to wait when it happens again and again."""
+    """How often each cause may happen (None: for ever) and how long to wait, while the run makes no progress."""
 
     times: Mapping[Cause, int | None] = field(
         default_factory=lambda: MappingProxyType(
             {
                 Cause.PREEMPTED: None,
+                Cause.DRAINED: None,
                 Cause.TIME_LIMIT: None,
+                # The master counts for all of them, and tells them when it gives up.
                 Cause.LOST_PEERS: None,
                 Cause.NODE_FAILURE: 10,
                 Cause.KILLED: 5,
@@ -84,8 +90,6 @@ class Budget:
     )
     first_delay_s: float = 15.0
     longest_delay_s: float = 1800.0
-    calm_s: float = 3600.0
-    """After this long without an end the next one counts as the first."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,12 @@ class Never:
 Decision = Requeue | Successor | Never
 
 
-def facts_of(site: Site, partition: str | None = None) -> Facts:
-    """What is known of a partition; with preemption by QOS, of the cluster."""
+def facts_of(site: Site, partition: str | None = None, flags: Sequence[str] = ()) -> Facts:
+    """What is known of jobs in a partition (with preemption by QOS, in the cluster) that have these flags of sbatch."""
     found = site.partition(partition)
     mode = site.preempt_mode if found is None or site.preempt_type == "qos" else found.preempt_mode
-    return Facts(site.requeue_allowed, site.preempt_type != "none" and mode == "cancel")
+    allowed = site.requeue_allowed and "--no-requeue" not in flags
+    return Facts(allowed, site.preempt_type != "none" and mode == "cancel")
 
 
 def decide(
@@ -138,10 +143,12 @@ def decide(
     if ended.cause in FINAL:
         return Never(_sentence(phrase))
     allowed = budget.times.get(ended.cause, 0)
-    times = 1 + sum(before.cause is ended.cause for before in history)
+    times = 1 + _streak(ended, history)
     if allowed is not None and times > allowed:
         often = (
-            "this is never tried again" if allowed == 0 else f"for the {_ordinal(times)} time, {allowed} are allowed"
+            "this is never tried again"
+            if allowed == 0
+            else f"for the {_ordinal(times)} time without progress, {allowed} are allowed"
         )
         return Never(_sentence(f"{phrase}{_with_code(ended)}: {often}"))
     delay_s = delay_of(ended, history, budget)
@@ -156,63 +163,63 @@ def decide(
 
 
 def delay_of(ended: Ended, history: Sequence[Ended], budget: Budget) -> float:
-    """Seconds to wait: none the first time, then doubled for each time that the same cause came again without a calm.
+    """Seconds to wait: none the first time, then doubled for each time that the same cause came again in vain.
 
     (Slurm itself holds a requeued job for two minutes, if the site has not changed that.)
     """
-    if ended.cause in BENIGN:
+    streak = _streak(ended, history)
+    if ended.cause in BENIGN or not streak:
         return 0.0
-    streak, later = 0, ended
-    for before in reversed(history):
-        if before.cause is not ended.cause or later.when - before.when >= budget.calm_s:
-            break
-        streak, later = streak + 1, before
     # A float's exponent is bounded; no run waits for 2^60 times anything.
-    return min(budget.longest_delay_s, budget.first_delay_s * 2.0 ** min(streak - 1, 60)) if streak else 0.0
+    return min(budget.longest_delay_s, budget.first_delay_s * 2.0 ** min(streak - 1, 60))
+
+
+def _streak(ended: Ended, history: Sequence[Ended]) -> int:
+    """How many ends before this one had its cause, with no progress of the run since."""
+    return sum(before.cause is ended.cause and before.progress == ended.progress for before in history)
 
 
 def cause_of(
-    exit_code: int | None,
-    verdict: str | None = None,
-    signals: AbstractSet[str] = frozenset(),
-    state: State | None = None,
+    exit_code: int | None, verdict: str | None = None, signals: AbstractSet[str] = frozenset(), oom_kills: int = 0
 ) -> Cause:
-    """Why the process of a job ended.
+    """Why the process of a job ended, as its batch script sees it.
 
     `exit_code` is a shell's (128 + n for signal n) or subprocess's (-n), None if nobody saw it; `verdict` is the state
-    that the attempt's verdict.json names; `signals` are the names, without SIG, that the batch script received; `state`
-    is Slurm's word. What the process says of itself counts first, then Slurm, then what can be concluded.
+    that the attempt's verdict.json names; `signals` are the names, without SIG, that the batch script received;
+    `oom_kills` how often the kernel has killed in the job's cgroup. What the process says of itself counts first.
 
     SIGTERM alone looks the same for scancel and for preemption: ask Slurm before believing PREEMPTED.
     """
     own = _of_process(exit_code, verdict)
     if own is not None:
         return own
-    slurm = None if state is None else _OF_SLURM.get(state)
-    if slurm is not None:
-        return slurm
-    if exit_code == ExitCode.PREEMPTED:
-        return Cause.PREEMPTED
     if "TERM" in signals:
         return Cause.PREEMPTED
     if signals & {"USR1", "USR2"}:
         return Cause.TIME_LIMIT
+    if exit_code == ExitCode.PREEMPTED:
+        return Cause.DRAINED
+    if exit_code == ExitCode.REQUEUE:
+        return Cause.DRAINED if verdict == "preempted" else Cause.LOST_PEERS
     # 1 is what srun says when it could not start the process, and Python of an error that nobody foresaw.
     if exit_code is None or exit_code < 0 or exit_code > 128 or exit_code == 1:
-        return Cause.KILLED
-    return Cause.LOST_PEERS if exit_code == ExitCode.REQUEUE else Cause.INTERNAL_ERROR
+        return Cause.OUT_OF_MEMORY if oom_kills else Cause.KILLED
+    return Cause.INTERNAL_ERROR
+
+
+def cause_of_state(state: State) -> Cause:
+    """Why a job ended of which only Slurm's word for it is known; where that says nothing, it was killed."""
+    return _OF_SLURM.get(state, Cause.KILLED)
 
 
 _OF_SLURM = {
     State.CANCELLED: Cause.CANCELLED,
     State.PREEMPTED: Cause.PREEMPTED,
-    State.REQUEUED: Cause.PREEMPTED,
     State.NODE_FAIL: Cause.NODE_FAILURE,
     State.BOOT_FAIL: Cause.NODE_FAILURE,
     State.TIMEOUT: Cause.TIME_LIMIT,
     State.OUT_OF_MEMORY: Cause.OUT_OF_MEMORY,
 }
-"""Where Slurm's state names the cause; the others say nothing."""
 
 
 def _of_process(exit_code: int | None, verdict: str | None) -> Cause | None:

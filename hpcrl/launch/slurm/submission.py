@@ -4,8 +4,9 @@ Before anything is sent, the scripts and an intent are on disk; each job carries
 An answer that got lost is looked up by that comment, and so is what a killed `hpcrl submit` may have left behind.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from hpcrl.durable.files import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.executor import ScriptExecutor
-from hpcrl.launch.slurm.render import Script
+from hpcrl.launch.slurm.render import Script, with_note
 from hpcrl.launch.slurm.requeue import Facts
 
 SETTLE_S = (3.0, 10.0, 20.0)
@@ -22,12 +23,17 @@ SETTLE_S = (3.0, 10.0, 20.0)
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """`submission/<nonce>/intent.json`: what is about to be sent, where. `comments`: script → the mark of its job."""
+    """`submission/<nonce>/intent.json`: what is about to be sent.
+
+    `comments`: script → the mark of its job, behind which stands the user's `note`; `facts`: script → what the site
+    does with its jobs.
+    """
 
     nonce: str
     topology: str
     comments: dict[str, str]
-    facts: Facts
+    note: str
+    facts: dict[str, Facts]
     time: float
 
 
@@ -35,11 +41,14 @@ def script_path(run: RunDirectory, nonce: str, name: str) -> Path:
     return run.submitit_folder(nonce) / f"{name}.sbatch"
 
 
-def write_intent(run: RunDirectory, nonce: str, topology: str, scripts: Sequence[Script], facts: Facts) -> Intent:
+def write_intent(
+    run: RunDirectory, nonce: str, topology: str, scripts: Sequence[Script], facts: Mapping[str, Facts]
+) -> Intent:
     """Put all that will be sent on disk. `sbatch submission/<nonce>/NAME.sbatch` sends a script again by hand."""
     for script in scripts:
         run.files.publish(script_path(run, nonce, script.name), script.text.encode(), "script")
-    intent = Intent(nonce, topology, {script.name: script.comment for script in scripts}, facts, time.time())
+    comments = {script.name: script.comment for script in scripts}
+    intent = Intent(nonce, topology, comments, scripts[0].note, dict(facts), time.time())
     run.files.publish(run.submitit_folder(nonce) / "intent.json", msgspec.json.encode(intent), "intent")
     return intent
 
@@ -108,9 +117,11 @@ def send_once(
     raise AssertionError("the loop ends by returning or raising")
 
 
-def _look(slurm: Slurm, comment: str, sleep: Callable[[float], None]) -> str | None:
+def _look(
+    slurm: Slurm, comment: str, sleep: Callable[[float], None], pauses_s: Sequence[float] = SETTLE_S
+) -> str | None:
     """The job with this comment, as soon as it is seen; None if it is not for half a minute."""
-    for pause_s in SETTLE_S:
+    for pause_s in pauses_s:
         sleep(pause_s)
         if found := slurm.find_by_comment(comment):
             return found[0]
@@ -118,20 +129,60 @@ def _look(slurm: Slurm, comment: str, sleep: Callable[[float], None]) -> str | N
 
 
 def send_successor(
-    run: RunDirectory, slurm: Slurm, nonce: str, name: str, of: str, options: Sequence[str]
+    run: RunDirectory,
+    slurm: Slurm,
+    nonce: str,
+    name: str,
+    of: str,
+    element: int | str | None = None,
+    delay_s: float = 0.0,
+    *,
+    again: bool = False,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Send another job in the place of the incarnation `of`; None if somebody has done so before."""
-    marker = run.submitit_folder(nonce) / f"successor-of-{of}.json"
+    """Send another job in the place of the incarnation `of`; None if somebody has done so before, or is about to.
+
+    `element` is the one of the array that is meant, `delay_s` how long it is not to start. With `again`, one that was
+    announced is sent unless it is found: whoever announced it is not there any more.
+    Raises SlurmError where Slurm refuses, or twice leaves open whether it has taken the job, and then shows none.
+    """
+    marker = _announced(run, nonce, of)
     try:
-        run.files.publish(marker, b"{}", "successor")
+        run.files.publish(marker, b"", "successor")
     except AlreadyPublishedError:
-        return None
-    try:
-        job = ScriptExecutor(script_path(run, nonce, name), slurm, options).send().job_id
-    except SlurmError as error:
-        # Only where it may be queued all the same must nobody send it again.
-        if not isinstance(error, AmbiguousError):
+        if not again:
+            return None
+    intent = read_intent(run, nonce)
+    # Its own mark comes behind the one of all jobs of this name.
+    comment = f"{intent.comments[name]} in-place-of-{of}"
+    job = _look(slurm, comment, sleep, (0.0,)) if again else None
+    if job is None:
+        options = [f"--comment={with_note(comment, intent.note)}"]
+        options += [] if element is None else [f"--array={element}"]
+        options += [f"--begin=now+{round(delay_s)}"] if delay_s else []
+        try:
+            job = send_once(slurm, script_path(run, nonce, name), comment, options, sleep)
+        except SlurmError:
             run.files.unlink(marker, "successor")
-        raise
-    run.record_successor(nonce, name, job)
+            raise
+    # Both are there already if whoever announced it was only slow.
+    with contextlib.suppress(AlreadyPublishedError):
+        run.record_successor(nonce, name, job)
+    with contextlib.suppress(AlreadyPublishedError):
+        run.files.publish(_sent(marker), job.encode(), "successor")
     return job
+
+
+def successor_is_under_way(run: RunDirectory, nonce: str, of: str) -> bool:
+    """Whether somebody has announced a successor of this incarnation, and not yet said that it is sent."""
+    marker = _announced(run, nonce, of)
+    names = run.files.listing(marker.parent)
+    return marker.name in names and _sent(marker).name not in names
+
+
+def _announced(run: RunDirectory, nonce: str, of: str) -> Path:
+    return run.submitit_folder(nonce) / f"successor-of-{of}.announced"
+
+
+def _sent(announced: Path) -> Path:
+    return announced.with_suffix(".sent")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,13 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm
 
+from hpcrl.durable.journal import Closed, open_journal
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.launch.slurm.afterwards import Job, job_of, settle
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
-from hpcrl.launch.slurm.render import Target, render
+from hpcrl.launch.slurm.render import Script, Target, render
 from hpcrl.launch.slurm.requeue import Facts
-from hpcrl.launch.slurm.submission import send_all, write_intent
+from hpcrl.launch.slurm.submission import Intent, send_all, write_intent
 
 NONCE = "n1"
 MASTER = Job("100", 100, "master", None, 0)
@@ -31,9 +33,12 @@ class Sent:
         self.run: RunDirectory = create_run(folder / "run", dataclasses.replace(experiment, cluster=cluster))
         self.run.files.make_directory(self.run.submitit_folder(NONCE))
         scripts = render(cluster, "array", Target(self.run.root, "toy", NONCE))
-        send_all(self.run, self.fake.commands(), write_intent(self.run, NONCE, "array", scripts, facts))
+        send_all(self.run, self.fake.commands(), self.intent(scripts, facts))
         self.fake.run(100)
         self.fake.run(101)
+
+    def intent(self, scripts: Sequence[Script], facts: Facts) -> Intent:
+        return write_intent(self.run, NONCE, "array", scripts, dict.fromkeys(("master", "workers"), facts))
 
     def settle(self, job: Job, code: int, *told: str) -> str:
         return settle(self.run, NONCE, job, code, told, self.fake.commands())
@@ -55,7 +60,7 @@ def sent(tmp_path: Path) -> Sent:
     return Sent(tmp_path)
 
 
-@pytest.mark.parametrize("code", [75, 137, 1])
+@pytest.mark.parametrize("code", [75, 76, 137, 1])
 @pytest.mark.parametrize("job", [MASTER, AGENT], ids=["master", "agent"])
 def test_who_was_interrupted_has_another_turn(sent: Sent, job: Job, code: int) -> None:
     assert "queued again" in sent.settle(job, code)
@@ -151,8 +156,39 @@ def test_who_was_killed_too_often_is_left(sent: Sent) -> None:
         if restarts < 5:
             assert "queued again" in said
             sent.fake.run(100)
-    assert "for the 6th time, 5 are allowed" in said
+    assert "for the 6th time without progress, 5 are allowed" in said
     assert sent.turns() == []
+
+
+def test_who_went_when_told_comes_back_at_once_however_often(sent: Sent) -> None:
+    for restarts in range(8):
+        assert "queued again." in sent.settle(dataclasses.replace(AGENT, restarts=restarts), 76)
+        sent.fake.run(101)
+    sent.verdict("preempted", 75)
+    for restarts in range(8):
+        assert "queued again." in sent.settle(dataclasses.replace(MASTER, restarts=restarts), 75)
+        sent.fake.run(100)
+
+
+def test_who_waited_in_vain_comes_back_later_each_time_until_the_run_gets_on(sent: Sent) -> None:
+    delays = []
+    for restarts in range(4):
+        sent.verdict("incomplete", 75)
+        delays.append(sent.settle(dataclasses.replace(MASTER, restarts=restarts), 75).rpartition("queued again")[2])
+        sent.fake.run(100)
+    assert delays == [".", ", after 15 s.", ", after 30 s.", ", after 60 s."]
+    journal = open_journal(sent.run.files, sent.run.journal(sent.run.claim_attempt(NONCE)))
+    journal.append([Closed(1, {})])
+    journal.close()
+    sent.verdict("incomplete", 75)
+    assert sent.settle(dataclasses.replace(MASTER, restarts=4), 75).endswith("queued again.")
+
+
+def test_a_job_that_ran_out_of_memory_has_one_more_turn(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcrl.launch.slurm.afterwards.oom_kills", lambda _cgroups: 1)
+    assert "out of memory: the job is queued again" in sent.settle(MASTER, 137)
+    sent.fake.run(100)
+    assert "1 are allowed" in sent.settle(dataclasses.replace(MASTER, restarts=1), 137)
 
 
 def test_a_silent_controller_is_for_the_caller_to_ask_again(sent: Sent) -> None:

@@ -1,5 +1,7 @@
 """Which end of a job is followed by which act; of what cause an exit is. Properties over all histories."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,22 +19,26 @@ from hpcrl.launch.slurm.requeue import (
     Requeue,
     Successor,
     cause_of,
+    cause_of_state,
     decide,
     delay_of,
     facts_of,
 )
 
 
-def ends(*causes: Cause, apart_s: float = 60.0) -> list[Ended]:
-    return [Ended(cause, None, apart_s * number) for number, cause in enumerate(causes)]
+def ends(*causes: Cause) -> list[Ended]:
+    """Of a run that gets nowhere."""
+    return [Ended(cause, None, 60.0 * number) for number, cause in enumerate(causes)]
 
 
-ANY_END = st.builds(Ended, st.sampled_from(Cause), st.none() | st.integers(-15, 255), st.floats(0, 1e6))
+ANY_END = st.builds(
+    Ended, st.sampled_from(Cause), st.none() | st.integers(-15, 255), st.floats(0, 1e6), st.sampled_from("abc")
+)
 HISTORY = st.lists(ANY_END, max_size=30).map(lambda found: sorted(found, key=lambda each: each.when))
 FACTS = st.builds(Facts, st.booleans(), st.booleans())
 
 
-@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT])
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.DRAINED, Cause.TIME_LIMIT])
 def test_what_is_nobodys_fault_is_repeated_at_once_and_for_ever(cause: Cause) -> None:
     *before, last = ends(*[cause] * 500)
     decision = decide(last, before)
@@ -63,15 +69,15 @@ def test_lost_peers_are_waited_for_longer_each_time_and_for_ever() -> None:
     assert delays == [0, 15, 30, 60, 120, 240, 480, 960, 1800, 1800, 1800]
 
 
-def test_a_preemption_between_ends_the_waiting() -> None:
-    *before, last = ends(Cause.KILLED, Cause.KILLED, Cause.PREEMPTED, Cause.KILLED)
-    assert delay_of(last, before, Budget()) == 0
+def test_progress_ends_the_waiting_and_the_counting() -> None:
+    killed = [Ended(Cause.KILLED, 137, 60.0 * number, f"attempt {number}: 7") for number in range(50)]
+    for number, last in enumerate(killed):
+        decision = decide(last, killed[:number])
+        assert isinstance(decision, Requeue) and decision.delay_s == 0
 
 
-def test_a_calm_between_ends_the_waiting_but_not_the_counting() -> None:
-    *before, last = ends(*[Cause.KILLED] * 5, apart_s=7200)
-    assert delay_of(last, before, Budget()) == 0
-    *before, last = ends(*[Cause.KILLED] * 6, apart_s=7200)
+def test_a_preemption_between_does_not_end_the_counting() -> None:
+    *before, last = ends(*[Cause.KILLED, Cause.PREEMPTED] * 5, Cause.KILLED)
     assert isinstance(decide(last, before), Never)
 
 
@@ -101,8 +107,9 @@ def test_where_requeueing_is_forbidden_each_job_has_a_successor(cause: Cause) ->
         ("25.05", "cpu", Facts(True, False)),
     ],
 )
-def test_the_facts_are_the_sites(version: str, partition: str | None, facts: Facts) -> None:
-    assert facts_of(site_of(version), partition) == facts
+def test_the_facts_are_the_sites_and_the_flags(version: str, partition: str | None, facts: Facts) -> None:
+    assert facts_of(site_of(version), partition, ["--exclusive"]) == facts
+    assert facts_of(site_of(version), partition, ["--no-requeue"]) == replace(facts, requeue_allowed=False)
 
 
 @given(ANY_END, HISTORY, FACTS)
@@ -121,8 +128,9 @@ def test_what_is_final_is_final(ended: Ended, history: list[Ended], facts: Facts
 
 @given(st.lists(ANY_END, max_size=60), FACTS)
 def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], facts: Facts) -> None:
-    """However a run's ends follow each other, until one of them is left."""
+    """However a run's ends follow each other, until one of them is left; if it makes no progress."""
     budget, repeated = Budget(), dict.fromkeys(Cause, 0)
+    found = [replace(each, progress="") for each in found]
     found.sort(key=lambda each: each.when)
     for number, ended in enumerate(found):
         if isinstance(decide(ended, found[:number], budget, facts), Never):
@@ -137,16 +145,17 @@ def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], fac
 def test_a_delay_is_bounded_and_only_for_what_came_again_and_is_not_benign(ended: Ended, history: list[Ended]) -> None:
     budget = Budget()
     delay_s = delay_of(ended, history, budget)
-    if ended.cause in BENIGN or not history or history[-1].cause is not ended.cause:
+    again = any((each.cause, each.progress) == (ended.cause, ended.progress) for each in history)
+    if ended.cause in BENIGN or not again:
         assert delay_s == 0
     else:
-        assert delay_s == 0 or budget.first_delay_s <= delay_s <= budget.longest_delay_s
+        assert budget.first_delay_s <= delay_s <= budget.longest_delay_s
 
 
 @given(ANY_END, HISTORY)
 def test_one_more_of_the_same_never_waits_shorter(ended: Ended, history: list[Ended]) -> None:
     before = [each for each in history if each.when <= ended.when]
-    again = Ended(ended.cause, None, ended.when + 1)
+    again = replace(ended, when=ended.when + 1)
     assert delay_of(again, [*before, ended], Budget()) >= delay_of(ended, before, Budget())
 
 
@@ -162,7 +171,10 @@ def test_the_site_changes_how_and_never_whether(ended: Ended, history: list[Ende
 
 def test_the_reason_says_how_often_and_how_often_is_allowed() -> None:
     *before, last = [Ended(Cause.NODE_FAILURE, 137, 60.0 * number) for number in range(11)]
-    assert decide(last, before).reason == "A node failed (exit code 137): for the 11th time, 10 are allowed."
+    assert (
+        decide(last, before).reason
+        == "A node failed (exit code 137): for the 11th time without progress, 10 are allowed."
+    )
 
 
 def test_the_reason_of_a_users_error_says_that_it_is_final() -> None:
@@ -172,59 +184,65 @@ def test_the_reason_of_a_users_error_says_that_it_is_final() -> None:
 
 
 CAUSES = [
-    # exit code, verdict, signals, Slurm's state
-    (0, "done", (), None, Cause.DONE),
-    (0, "done", ("TERM",), State.PREEMPTED, Cause.DONE),
-    (75, "done", ("TERM",), State.PREEMPTED, Cause.DONE),
-    (75, "stopped", (), None, Cause.STOPPED),
-    (93, "failed", (), None, Cause.STOPPED),
-    (93, "superseded", (), State.NODE_FAIL, Cause.STOPPED),
-    (64, None, (), None, Cause.USER_ERROR),
-    (65, "failed", (), None, Cause.USER_ERROR),
-    (66, "failed", ("TERM",), State.CANCELLED, Cause.USER_ERROR),
-    (70, "failed", (), None, Cause.INTERNAL_ERROR),
-    (75, "preempted", ("TERM",), State.PREEMPTED, Cause.PREEMPTED),
-    (75, "preempted", ("TERM",), State.REQUEUED, Cause.PREEMPTED),
-    (75, "preempted", ("CONT", "TERM"), State.ENDING, Cause.PREEMPTED),
-    (75, "preempted", ("TERM",), State.CANCELLED, Cause.CANCELLED),
-    (75, "preempted", ("USR2",), State.RUNNING, Cause.TIME_LIMIT),
-    (75, "preempted", ("USR2",), State.PREEMPTED, Cause.PREEMPTED),
-    (75, "preempted", ("USR2", "TERM"), State.TIMEOUT, Cause.TIME_LIMIT),
-    (75, "lost", (), State.RUNNING, Cause.LOST_PEERS),
-    (75, None, (), None, Cause.LOST_PEERS),
-    (76, None, (), None, Cause.PREEMPTED),
-    (137, None, (), None, Cause.KILLED),
-    (137, None, (), State.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY),
-    (-9, None, (), State.RUNNING, Cause.KILLED),
-    (137, None, ("TERM",), State.PREEMPTED, Cause.PREEMPTED),
-    (139, None, (), State.FAILED, Cause.KILLED),
-    (None, None, (), State.NODE_FAIL, Cause.NODE_FAILURE),
-    (None, None, (), State.BOOT_FAIL, Cause.NODE_FAILURE),
-    (None, None, (), State.TIMEOUT, Cause.TIME_LIMIT),
-    (None, None, (), None, Cause.KILLED),
-    (None, "done", (), State.NODE_FAIL, Cause.DONE),
-    (1, None, (), State.FAILED, Cause.KILLED),
-    (127, None, (), None, Cause.INTERNAL_ERROR),
+    # exit code, verdict, signals, kills for want of memory
+    (0, "done", (), 0, Cause.DONE),
+    (75, "done", ("TERM",), 0, Cause.DONE),
+    (75, "stopped", (), 0, Cause.STOPPED),
+    (93, "failed", (), 0, Cause.STOPPED),
+    (93, "superseded", (), 0, Cause.STOPPED),
+    (64, None, (), 0, Cause.USER_ERROR),
+    (65, "failed", (), 0, Cause.USER_ERROR),
+    (66, "failed", ("TERM",), 0, Cause.USER_ERROR),
+    (70, "failed", (), 0, Cause.INTERNAL_ERROR),
+    (75, "preempted", ("TERM",), 0, Cause.PREEMPTED),
+    (75, "preempted", ("CONT", "TERM"), 0, Cause.PREEMPTED),
+    (75, "preempted", ("USR2",), 0, Cause.TIME_LIMIT),
+    # The step was signalled, the script was not.
+    (75, "preempted", (), 0, Cause.DRAINED),
+    (76, None, (), 0, Cause.DRAINED),
+    (75, "incomplete", (), 0, Cause.LOST_PEERS),
+    (75, "queued", (), 0, Cause.LOST_PEERS),
+    (75, None, (), 0, Cause.LOST_PEERS),
+    (137, None, (), 0, Cause.KILLED),
+    (137, None, (), 1, Cause.OUT_OF_MEMORY),
+    (-9, None, (), 0, Cause.KILLED),
+    (137, None, ("TERM",), 0, Cause.PREEMPTED),
+    (139, None, (), 0, Cause.KILLED),
+    (None, "done", (), 0, Cause.DONE),
+    (1, None, (), 0, Cause.KILLED),
+    (127, None, (), 0, Cause.INTERNAL_ERROR),
 ]
 
 
-@pytest.mark.parametrize(("exit_code", "verdict", "signals", "state", "cause"), CAUSES)
+@pytest.mark.parametrize(("exit_code", "verdict", "signals", "oom_kills", "cause"), CAUSES)
 def test_the_cause_of_an_end(
-    exit_code: int | None, verdict: str | None, signals: tuple[str, ...], state: State | None, cause: Cause
+    exit_code: int | None, verdict: str | None, signals: tuple[str, ...], oom_kills: int, cause: Cause
 ) -> None:
-    assert cause_of(exit_code, verdict, frozenset(signals), state) is cause
+    assert cause_of(exit_code, verdict, frozenset(signals), oom_kills) is cause
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        (State.NODE_FAIL, Cause.NODE_FAILURE), (State.BOOT_FAIL, Cause.NODE_FAILURE), (State.TIMEOUT, Cause.TIME_LIMIT),
+        (State.PREEMPTED, Cause.PREEMPTED), (State.OUT_OF_MEMORY, Cause.OUT_OF_MEMORY), (State.FAILED, Cause.KILLED),
+        (State.CANCELLED, Cause.CANCELLED), (State.UNKNOWN, Cause.KILLED),
+    ],
+)  # fmt: skip
+def test_the_cause_where_only_slurm_knows(state: State, cause: Cause) -> None:
+    assert cause_of_state(state) is cause
 
 
 @given(
     st.none() | st.integers(-64, 255),
-    st.none() | st.sampled_from(["done", "stopped", "failed", "lost", "preempted", "superseded"]),
+    st.none() | st.sampled_from(["done", "stopped", "failed", "lost", "preempted", "superseded", "incomplete"]),
     st.frozensets(st.sampled_from(["TERM", "USR1", "USR2", "CONT"])),
-    st.none() | st.sampled_from(State),
+    st.integers(0, 2),
 )
 def test_every_end_has_a_cause_and_no_error_is_repeated(
-    exit_code: int | None, verdict: str | None, signals: frozenset[str], state: State | None
+    exit_code: int | None, verdict: str | None, signals: frozenset[str], oom_kills: int
 ) -> None:
-    cause = cause_of(exit_code, verdict, signals, state)
+    cause = cause_of(exit_code, verdict, signals, oom_kills)
     decision = decide(Ended(cause, exit_code, 0.0), [])
     if exit_code in (0, 64, 65, 66, 70, 93):
         assert isinstance(decision, Never)

@@ -8,8 +8,8 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
+from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import AmbiguousError, SlurmError
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
@@ -20,6 +20,7 @@ from hpcrl.launch.slurm.submission import (
     read_intents,
     send_all,
     send_successor,
+    successor_is_under_way,
     write_intent,
 )
 
@@ -44,7 +45,7 @@ def intent_of(run: RunDirectory, nonce: str = "n1") -> Intent:
     cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
     run.files.make_directory(run.submitit_folder(nonce))
     scripts = render(cluster, "array", Target(run.root, "toy", nonce))
-    return write_intent(run, nonce, "array", scripts, Facts())
+    return write_intent(run, nonce, "array", scripts, dict.fromkeys(("master", "workers"), Facts()))
 
 
 def queued(fake: FakeSlurm) -> list[int]:
@@ -123,11 +124,59 @@ def test_what_a_killed_submit_has_sent_is_found_and_what_is_not_whole_is_cancell
 def test_a_successor_is_sent_once_whoever_asks(fake: FakeSlurm, tmp_path: Path) -> None:
     run = made_run(tmp_path)
     send_all(run, fake.commands(), intent_of(run), fake.advance)
-    first = send_successor(run, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"])
+    first = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1)
     assert first is not None
-    assert send_successor(run, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"]) is None
+    assert send_successor(run, fake.commands(), "n1", "workers", "103.0", 1) is None
+    assert not successor_is_under_way(run, "n1", "103.0")
     assert [job["element"] for job in fake.state["jobs"] if job["job"] == int(first)] == [1]
     assert {str(sub.jobs["workers"]) for sub in run.submissions() if "workers" in sub.jobs} == {"101", first}
+
+
+def test_a_successor_keeps_the_users_comment(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    cluster = dataclasses.replace(
+        toy_experiment().cluster, type="slurm", topology="array", nodes=2, slurm=SlurmConfig(comment="project 7")
+    )
+    run.files.make_directory(run.submitit_folder("n1"))
+    scripts = render(cluster, "array", Target(run.root, "toy", "n1"))
+    facts = dict.fromkeys(("master", "workers"), Facts())
+    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts), fake.advance)
+    job = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1)
+    (comment,) = [each["comment"] for each in fake.state["jobs"] if str(each["job"]) == job]
+    assert comment == "hpcrl:n1:workers in-place-of-103.0 project 7"
+
+
+@pytest.mark.parametrize("fate", ["lose", "lose after", "hang after"])
+def test_a_successor_whose_answer_got_lost_is_found_and_not_sent_twice(
+    fake: FakeSlurm, tmp_path: Path, fate: Fate
+) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    before = queued(fake)
+    fake.plan("sbatch", fate)
+    job = send_successor(run, fake.commands(timeout_s=1.0), "n1", "workers", "103.0", 1, sleep=fake.advance)
+    assert [str(each) for each in queued(fake) if each not in before] == [job]
+
+
+@pytest.mark.parametrize("fate", ["lose", "lose after"])
+def test_a_successor_that_was_announced_and_never_sent_is_sent_by_whoever_finds_out(
+    fake: FakeSlurm, tmp_path: Path, fate: Fate
+) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+
+    def killed(_seconds: float) -> None:
+        raise Killed
+
+    fake.plan("sbatch", fate)
+    with pytest.raises(Killed):
+        send_successor(run, fake.commands(), "n1", "workers", "103.0", 1, sleep=killed)
+    assert successor_is_under_way(run, "n1", "103.0")
+    assert send_successor(run, fake.commands(), "n1", "workers", "103.0", 1) is None
+    job = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1, again=True, sleep=fake.advance)
+    assert job is not None and run.jobs_of("n1")[job] == "workers"
+    assert sum(each["element"] == 1 and each["job"] > 101 for each in fake.state["jobs"]) == 1
+    assert not successor_is_under_way(run, "n1", "103.0")
 
 
 def test_a_submit_costs_five_calls_and_watching_one_in_fifteen_seconds(
@@ -153,24 +202,6 @@ def test_a_controller_that_is_away_does_not_end_a_watch(fake: FakeSlurm, tmp_pat
     submission = launcher.start(run, "n1")
     fake.away(600)
     assert launcher.living(run, submission) == ["master", "workers"]
-
-
-def test_a_lost_element_is_replaced_unless_slurm_has_it_or_somebody_cancelled_it(
-    fake: FakeSlurm, tmp_path: Path
-) -> None:
-    run = made_run(tmp_path)
-    send_all(run, fake.commands(), intent_of(run), fake.advance)
-    allocation = SlurmAllocation(run.root, "n1", fake.commands())
-    lost = {1: (103, 0)}
-    assert allocation.replace(lost) == [], "it is pending"
-    fake.run(101)
-    fake.end(101, "CANCELLED", element=1)
-    assert allocation.replace(lost) == []
-    fake.end(101, "NODE_FAIL", element=1)
-    (said,) = allocation.replace(lost)
-    assert said.startswith("node 1: job ") and said.endswith(" in the place of 103")
-    assert allocation.replace(lost) == [], "its successor is pending"
-    assert allocation.replace({}) == []
 
 
 def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake: FakeSlurm, tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""How the jobs of a submission ended, one small file per incarnation: what budgets and delays are counted from.
+
+Written by the batch script of the job, or by the master for one whose script did not come to it.
+"""
+
+import msgspec
+
+from hpcrl.durable.files import AlreadyPublishedError
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.slurm.requeue import Ended
+
+
+def place_of(name: str, element: int | str | None = None) -> str:
+    """What all incarnations of a job, and its successors, have in common: `master`, `run`, `workers-3`."""
+    return name if element is None else f"{name}-{element}"
+
+
+def record_ending(
+    run: RunDirectory, nonce: str, place: str, job: str, restarts: int, ended: Ended
+) -> tuple[Ended, list[Ended]]:
+    """Write down this end, unless somebody has; returns it as it was written, and those before it, oldest first."""
+    folder = run.files.directory(run.submitit_folder(nonce) / "endings")
+    mine = folder / f"{place}.{job}.{restarts}.json"
+    try:
+        run.files.publish(mine, msgspec.json.encode(ended), "ending")
+    except AlreadyPublishedError:
+        ended = _read(run, nonce, mine.name)
+    names = [name for name in _names(run, nonce, place) if name != mine.name]
+    before = (_read(run, nonce, name) for name in names)
+    return ended, sorted((end for end in before if end.when <= ended.when), key=lambda end: end.when)
+
+
+def _names(run: RunDirectory, nonce: str, place: str) -> list[str]:
+    return [name for name in run.files.listing(run.submitit_folder(nonce) / "endings") if name.startswith(f"{place}.")]
+
+
+def _read(run: RunDirectory, nonce: str, name: str) -> Ended:
+    return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "endings" / name), type=Ended)

@@ -1,0 +1,137 @@
+"""What the master knows of its allocation: when nodes are taken away, and what becomes of those that are missing.
+
+Whoever started the jobs answers through `Allocation`, and may be slow: it is asked on threads that hold up neither the
+beats nor the exit. Knows nothing of Slurm.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from hpcrl.errors import HpcrlError
+
+EVERYTHING = -1
+"""In the place of a node's number: the master, and with it the whole run."""
+LOOK_EVERY_S = 15.0
+"""How often it is asked about nodes that are missing."""
+CONFIRM_S = 5.0
+"""When it is asked again, if it has said that one of them never comes."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Absence:
+    """What is known of a node that is missing, and in words.
+
+    `queued`: it comes by itself; `starting`: its job runs, and nothing was heard of it; `held`: somebody has to release
+    it; `gone`: it never comes.
+    """
+
+    standing: Literal["queued", "starting", "held", "gone"]
+    what: str
+
+
+class Allocation(Protocol):
+    """What started the nodes and can start others."""
+
+    def ends(self) -> Mapping[int, float]:
+        """Node (or EVERYTHING) → seconds since 1970 at which it is taken away."""
+        ...
+
+    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+        """See to it that missing nodes → the incarnations of their last agents, if any, come; what is known of each."""
+        ...
+
+
+class AllocationWatch:
+    """Asks an allocation, one question of a kind at a time, and remembers what it said. Never blocks."""
+
+    def __init__(self, allocation: Allocation | None, note: Callable[..., None]) -> None:
+        self._allocation = allocation
+        self._note = note
+        self._asking_ends: Future[Mapping[int, float]] | None = None
+        self._looking: Future[Mapping[int, Absence]] | None = None
+        self._next_look = 0.0
+        self._before: Mapping[int, Absence] = {}
+        self.ends: Mapping[int, float] = {}
+        self.absences: Mapping[int, Absence] = {}
+
+    def ask_ends(self) -> None:
+        """Ask anew, at the beginning of an attempt: its nodes may be others."""
+        self.ends = {}
+        self._asking_ends = None if self._allocation is None else _ask(self._allocation.ends)
+
+    def time_left_s(self) -> float:
+        """Until the first node is taken away; infinite while that is not known."""
+        if self._asking_ends is not None and self._asking_ends.done():
+            self.ends = self._said(self._asking_ends, "ends") or {}
+            self._asking_ends = None
+            self._note("allocation", ends=dict(self.ends))
+        return min(self.ends.values(), default=math.inf) - time.time()
+
+    def first_to_go(self, within_s: float) -> list[int]:
+        """The node that is taken away first, and those that go less than so much later."""
+        first = min(self.ends.values(), default=math.inf)
+        return [node for node, end in self.ends.items() if end <= first + within_s]
+
+    def look_after(self, missing: Mapping[int, tuple[int, int] | None]) -> None:
+        """Every while, have the missing nodes seen to."""
+        if self._looking is not None and self._looking.done():
+            self._learn(self._said(self._looking, "absences"))
+            self._looking = None
+        if self._allocation is None or self._looking is not None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK_EVERY_S
+        allocation, asked = self._allocation, dict(missing)
+        self._looking = _ask(lambda: allocation.see_to(asked))
+
+    def _learn(self, found: Mapping[int, Absence] | None) -> None:
+        if found is None:
+            return
+        if found != self.absences:
+            self._note("missing", nodes={str(node): absence.what for node, absence in found.items()})
+        self._before, self.absences = self.absences, found
+        if any(absence.standing == "gone" for absence in found.values()):
+            self._next_look = time.monotonic() + CONFIRM_S
+
+    def found_all(self) -> None:
+        """Nobody is missing any more."""
+        self._before, self.absences, self._looking = {}, {}, None
+
+    @property
+    def gone(self) -> dict[int, str]:
+        """Missing nodes that never come, by two looks in a row: between two states of a job Slurm may say anything."""
+        gone = [node for node, absence in self.absences.items() if absence.standing == "gone"]
+        return {node: self.absences[node].what for node in gone if self._before.get(node) == self.absences[node]}
+
+    def only_queue(self, missing: Iterable[int]) -> bool:
+        """Whether all of these nodes are known to wait for nothing but their turn."""
+        known = [self.absences.get(node) for node in missing]
+        return all(absence is not None and absence.standing == "queued" for absence in known)
+
+    def _said(self, asked: Future[Answer], what: str) -> Answer | None:
+        """The answer; None, with a note, where there is none."""
+        try:
+            return asked.result()
+        except (HpcrlError, OSError) as error:
+            self._note("allocation silent", asked=what, error=str(error))
+            return None
+
+
+def _ask(question: Callable[[], Answer]) -> Future[Answer]:
+    """On a thread of its own, which ends with the process."""
+    answer: Future[Answer] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="allocation", daemon=True).start()
+    return answer

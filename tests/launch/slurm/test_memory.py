@@ -1,0 +1,40 @@
+"""Whether the kernel has killed for want of memory, from the files of control groups of both versions."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcrl.launch.slurm.memory import oom_kills
+
+V2 = "0::/system.slice/slurmstepd.scope/job_71/step_batch/user/task_0\n"
+V1 = """12:cpuset:/slurm/uid_1000/job_71/step_batch
+9:memory:/slurm/uid_1000/job_71/step_batch
+1:name=systemd:/system.slice/slurmd.service
+"""
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize("kills", [0, 3])
+def test_version_2_adds_up_in_the_group_of_the_job(tmp_path: Path, kills: int) -> None:
+    job = tmp_path / "system.slice/slurmstepd.scope/job_71"
+    write(job / "memory.events", f"low 0\nhigh 7\nmax 9\noom 5\noom_kill {kills}\noom_group_kill 1\n")
+    write(job / "step_0/memory.events", f"oom_kill {kills}\n")
+    write(job.parent / "job_7/memory.events", "oom_kill 100\n")
+    assert oom_kills(V2, tmp_path) == kills
+
+
+def test_version_1_counts_each_step_apart(tmp_path: Path) -> None:
+    job = tmp_path / "memory/slurm/uid_1000/job_71"
+    write(job / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
+    write(job / "step_0/memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 2\n")
+    write(job.parent / "job_711/memory.oom_control", "oom_kill 100\n")
+    assert oom_kills(V1, tmp_path) == 2
+
+
+@pytest.mark.parametrize("text", ["", "0::/\n", "0::/user.slice/session-3.scope\n", V2, V1])
+def test_where_nobody_counts_nothing_is_known(tmp_path: Path, text: str) -> None:
+    assert oom_kills(text, tmp_path) == 0
