@@ -203,13 +203,8 @@ class Master:
             return Ending("failed", ExitCode.INTERNAL, reason, traceback="".join(traceback.format_exception(error)))
 
     def _leave(self, ending: Ending) -> ExitCode:
-        """Tell everybody, write the verdict, close the sockets."""
+        """Write the verdict, tell everybody, close the sockets."""
         number = self._run.newest_attempt_of(self._submission)
-        if self._is_replaced(ending) and number is not None:
-            self._idle(number)
-        else:
-            for member in (*self._members.workers.values(), *self._members.agents.values()):
-                self._hub.send(member.identity, Finish(int(ending.exit_code)))
         failure = ending.failure
         verdict = Verdict(
             attempt=-1 if number is None else number,
@@ -222,8 +217,17 @@ class Master:
             time=time.time(),
         )
         print(f"{ending.state}: {ending.reason}", flush=True)
-        if number is not None and self._run.read_verdict(number) is None:
-            self._run.publish_verdict(verdict)
+        try:
+            if number is not None and self._run.read_verdict(number) is None:
+                self._run.publish_verdict(verdict)
+        except (HpcrlError, OSError) as error:
+            # On a full disk they are to hear it all the same.
+            print(f"the verdict was not written: {error}", flush=True)
+        if self._is_replaced(ending) and number is not None:
+            self._idle(number)
+        else:
+            for member in (*self._members.workers.values(), *self._members.agents.values()):
+                self._hub.send(member.identity, Finish(int(ending.exit_code)))
         self._slow.shutdown(wait=False, cancel_futures=True)
         self._hub.socket.close(1000)
         self._context.term()

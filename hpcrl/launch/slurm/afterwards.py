@@ -65,7 +65,7 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     # Only the master's own end is told by the verdict: an agent can end while the run goes on.
     state = None if verdict is None or job.role == "agent" else verdict.state
     done = verdict is not None and verdict.state == "done"
-    if code == ExitCode.DONE and "TERM" in told and not done:
+    if code == ExitCode.DONE and not done:
         # srun says so of a step whose node has failed.
         code = KILLED
     cause = cause_of(code, state, frozenset(told), _oom_kills())

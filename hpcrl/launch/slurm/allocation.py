@@ -14,7 +14,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.endings import place_of, record_ending
 from hpcrl.launch.slurm.jobs import Queued, State
-from hpcrl.launch.slurm.requeue import Ended, Never, cause_of_state, decide
+from hpcrl.launch.slurm.requeue import Cause, Ended, Never, cause_of_state, decide
 from hpcrl.launch.slurm.submission import read_intent, send_successor, successor_is_under_way
 from hpcrl.workers.allocation import EVERYTHING, Absence
 
@@ -85,6 +85,9 @@ class SlurmAllocation:
         written = Ended(cause_of_state(end.state), None, time.time(), progress_of(self._run))
         place = place_of("workers", node)
         ended, before = record_ending(self._run, self._nonce, place, end.job, end.restarts, written)
+        if ended.cause is Cause.DONE:
+            # Whoever asks knows better; srun says so of a step whose node has failed.
+            ended = written
         decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts["workers"])
         if isinstance(decision, Never):
             return Absence("gone", f"job {end.job} is not started again: {decision.reason}")

@@ -147,6 +147,7 @@ def test_an_element_without_a_master_is_let_go(sent: Sent) -> None:
 def test_a_step_whose_node_failed_is_not_the_end_of_the_run(sent: Sent) -> None:
     """srun then says 0."""
     assert "done" not in sent.settle(MASTER, 0, "TERM")
+    assert "was killed: the job is queued again" in sent.settle(AGENT, 0)
 
 
 def test_who_was_killed_too_often_is_left(sent: Sent) -> None:

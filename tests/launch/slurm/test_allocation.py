@@ -108,6 +108,13 @@ def test_what_the_jobs_own_script_said_counts(sent: Sent, cause: Cause) -> None:
     assert sent.sent() == []
 
 
+def test_that_the_run_is_done_is_for_the_master_to_say(sent: Sent) -> None:
+    record_ending(sent.run, "n1", "workers-1", "101_1", 0, Ended(Cause.DONE, 0, time.time()))
+    sent.ends("NODE_FAIL")
+    assert sent.look()[0] == "queued"
+    assert len(sent.sent()) == 1
+
+
 def test_who_is_forgotten_by_the_controller_is_asked_of_the_accounting(sent: Sent) -> None:
     sent.ends("CANCELLED")
     sent.fake.advance(301)
