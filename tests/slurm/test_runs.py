@@ -113,6 +113,22 @@ def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(slurm: Sl
     assert_equal(run, reference)
 
 
+def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(
+    slurm: SlurmCluster, reference: Remains
+) -> None:
+    run = SlurmRun.submit(slurm, toy_values("low"))
+    run.wait_steps(2)
+    (workers,) = run.jobs("workers")
+    slurm.scancel(f"{workers}_2")
+    slurm.wait_ended(*run.jobs("master"), workers, timeout_s=60)
+    assert run.verdict == "failed"
+    assert f"node 2: job {workers}_2 was cancelled. `hpcrl resume" in hpcrl(slurm, "status", str(run.run.root)).stdout
+    slurm.wait_no_processes()
+    hpcrl(slurm, "resume", str(run.run.root))
+    run.wait_done()
+    assert_equal(run, reference)
+
+
 @pytest.mark.parametrize("topology", ["colocated", "hetjob"])
 def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, reference: Remains, topology: str) -> None:
     values = toy_values("lowgrace" if topology == "hetjob" else "low", topology=topology)
