@@ -1,6 +1,7 @@
 """Whole runs on a real Slurm, disturbed in every way that a cluster knows: they end with an undisturbed run's bits."""
 
 import contextlib
+import json
 import os
 import random
 import signal
@@ -75,6 +76,28 @@ def test_an_array_survives_a_dead_node_the_loss_of_all_and_a_cancel(slurm: Slurm
     assert_equal(run, reference)
 
 
+def test_an_array_survives_a_preemption_with_grace_and_one_of_all_its_elements(
+    slurm: SlurmCluster, reference: Remains
+) -> None:
+    values = toy_values("lowgrace")
+    # All on nodes where the master is not.
+    values["cluster"]["slurm"]["flags"] = ["--gres=gpu:1"]
+    run = SlurmRun.submit(slurm, values)
+    (workers,) = run.jobs("workers")
+    (master,) = run.jobs("master")
+    run.wait_steps(2)
+    with slurm.preempt(f"{workers}_1"):
+        slurm.wait(lambda: len(run.run.numbers()) == 2, "another attempt", timeout_s=60)
+    run.wait_steps(2)
+    with slurm.preempt(workers):
+        slurm.wait(lambda: len(run.run.numbers()) > 2, "another attempt", timeout_s=60)
+    run.wait_done()
+    assert_equal(run, reference)
+    assert slurm.state(master) == "COMPLETED" and run.jobs("workers") == [workers]
+    ends = [json.loads(path.read_text()) for path in run.run.submission.glob("*/endings/workers-*")]
+    assert {end["cause"] for end in ends} <= {"preempted", "drained", "lost_peers", "done"}, ends
+
+
 def test_stop_leaves_nothing_behind_and_resume_goes_on(slurm: SlurmCluster, reference: Remains) -> None:
     run = SlurmRun.submit(slurm, toy_values("low"))
     run.wait_steps(2)
@@ -138,6 +161,8 @@ def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, refere
     run.wait_steps(2)
     run.kill("worker-1")
     run.wait_steps(2)
+    run.kill("agent-1")
+    run.wait_steps(2, timeout_s=120)
     with slurm.preempt(slurm.job_nodes(job)[-1]):
         run.wait_steps(2, timeout_s=120)
     run.kill("master")
