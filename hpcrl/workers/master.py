@@ -7,23 +7,20 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 import os
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import zmq
 
 from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
-from hpcrl.durable.history import attempts_without_progress, meetings_in_vain
+from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.logs import EventLog
-from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.workers.address import LOOPBACK
 from hpcrl.workers.allocation import EVERYTHING, Allocation, AllocationWatch
@@ -31,8 +28,8 @@ from hpcrl.workers.attempt import AttemptFiles, SupersededError, begin_attempt, 
 from hpcrl.workers.calendar import Calendar
 from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
 from hpcrl.workers.control import Control
+from hpcrl.workers.ending import Ending
 from hpcrl.workers.execution import Execution
-from hpcrl.workers.fitness import judge_nodes
 from hpcrl.workers.members import Members
 from hpcrl.workers.messages import (
     AgentHello,
@@ -52,6 +49,7 @@ from hpcrl.workers.messages import (
     WorkerHello,
     WorkerReady,
 )
+from hpcrl.workers.roll_call import RollCall
 from hpcrl.workers.signals import Signals
 from hpcrl.workers.stepping import step_source
 
@@ -62,25 +60,8 @@ SETTLE_S = 0.5
 FRUITLESS_ATTEMPTS = 3
 END_MARGIN_S = 10.0
 """How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
-MEETINGS_IN_VAIN = 5
-"""How often nodes may fail to come, one time after another, before the run gives up."""
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an attempt ended. `lost` begins another attempt here; all others end this process.
-
-    `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
-    were missing, or of no use, for any other reason.
-    """
-
-    state: Literal["done", "lost", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
-    exit_code: ExitCode
-    reason: str
-    failure: Failed | None = None
-    traceback: str | None = None
 
 
 def run_master(
@@ -124,9 +105,8 @@ class Master:
             self._poller.register(source, zmq.POLLIN)
         self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
-        self._assembled = False
-        self._incomplete_since: float | None = None
         self._watch = AllocationWatch(allocation, self._note)
+        self._roll = RollCall(run, submission, self._cluster, self._members, self._watch)
         self._attempt_number = -1
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
@@ -267,32 +247,14 @@ class Master:
 
     def _assemble(self, attempt: AttemptFiles) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
-        store = FilesystemStore(self._run.rendezvous(attempt.number))
-        publish_meeting(store, Meeting(attempt.number, self._hub.address))
-        while missing := self._members.missing_nodes(self._cluster.nodes):
-            self._incomplete_since = self._incomplete_since or time.monotonic()
-            if gone := self._watch.gone:
-                said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
-                return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
-            if time.monotonic() - self._incomplete_since > self._patience_s:
-                return self._incomplete(store, missing)
-            if told := self._told_to_go():
-                return told
-            self._watch.look_after(missing)
+        self._roll.begin(attempt.number, self._hub.address)
+        while not self._roll.is_complete():
+            if ending := self._roll.given_up() or self._told_to_go():
+                return ending
             self._loop(None)
-        self._incomplete_since, self._assembled = None, True
-        self._watch.found_all()
         # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
-        return self._unfit()
-
-    def _unfit(self) -> Ending | None:
-        """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
-        hosts = {node: self._members.hosts[node] for node in self._members.agents}
-        code, why = judge_nodes(hosts, self._plan.workers)
-        if code == ExitCode.DONE:
-            return None
-        return self._in_vain(why) if code == ExitCode.REQUEUE else Ending("failed", code, why)
+        return self._roll.unfit(self._plan.workers)
 
     def _watch_the_end(self, execution: Execution) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
@@ -300,44 +262,6 @@ class Master:
         if why := execution.out_of_time:
             for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
-
-    @property
-    def _patience_s(self) -> float:
-        """How long to wait for nodes: all of them at first, later one in the place of another."""
-        if not self._assembled:
-            return self._cluster.start_timeout_s
-        return self._cluster.replace_timeout_s if self._cluster.replaces_one_by_one else 0.0
-
-    def _incomplete(self, store: FilesystemStore, missing: Collection[int]) -> Ending:
-        """Nodes did not come in time. That they wait for their turn in a queue may happen for ever."""
-        why = self._why_incomplete(store, missing)
-        return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
-
-    def _in_vain(self, why: str) -> Ending:
-        """What another turn may cure, but not for ever."""
-        times = 1 + meetings_in_vain(self._run, self._submission)
-        if times < MEETINGS_IN_VAIN:
-            return Ending("incomplete", ExitCode.REQUEUE, why)
-        return Ending("failed", ExitCode.NEVER_REQUEUE, f"for the {times}th time in a row and no more: {why}")
-
-    def _why_incomplete(self, store: FilesystemStore, missing: Collection[int]) -> str:
-        nodes = self._cluster.nodes
-        unreachable = sorted({record.node for record in announced(store)} & set(missing))
-        said = [f"{nodes - len(missing)} of {nodes} nodes came within {self._patience_s:g} s, missing: {list(missing)}"]
-        said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
-        if len(missing) < nodes:
-            said.append(f"the others were held for {self._patience_s:g} s and are let go")
-        if unreachable:
-            said.append(f"{unreachable} started but could not connect to {self._hub.address}: is a firewall between?")
-        knob = f"cluster.{'replace' if self._assembled else 'start'}_timeout_s"
-        advice = f"Raise {knob}"
-        if self._cluster.replaces_one_by_one:
-            advice += "; cluster.topology hetjob or colocated starts all nodes together"
-        return f"{'; '.join(said)}. {advice}. {self._advice}"
-
-    @property
-    def _advice(self) -> str:
-        return f"`hpcrl resume {self._run.root}` sends all jobs anew."
 
     def _start_workers(self, attempt: AttemptFiles) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""

@@ -136,9 +136,7 @@ def test_a_node_that_fails_where_requeue_is_forbidden_gets_a_successor(slurm: Sl
     assert_equal(run, reference)
 
 
-def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(
-    slurm: SlurmCluster, reference: Remains
-) -> None:
+def test_a_run_that_lost_an_element_for_good_ends_at_once_and_says_why(slurm: SlurmCluster, reference: Remains) -> None:
     run = SlurmRun.submit(slurm, toy_values("low"))
     run.wait_steps(2)
     (workers,) = run.jobs("workers")

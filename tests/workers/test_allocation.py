@@ -10,7 +10,7 @@ from support.cluster import start
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode
 from hpcrl.workers.allocation import Absence, AllocationWatch
-from hpcrl.workers.master import MEETINGS_IN_VAIN
+from hpcrl.workers.roll_call import MEETINGS_IN_VAIN
 
 
 def made(tmp_path: Path, **cluster: object) -> RunDirectory:
