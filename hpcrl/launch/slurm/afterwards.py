@@ -64,8 +64,7 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     verdict = run.verdict_of(nonce)
     # Only the master's own end is told by the verdict: an agent can end while the run goes on.
     state = None if verdict is None or job.role == "agent" else verdict.state
-    done = verdict is not None and verdict.state == "done"
-    if code == ExitCode.DONE and not done:
+    if code == ExitCode.DONE and not _is_done(run):
         # srun says so of a step whose node has failed.
         code = KILLED
     cause = cause_of(code, state, frozenset(told), _oom_kills())
@@ -94,6 +93,11 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
             # Elements that have not begun would find nobody.
             slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
     return decision.reason
+
+
+def _is_done(run: RunDirectory) -> bool:
+    """By whatever submission."""
+    return any(verdict is not None and verdict.state == "done" for verdict in map(run.read_verdict, run.numbers()))
 
 
 def _oom_kills() -> int:

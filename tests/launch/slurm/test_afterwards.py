@@ -150,6 +150,13 @@ def test_a_step_whose_node_failed_is_not_the_end_of_the_run(sent: Sent) -> None:
     assert "was killed: the job is queued again" in sent.settle(AGENT, 0)
 
 
+def test_a_run_that_another_submission_has_finished_is_done(sent: Sent) -> None:
+    number = sent.run.claim_attempt("later")
+    sent.run.publish_verdict(Verdict(number, "done", 0, "why", None, None, None, time.time()))
+    sent.verdict("superseded", 93)
+    assert sent.settle(MASTER, 0) == sent.settle(AGENT, 0) == "The run is done."
+
+
 def test_who_was_killed_too_often_is_left(sent: Sent) -> None:
     for restarts in range(6):
         job = dataclasses.replace(MASTER, restarts=restarts)
