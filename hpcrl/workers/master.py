@@ -15,7 +15,6 @@ from typing import Literal, TypeVar
 
 import zmq
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
@@ -104,7 +103,7 @@ class Master:
         self._run = run
         self._submission = submission
         self._signals = signals
-        self._experiment = from_dict(run.read_run().experiment)
+        self._experiment = run.experiment(submission)
         self._cluster = self._experiment.cluster
         self._plan: Plan = make_plan(self._experiment)
         self._ranks = tuple(worker.rank for worker in self._plan.workers)

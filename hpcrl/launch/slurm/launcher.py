@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hpcrl
-from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.experiment import Experiment
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
@@ -87,7 +87,7 @@ class SlurmLauncher:
         return "\n".join(lines)
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
-        experiment = from_dict(run.read_run().experiment)
+        experiment = run.experiment(nonce)
         scripts = self._scripts(experiment, run.root, nonce)
         facts = facts_of(self.site(), experiment.cluster.slurm.partition)
         run.files.make_directory(run.submitit_folder(nonce))
