@@ -1,7 +1,7 @@
 """Runs that go on with other workers than they began with, and what is left of them to compare nearly."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,10 +96,24 @@ def assert_nearly_equal(run: RunDirectory, reference: Whole, rtol: float = 1e-9,
     assert found.arrays.keys() == reference.arrays.keys()
     for name, array in reference.arrays.items():
         np.testing.assert_allclose(found.arrays[name], array, rtol=rtol, atol=atol, err_msg=name)
+    assert found.state.keys() == reference.state.keys()
+    for role, state in reference.state.items():
+        mine, theirs = dict(_numbers(found.state[role])), dict(_numbers(state))
+        assert mine.keys() == theirs.keys()
+        np.testing.assert_allclose(list(mine.values()), list(theirs.values()), rtol=rtol, atol=atol, err_msg=str(mine))
     assert len(found.metrics) == len(reference.metrics)
     for row, expected in zip(found.metrics, reference.metrics, strict=True):
         assert list(row) == list(expected)
         np.testing.assert_allclose(list(row.values()), list(expected.values()), rtol=rtol, atol=atol, err_msg=str(row))
+
+
+def _numbers(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a shard's state but its place among the shards."""
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and name not in ("offset", "length"):
+            yield prefix + name, value
 
 
 def drifts(run: RunDirectory) -> list[dict[str, Any]]:
