@@ -60,10 +60,10 @@ class Done(_Event, frozen=True):
 
 
 class Numerics(msgspec.Struct, frozen=True):
-    """What the bits of a train_step depend on besides its inputs: workers, what they compute on, and their threads."""
+    """What the bits of a train_step depend on besides its inputs: how many workers, on what, with how many threads."""
 
     workers: int
-    device: str
+    hardware: tuple[str, ...]
     threads: int
 
 

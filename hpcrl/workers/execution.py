@@ -7,7 +7,7 @@ written, which is after its spill is published and after the lines of all that i
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -67,7 +67,15 @@ class Result:
 class Execution:
     """Drives one attempt from what was recovered to the end of the run."""
 
-    def __init__(self, attempt: AttemptFiles, plan: Plan, source: StepSource, calendar: Calendar, send: Send) -> None:
+    def __init__(
+        self,
+        attempt: AttemptFiles,
+        plan: Plan,
+        source: StepSource,
+        calendar: Calendar,
+        send: Send,
+        hardware: Mapping[int, str],
+    ) -> None:
         self.paused = False
         self.time_left_s = math.inf
         """How long calls may still take before the allocation ends; the master says so."""
@@ -81,6 +89,7 @@ class Execution:
         self._source = source
         self._calendar = calendar
         self._send = send
+        self._hardware = hardware
         self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
         self._holdings = Holdings()
@@ -343,8 +352,9 @@ class Execution:
             )
 
     def _numerics(self, call: str) -> Numerics:
-        cluster = self._plan.experiment["cluster"]
-        return Numerics(len(self._plan.ranks(call, 0)), cluster["device"], cluster["threads_per_worker"])
+        ranks, cluster = self._plan.ranks(call, 0), self._plan.experiment["cluster"]
+        hardware = tuple(sorted({self._hardware[rank] for rank in ranks}))
+        return Numerics(len(ranks), hardware, cluster["threads_per_worker"])
 
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
@@ -459,7 +469,8 @@ def why_other_bits(recorded: Trained, numerics: Numerics, before: str) -> str:
 
 def _in_words(numerics: Numerics) -> str:
     workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
-    return f"{workers} (device {numerics.device}, threads {numerics.threads})"
+    threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
+    return f"{workers} of {threads} ({', '.join(numerics.hardware)})"
 
 
 def _tokens(meta: WireMeta | None) -> int:

@@ -248,7 +248,8 @@ class Master:
         ending = self._start_workers(attempt)
         if ending is not None:
             return ending
-        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
+        hardware = {rank: hello.hardware for rank, hello in self._members.hellos.items()}
+        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send, hardware)
         execution.paused = self._control.paused
         self._ends = {}
         self._asking_ends = self._slow.submit(self._allocation.ends) if self._allocation is not None else None

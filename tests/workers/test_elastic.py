@@ -171,7 +171,8 @@ def test_a_replay_over_other_workers_may_differ_in_rounding_and_says_so(folder: 
     assert run.experiment().deterministic
     found = drifts(run)
     assert found and {row["role"] for row in found} == {"actor"}, "the critic has one worker in both"
-    assert "recorded over 2 workers (device cpu, threads 1), replayed over 3 workers" in found[0]["why"]
+    assert found[0]["why"].startswith("recorded over 2 workers of 1 thread (")
+    assert "), replayed over 3 workers of 1 thread (" in found[0]["why"]
     assert_nearly_equal(run, reference)
 
 

@@ -63,24 +63,18 @@ def test_parts_that_the_step_was_opened_with_are_kept_word_for_word() -> None:
     assert source.parts(opened, "train", 2) != (opened.ids[:1], opened.ids[1:])
 
 
-RECORDED = Trained(3, "actor_train", {"digest": "b"}, {}, "a", Numerics(2, "cpu", 1))
+RECORDED = Trained(3, "actor_train", {"digest": "b"}, {}, "a", Numerics(2, ("Xeon",), 1))
+BOTH = "recorded over 2 workers of 1 thread (Xeon), replayed over "
 
 
 @pytest.mark.parametrize(
     ("numerics", "before", "why"),
     [
-        (Numerics(2, "cpu", 1), "a", ""),
-        (
-            Numerics(1, "cpu", 1),
-            "a",
-            "recorded over 2 workers (device cpu, threads 1), replayed over 1 worker (device cpu, threads 1)",
-        ),
-        (
-            Numerics(2, "cpu", 4),
-            "a",
-            "recorded over 2 workers (device cpu, threads 1), replayed over 2 workers (device cpu, threads 4)",
-        ),
-        (Numerics(2, "cpu", 1), "z", "the parameters that it began with had other bits already"),
+        (Numerics(2, ("Xeon",), 1), "a", ""),
+        (Numerics(1, ("Xeon",), 1), "a", BOTH + "1 worker of 1 thread (Xeon)"),
+        (Numerics(2, ("Xeon",), 4), "a", BOTH + "2 workers of 4 threads (Xeon)"),
+        (Numerics(2, ("EPYC", "Xeon"), 1), "a", BOTH + "2 workers of 1 thread (EPYC, Xeon)"),
+        (Numerics(2, ("Xeon",), 1), "z", "the parameters that it began with had other bits already"),
     ],
 )
 def test_only_other_workers_or_other_parameters_explain_other_bits(numerics: Numerics, before: str, why: str) -> None:
