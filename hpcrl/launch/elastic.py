@@ -66,7 +66,7 @@ def _kept_by(opened: Opened, plan: Plan) -> str:
 
 
 def _parts(count: int) -> str:
-    return "the 1 part" if count == 1 else f"their {count} parts"
+    return f"the {count} part{'s' if count > 1 else ''}"
 
 
 def _spans(steps: Sequence[int]) -> str:

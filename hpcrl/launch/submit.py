@@ -58,9 +58,13 @@ class Launchers:
 
     def __init__(self) -> None:
         self._made: dict[str, Launcher] = {}
+        self._of: dict[str, Launcher] = {}
 
     def of(self, run: RunDirectory, submission: Submission) -> Launcher:
-        return self._for(run.experiment(submission.nonce).cluster)
+        nonce = submission.nonce
+        if nonce not in self._of:
+            self._of[nonce] = self._for(run.experiment(nonce).cluster)
+        return self._of[nonce]
 
     def every(self) -> list[Launcher]:
         """One of each kind: a submission that was cut off may have been sent anywhere."""

@@ -46,7 +46,7 @@ def test_steps_under_way_and_replays_on_other_workers_are_told() -> None:
     two = change_placement(FOUR, ["cluster.nodes=2"])
     assert list(describe_elastic(FOUR, two, recovery)) == [
         "4 nodes of 1 worker → 2 nodes of 1 worker",
-        "steps 7..8, open, keep their 4 parts of actor_gen, rew_inf",
+        "steps 7..8, open, keep the 4 parts of actor_gen, rew_inf",
         "replays actor_train of steps 5..6 over 2 workers, recorded over 4: equal up to rounding",
         PROMISE,
     ]
