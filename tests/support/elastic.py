@@ -9,7 +9,7 @@ import numpy as np
 from support.chaos import MOST_RESUMES, begin, outputs, rows_of
 from support.cluster import Jobs, no_fault
 
-from hpcrl.config.experiment import ToyExperiment
+from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.config.placement import placement_changes
 from hpcrl.durable.checkpoints import read_shard
@@ -35,8 +35,7 @@ def placed(experiment: ToyExperiment, shape: Shape) -> ToyExperiment:
 
 def place(run: RunDirectory, nonce: str, experiment: Any) -> None:
     """As `hpcrl resume` does, before anything is started."""
-    frozen = run.experiment("")
-    if changes := placement_changes(frozen, experiment):
+    if changes := placement_changes(from_dict(run.read_run().experiment), experiment):
         run.place(nonce, {change.key: change.value for change in changes})
 
 
