@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from hpcrl.config.experiment import EXPERIMENTS, Experiment
 from hpcrl.config.fields import sections, settings
 from hpcrl.config.load import load_config
+from hpcrl.config.placement import is_placement
 from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
@@ -102,28 +103,45 @@ def asks_for_help(words: Collection[str]) -> bool:
 def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:
     """The parser's help and every setting of the algorithm that the words name, or else of ppo."""
     algorithm = _named_algorithm(words, overrides) or "ppo"
-    config = EXPERIMENTS[algorithm]
-    listing = ArgumentParser(add_help=False, usage="")
-    groups = {"": listing.add_argument_group("general")}
-    for name, text in sections(config):
-        groups[name] = listing.add_argument_group(f"{name}: {text.rstrip('.')}")
-    for setting in settings(config):
-        section = setting.key.rpartition(".")[0]
-        required = setting.default is MISSING
-        groups[section].add_argument(
-            f"--{setting.key}",
-            type=setting.plain_type,
-            default=None if required else setting.default,
-            help=f"{setting.help}{' REQUIRED.' if required else ''}",
-        )
+    listing = _listing(algorithm, lambda key: True)
     others = ", ".join(name for name in EXPERIMENTS if name != algorithm)
     return (
         f"{parser.format_help()}\n"
         f"Settings of algorithm {algorithm}; write them in the file without the dashes, or here, where they win.\n"
         f"--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n"
         f"For another algorithm's settings add `--algorithm NAME`: {others}.\n"
-        f"{listing.format_help().partition('general:')[2]}"
+        f"{listing.partition('general:')[2]}"
     )
+
+
+def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str:
+    """The parser's help and the settings that may change when a run is resumed, of the named algorithm or else ppo."""
+    listing = _listing(_named_algorithm([], overrides) or "ppo", is_placement)
+    return (
+        f"{parser.format_help()}\n"
+        "Settings that may change, and stay so for later resumes; what is not given stays as it was, whatever default\n"
+        "is shown here. A role's mesh and layout have to change where they name workers that there are no longer.\n"
+        f"--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n\n{listing}"
+    )
+
+
+def _listing(algorithm: str, shown: Callable[[str], bool]) -> str:
+    """The settings of an algorithm, section by section."""
+    config = EXPERIMENTS[algorithm]
+    chosen = [setting for setting in settings(config) if shown(setting.key)]
+    listing = ArgumentParser(add_help=False, usage="")
+    titles = {"": "general"} | {name: f"{name}: {text.rstrip('.')}" for name, text in sections(config)}
+    used = {setting.key.rpartition(".")[0] for setting in chosen}
+    groups = {name: listing.add_argument_group(title) for name, title in titles.items() if name in used}
+    for setting in chosen:
+        required = setting.default is MISSING
+        groups[setting.key.rpartition(".")[0]].add_argument(
+            f"--{setting.key}",
+            type=setting.plain_type,
+            default=None if required else setting.default,
+            help=f"{setting.help}{' REQUIRED.' if required else ''}",
+        )
+    return listing.format_help().removeprefix("usage:").lstrip()
 
 
 def _named_algorithm(words: Sequence[str], overrides: Sequence[str]) -> str | None:

@@ -1,21 +1,35 @@
-"""`hpcrl resume RUN`: go on with a run that ended early."""
+"""`hpcrl resume RUN`: go on with a run that ended early, on the same workers or on others."""
 
 from collections.abc import Sequence
 
-from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse, wait_from
+from hpcrl.cli.arguments import (
+    RUN_HELP,
+    asks_for_help,
+    command_parser,
+    find_run,
+    help_with_placement,
+    parse,
+    separate,
+    wait_from,
+)
 from hpcrl.errors import ExitCode
 from hpcrl.launch.submit import describe_recovery, resume
+
+OWN = ("--dry-run", "--detach", "--wait", "--accept-changed")
 
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "resume",
         "Go on with a run that ended early. Finished calls are read from disk, not made again; train steps after the "
-        "newest checkpoint are replayed.",
+        "newest checkpoint are replayed. It may go on elsewhere, with another number of nodes for instance: give the "
+        "settings that change, as in --nodes 2. Then its numbers are those of an undisturbed run up to rounding.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be read, replayed and run; change nothing"
+        "--dry-run",
+        action="store_true",
+        help="print what would change, be read, replayed and run; make and send nothing",
     )
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--wait", action="store_true", help="on Slurm too, show the progress until the run ends")
@@ -27,12 +41,13 @@ def run(words: Sequence[str]) -> int:
         metavar="INPUT",
         help="inputs that may differ from those the run began with; it is written down",
     )
-    if asks_for_help(words):
-        print(parser.format_help())
+    mine, overrides = separate(words, OWN)
+    if asks_for_help(mine):
+        print(help_with_placement(parser, overrides))
         return int(ExitCode.DONE)
-    given = parse(parser, words)
+    given = parse(parser, mine)
     run_dir = find_run(given.run)
     if given.dry_run:
-        print(describe_recovery(run_dir))
+        print(describe_recovery(run_dir, overrides))
         return int(ExitCode.DONE)
-    return resume(run_dir, wait_from(given.wait, given.detach), tuple(given.accept_changed))
+    return resume(run_dir, wait_from(given.wait, given.detach), tuple(given.accept_changed), overrides)

@@ -16,6 +16,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from hpcrl.config.experiment import EXPERIMENTS, Experiment, from_dict
 from hpcrl.config.fields import Setting, sections, settings
+from hpcrl.config.placement import is_placement
 from hpcrl.config.validate import CHECKS, Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
@@ -56,6 +57,32 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     if every := collect(experiment, checks, found):
         raise ConfigurationError([problem.text for problem in every])
     return experiment
+
+
+def change_placement(experiment: Experiment, overrides: Sequence[str], checks: Sequence[Check] = CHECKS) -> Experiment:
+    """A run's experiment with other settings of where it runs, like `cluster.nodes=2`.
+
+    Raises:
+        ConfigurationError: all settings that a run keeps for life, and whatever `load_config` would refuse.
+    """
+    found: list[Problem] = []
+    reading = _Reading(experiment.algorithm, found)
+    reading.begin_from(experiment)
+    words = list(_parse_overrides(overrides, found))
+    kept = [word for word in words if reading.has(word.key) and not is_placement(word.key)]
+    found += [Problem((word.key,), _cannot_change(word)) for word in kept]
+    reading.take(word for word in words if word not in kept)
+    changed = reading.experiment()
+    if every := collect(changed, checks, found):
+        raise ConfigurationError([problem.text for problem in every])
+    return changed
+
+
+def _cannot_change(word: Given) -> str:
+    return (
+        f"{word} cannot change in a run: resume takes placement only, which is cluster.* and the mesh and layout of "
+        f"roles. Submit a new run with {word.key}."
+    )
 
 
 def site_file() -> Path | None:
@@ -117,6 +144,14 @@ class _Reading:
                 yield from self.leaves(value, key + ".")
             elif value is not None:
                 yield key, value
+
+    def begin_from(self, experiment: Experiment) -> None:
+        """Take every setting's value from an experiment."""
+        self._values |= {key: setting.of(experiment) for key, setting in self._settings.items()}
+
+    def has(self, key: str) -> bool:
+        """Whether this is a setting, and not a section or a misspelling."""
+        return key in self._settings
 
     def take(self, given: Iterable[Given]) -> None:
         """Keep what is a setting and has its type, report the rest. A right value heals an earlier wrong one."""

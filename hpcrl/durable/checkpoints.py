@@ -36,8 +36,9 @@ _NUMPY: Mapping[str, str] = {theirs: ours for ours, theirs in _DTYPES.items()}
 class Manifest(msgspec.Struct, frozen=True):
     """`MANIFEST.json`, published after all shards: each role as it was right after its last change in `step`.
 
-    `roles` maps a trained role to its shards in rank order; they lie in the manifest's own directory. `epoch` and
-    `cursor` are where the data stood once the step's batch was taken, as in `Opened`.
+    `roles` maps a trained role to its shards in rank order, however many ranks it had; they lie in the manifest's own
+    directory. `epoch` and `cursor` are where the data stood once the step's batch was taken, as in `Opened`. `digests`
+    are those of the roles' parameters, as in the record of the step's train_step.
     """
 
     step: int
@@ -45,6 +46,7 @@ class Manifest(msgspec.Struct, frozen=True):
     roles: dict[str, tuple[FileRef, ...]]
     epoch: int
     cursor: int
+    digests: dict[str, str]
 
 
 def write_shard(

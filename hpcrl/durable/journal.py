@@ -28,16 +28,17 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
 class Opened(_Event, frozen=True):
     """A step begins. All that its calls need is fixed here, before any of them is sent.
 
-    `partitions` maps a data-parallel size, as text, to the samples of each part, as positions in `ids`; `minibatches`
-    are such positions too, those of `eval_partitions` are in `eval_ids`. `cursor` counts the rows, from the run's
-    start, that are used up once this step's batch is taken.
+    `calls` maps each call to the number of parts that it is made in, which stays so however many workers execute them
+    later; a train_step is one. `partitions` maps a data-parallel size, as text, to the samples of each part, as
+    positions in `ids`; `minibatches` are such positions too, those of `eval_partitions` are in `eval_ids`. `cursor`
+    counts the rows, from the run's start, that are used up once this step's batch is taken.
     """
 
     step: int
     ids: Ids
     epoch: int
     cursor: int
-    calls: tuple[str, ...]
+    calls: dict[str, int]
     partitions: dict[str, Cuts]
     minibatches: Cuts
     seed: int
@@ -58,13 +59,27 @@ class Done(_Event, frozen=True):
     stats: Stats
 
 
+class Numerics(msgspec.Struct, frozen=True):
+    """What the bits of a train_step depend on besides its inputs: how many workers, on what, with how many threads."""
+
+    workers: int
+    hardware: tuple[str, ...]
+    threads: int
+
+
 class Trained(_Event, frozen=True):
-    """A train_step is finished; `record` is what a replay follows, its digest included."""
+    """A train_step is finished; `record` is what a replay follows, its digest included.
+
+    `before` is the digest of the parameters that it began with, "" for the base weights. A replay with the same
+    `numerics` from the same parameters gives the same bits; any other gives nearly the same.
+    """
 
     step: int
     call: str
     record: dict[str, Any]
     stats: Stats
+    before: str
+    numerics: Numerics
 
 
 class Closed(_Event, frozen=True):

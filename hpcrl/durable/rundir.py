@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.placement import with_placement
 from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault, sync_directory
 from hpcrl.errors import ConfigurationError, InternalError
 
@@ -53,6 +55,16 @@ class Submission(msgspec.Struct, frozen=True):
     nonce: str
     jobs: dict[str, int | str]
     time: float
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """`submission/<nonce>.placement`: settings that a submission has otherwise than `run.json`, by dotted key.
+
+    `digest` covers them, so that damage is noticed.
+    """
+
+    settings: dict[str, Any]
+    digest: str
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -325,6 +337,39 @@ class RunDirectory:
         record = Submission(nonce, {name: job}, time.time())
         self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
 
+    def place(self, nonce: str, settings: Mapping[str, Any]) -> None:
+        """This submission runs elsewhere than `run.json` says: in these settings of placement, and in no others."""
+        record = Placement(dict(settings), "")
+        record = msgspec.structs.replace(record, digest=_digest(record))
+        self.files.publish(self._placement(nonce), _document(record), "placement")
+
+    def experiment(self, nonce: str | None = None) -> Experiment:
+        """What a submission, by default the newest, runs: `run.json` with the placement of that submission."""
+        return from_dict(self.experiment_values(nonce))
+
+    def experiment_values(self, nonce: str | None = None) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        nonce = self.newest_nonce() if nonce is None else nonce
+        return with_placement(self.read_run().experiment, {} if nonce is None else self._placed(nonce))
+
+    def _placed(self, nonce: str) -> dict[str, Any]:
+        """The settings that a submission has otherwise.
+
+        The name is asked for, not the listing, which a network disk may show as it was before the submission; nobody
+        has asked for this name before its submission was made, so that its absence is not remembered anywhere.
+        """
+        path = self._placement(nonce)
+        try:
+            record = _decode(self.files.read(path), Placement, path)
+        except FileNotFoundError:
+            return {}
+        if record.digest != _digest(record):
+            raise InternalError(f"{path} is damaged: its content does not match its digest {record.digest}")
+        return record.settings
+
+    def _placement(self, nonce: str) -> Path:
+        return self.submission / f"{nonce}.placement"
+
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""
         self.files.publish(self.submission / f"{nonce}.accepted", msgspec.json.encode(fingerprints), "accepted")
@@ -341,6 +386,13 @@ class RunDirectory:
         paths = [self.submission / name for name in self.files.listing(self.submission) if _is_document(name)]
         records = [self._read_if_there(path, Submission) for path in paths]
         return sorted((record for record in records if record is not None), key=lambda record: record.time)
+
+    def newest_nonce(self) -> str | None:
+        """The submission that was made last; successors of an older one's jobs do not count."""
+        begun: dict[str, float] = {}
+        for submission in self.submissions():
+            begun.setdefault(submission.nonce, submission.time)
+        return max(begun, key=lambda nonce: begun[nonce], default=None)
 
     def jobs_of(self, nonce: str) -> dict[str, str]:
         """Job id → name, of all jobs of a submission, successors included."""
@@ -400,7 +452,7 @@ def _is_document(name: str) -> bool:
     return name.endswith(".json") and not name.startswith(".")
 
 
-def _digest(record: RunRecord) -> str:
+def _digest(record: RunRecord | Placement) -> str:
     covered = msgspec.to_builtins(msgspec.structs.replace(record, digest=""))
     return hashlib.blake2b(json.dumps(covered, sort_keys=True).encode(), digest_size=16).hexdigest()
 

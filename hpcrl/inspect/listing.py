@@ -120,8 +120,7 @@ class _Draft:
 def _draft(run: RunDirectory) -> _Draft | None:
     """None for what only looks like a run, or cannot be read."""
     try:
-        record = run.read_run()
-        return _Draft(run, record.experiment, record.created)
+        return _Draft(run, run.experiment_values(), run.read_run().created)
     except (HpcrlError, OSError):
         return None
 

@@ -79,14 +79,6 @@ def _together(jobs: list[JobSeen]) -> str:
     return f"{jobs[0].job}: " + ", ".join(f"{count} {standing}" for standing, count in counts.most_common())
 
 
-def newest_nonce(run: RunDirectory) -> str | None:
-    """The submission that was made last; successors of an older one's jobs do not count."""
-    begun: dict[str, float] = {}
-    for submission in run.submissions():
-        begun.setdefault(submission.nonce, submission.time)
-    return max(begun, key=lambda nonce: begun[nonce], default=None)
-
-
 def seconds_since_sent(run: RunDirectory) -> float:
     """Since anything was last sent for the run."""
     return time.time() - max((submission.time for submission in run.submissions()), default=0.0)

@@ -12,13 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.durable.rundir import Claim, RunDirectory, Verdict
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.metrics import figures, last
-from hpcrl.inspect.queue import Queue, newest_nonce
+from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.view import RunView, duration
 
 State = Literal[
@@ -108,7 +107,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         why=why,
         attempt=attempt,
         step=view.step,
-        steps=view.steps or from_dict(run.read_run().experiment).control.steps,
+        steps=view.steps or run.experiment().control.steps,
         metrics=_newest_metrics(view),
         workers=_workers(activity) if works else [],
         exit_code=exit_code,
@@ -126,7 +125,7 @@ def judge(
     claim = None if attempt is None else run.read_claim(attempt)
     verdict = None if attempt is None else run.read_verdict(attempt)
     if queue is not None:
-        if claim is not None and claim.submission != newest_nonce(run):
+        if claim is not None and claim.submission != run.newest_nonce():
             claim = verdict = activity = None  # those of an older submission say nothing of this one
         return _state_on_slurm(verdict, claim, activity, queue)
     if attempt is None or activity is None:

@@ -17,7 +17,7 @@ from typing import Literal
 
 import zmq
 
-from hpcrl.config.experiment import ExperimentConfig, from_dict
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.claims import Claims, Holder
@@ -67,7 +67,7 @@ class AgentSeat:
 def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
     run = RunDirectory(at.run_dir)
-    experiment = from_dict(run.read_run().experiment)
+    experiment = run.experiment(at.submission)
     host_module = run.read_run().host.partition(":")[0]
     zygote = Zygote((host_module,), lambda seat: _run_worker(seat, fault))
     signals = Signals()

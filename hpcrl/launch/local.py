@@ -12,7 +12,7 @@ from pathlib import Path
 
 import submitit
 
-from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.experiment import Experiment
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import InternalError
 from hpcrl.launch.entry import seeing
@@ -69,7 +69,7 @@ class LocalLauncher:
 
 def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     """Name → process id of its submitit controller, and `group`: the process group that all of them share."""
-    experiment = from_dict(run.read_run().experiment)
+    experiment = run.experiment(nonce)
     cluster = experiment.cluster
     executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")
     jobs = {"group": os.getpgrp()}

@@ -7,12 +7,11 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.lines import Tail
-from hpcrl.inspect.queue import MASTERS, newest_nonce
+from hpcrl.inspect.queue import MASTERS
 from hpcrl.workers.control import Order, give_order
 
 OBEYED_S = 90.0
@@ -30,7 +29,7 @@ def order(run_dir: Path, command: Literal["pause", "continue"], deadline_s: floa
     Raises InternalError if it has not in time. The order stays: whoever is master of this submission later obeys it.
     """
     run = RunDirectory.open(run_dir)
-    nonce = newest_nonce(run)
+    nonce = run.newest_nonce()
     where = "nowhere" if nonce is None else _where(run, nonce)
     if nonce is None or where == "nowhere" or _has_ended(run, nonce):
         print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` goes on with it.")
@@ -93,7 +92,7 @@ class Witness:
 
 def _where(run: RunDirectory, nonce: str) -> str:
     """`here` if the submission's master runs, as far as is known, `nowhere` if it has ended, else what it waits for."""
-    experiment = from_dict(run.read_run().experiment)
+    experiment = run.experiment(nonce)
     if experiment.cluster.type != "slurm":
         from hpcrl.launch.local import LocalLauncher
 

@@ -15,6 +15,8 @@ from types import FrameType
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
+from hpcrl.config.load import change_placement
+from hpcrl.config.placement import placement_changes
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.history import accepted_inputs, read_history
@@ -24,8 +26,10 @@ from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
+from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher
 from hpcrl.launch.registry import Registry
+from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.channel import RunKey
@@ -47,6 +51,29 @@ def launcher_for(cluster: ClusterConfig) -> Launcher:
     from hpcrl.launch.local import LocalLauncher
 
     return LocalLauncher()
+
+
+class Launchers:
+    """Who started each submission of a run: not always who would start the next. Makes each launcher once."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Launcher] = {}
+        self._of: dict[str, Launcher] = {}
+
+    def of(self, run: RunDirectory, submission: Submission) -> Launcher:
+        nonce = submission.nonce
+        if nonce not in self._of:
+            self._of[nonce] = self._for(run.experiment(nonce).cluster)
+        return self._of[nonce]
+
+    def every(self) -> list[Launcher]:
+        """One of each kind: a submission that was cut off may have been sent anywhere."""
+        return [self._for(ClusterConfig(type="local")), self._for(ClusterConfig(type="slurm"))]
+
+    def _for(self, cluster: ClusterConfig) -> Launcher:
+        if cluster.type not in self._made:
+            self._made[cluster.type] = launcher_for(cluster)
+        return self._made[cluster.type]
 
 
 def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> int:
@@ -79,15 +106,17 @@ def _usual_directory(experiment: Experiment) -> Path:
     return Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def resume(run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = ()) -> int:
-    """Go on with a run that was interrupted, from what it had finished."""
+def resume(
+    run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = (), overrides: Sequence[str] = ()
+) -> int:
+    """Go on with a run that was interrupted, from what it had finished; `overrides` say what is placed otherwise."""
     run = RunDirectory.open(run_dir)
     record = run.read_run()
-    experiment = from_dict(record.experiment)
     verdict = newest_verdict(run)
     if verdict is not None and verdict.state == "done":
         print(f"{run.root} is done: {verdict.reason}.")
         return int(ExitCode.DONE)
+    experiment, launcher = _placed(run, overrides)
     current = fingerprints(experiment)
     changed = changed_inputs(record.inputs | accepted_inputs(read_history(run)), current)
     refused = sorted(set(changed) - set(accept_changed))
@@ -96,43 +125,66 @@ def resume(run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = (
             f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers. "
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
+    _end_older(run)
+    for line in describe_placement(from_dict(record.experiment), run.experiment(), experiment):
+        print(line)
+    return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
+
+
+def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[Experiment, Launcher]:
+    """What the next submission runs, and who starts it. Raises ConfigurationError with everything that is wrong."""
+    experiment = run.experiment()
+    if not overrides:
+        return experiment, launcher_for(experiment.cluster)
+    experiment = change_placement(experiment, overrides, ALL_CHECKS)
     launcher = launcher_for(experiment.cluster)
-    launcher.recover(run)
+    return launcher.prepare(experiment), launcher
+
+
+def _end_older(run: RunDirectory) -> None:
+    """See that nothing of older submissions goes on, wherever it is. Raises ConfigurationError where a master does."""
+    launchers = Launchers()
+    for launcher in launchers.every():
+        launcher.recover(run)
     for old in run.submissions():
+        launcher = launchers.of(run, old)
         if set(MASTERS) & set(launcher.living(run, old)):
             raise ConfigurationError(
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
             )
         launcher.end(run, old)
-    return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
 
 
-def describe_recovery(run_dir: Path) -> str:
-    """What `resume` would read, replay and run; changes nothing."""
+def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
+    """What `resume` would place otherwise, read, replay and run; changes nothing."""
     run = RunDirectory.open(run_dir)
-    plan = make_plan(from_dict(run.read_run().experiment))
-    return plan_next_attempt(run, trained_by(plan)).describe()
+    before = run.experiment()
+    after, _ = _placed(run, overrides)
+    recovery = plan_next_attempt(run, trained_by(make_plan(after)))
+    placement = describe_placement(from_dict(run.read_run().experiment), before, after)
+    return "\n".join([*placement, *describe_elastic(before, after, recovery), recovery.describe()])
 
 
 def stop(run_dir: Path, now: bool) -> int:
     """Ask a running master to let calls in flight finish (or not) and end; waits until it has."""
     run = RunDirectory.open(run_dir)
-    launcher = launcher_for(from_dict(run.read_run().experiment).cluster)
-    running = [submission for submission in run.submissions() if launcher.living(run, submission)]
+    launchers = Launchers()
+    running = [submission for submission in run.submissions() if launchers.of(run, submission).living(run, submission)]
     if not running:
         print(f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
     for submission in running:
+        launcher = launchers.of(run, submission)
         give_order(run, Order("stop" if now else "drain", submission.nonce))
         if not launcher.hears(run, submission):
             launcher.end(run, submission)
-    cluster = from_dict(run.read_run().experiment).cluster
+    cluster = run.experiment().cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
-    if not _wait_for_the_end(run, launcher, running, patience_s):
+    if not _wait_for_the_end(run, launchers, running, patience_s):
         print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)
         for submission in running:
-            launcher.end(run, submission)
-        if not _wait_for_the_end(run, launcher, running, LEAVE_S):
+            launchers.of(run, submission).end(run, submission)
+        if not _wait_for_the_end(run, launchers, running, LEAVE_S):
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
             )
@@ -141,11 +193,11 @@ def stop(run_dir: Path, now: bool) -> int:
 
 
 def _wait_for_the_end(
-    run: RunDirectory, launcher: Launcher, submissions: Sequence[Submission], patience_s: float
+    run: RunDirectory, launchers: Launchers, submissions: Sequence[Submission], patience_s: float
 ) -> bool:
     """Whether no job of these submissions is left in time."""
     deadline = time.monotonic() + patience_s
-    while any(launcher.living(run, submission) for submission in submissions):
+    while any(launchers.of(run, submission).living(run, submission) for submission in submissions):
         if time.monotonic() > deadline:
             return False
         time.sleep(WATCH_S)
@@ -165,6 +217,8 @@ def _start(
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
+    if placement := placement_changes(from_dict(run.read_run().experiment), experiment):
+        run.place(nonce, {change.key: change.value for change in placement})
     submission = launcher.start(run, nonce)
     if not (launcher.waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")

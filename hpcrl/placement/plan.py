@@ -72,15 +72,19 @@ class Plan(msgspec.Struct, frozen=True):
         return self.roles[self.call(call).role]
 
     def dp(self, call: str) -> int:
-        """How many parts the call is made in: the role's data-parallel size; a train_step is one."""
+        """How many parts the call is made in, in steps that open now: the role's data-parallel size; a train_step is
+        one."""
         return 1 if self.call(call).kind == "train_step" else self.role_of(call).arrangement.dp
 
     def ranks(self, call: str, part: int) -> Ranks:
-        """The workers of one part of a call; a train_step has all of its role's, in order."""
+        """The workers of one part of a call; a train_step has all of its role's, in order.
+
+        A step that was opened for another number of workers keeps its parts: they go round those that there are.
+        """
         role = self.role_of(call)
         if self.call(call).kind == "train_step":
             return role.ranks
-        return role.arrangement.data_part(part, role.ranks)
+        return role.arrangement.data_part(part % role.arrangement.dp, role.ranks)
 
     def graph(self) -> networkx.DiGraph:
         calls = [MFC(**msgspec.structs.asdict(call)) for call in self.calls]

@@ -102,16 +102,21 @@ class AttemptFiles:
         manifest = self.recovery.checkpoint
         return {} if manifest is None else {role: tuple(s.name for s in refs) for role, refs in manifest.roles.items()}
 
+    def checkpoint_digests(self) -> dict[str, str]:
+        """Role → digest of its parameters in the checkpoint that this attempt starts from."""
+        manifest = self.recovery.checkpoint
+        return {} if manifest is None else dict(manifest.digests)
+
     def has_checkpoint(self, step: int) -> bool:
         return any(manifest.step == step for manifest in self._checkpoints)
 
     def has_export(self, step: int, role: str) -> bool:
         return (step, role) in self._exported
 
-    def checkpointed(self, opened: Opened, roles: Mapping[str, Sequence[FileRef]]) -> None:
+    def checkpointed(self, opened: Opened, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
         """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
-        manifest = Manifest(opened.step, self.number, shards, opened.epoch, opened.cursor)
+        manifest = Manifest(opened.step, self.number, shards, opened.epoch, opened.cursor, dict(digests))
         path = self._run.manifest(opened.step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(opened.step, ref)])

@@ -7,14 +7,14 @@ written, which is after its spill is published and after the lines of all that i
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Closed, Done, Event, Opened, Stopped, Trained
+from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stopped, Trained
 from hpcrl.errors import InternalError
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.workers.attempt import AttemptFiles
@@ -61,12 +61,21 @@ class Result:
     stats: dict[str, tuple[float, float]]
     record: dict | None = None
     spill: FileRef | None = None
+    before: str = ""
 
 
 class Execution:
     """Drives one attempt from what was recovered to the end of the run."""
 
-    def __init__(self, attempt: AttemptFiles, plan: Plan, source: StepSource, calendar: Calendar, send: Send) -> None:
+    def __init__(
+        self,
+        attempt: AttemptFiles,
+        plan: Plan,
+        source: StepSource,
+        calendar: Calendar,
+        send: Send,
+        hardware: Mapping[int, str],
+    ) -> None:
         self.paused = False
         self.time_left_s = math.inf
         """How long calls may still take before the allocation ends; the master says so."""
@@ -80,6 +89,7 @@ class Execution:
         self._source = source
         self._calendar = calendar
         self._send = send
+        self._hardware = hardware
         self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
         self._holdings = Holdings()
@@ -96,6 +106,8 @@ class Execution:
         self._no_more_steps = False
         self._final_save_sent = False
         self._replayed: dict[Unit, Trained] = {}
+        self._parameters = attempt.checkpoint_digests()  # role → digest of the parameters that it has now
+        self._digests: dict[int, dict[str, str]] = {}  # step → those after its train_steps
         self._restore()
 
     # ── what the master asks ──────────────────────────────────────────────────────────────────────────────────────────
@@ -205,11 +217,9 @@ class Execution:
         """Make the units of a step known."""
         self._opened[opened.step] = opened
         self._stats[opened.step] = {}
+        self._digests[opened.step] = {}
         self._step_started[opened.step] = time.monotonic()
-        partitions = {
-            call: self._source.parts(opened, self._calls[call].source, self._plan.role_of(call).arrangement.dp)
-            for call in opened.calls
-        }
+        partitions = {call: self._source.parts(opened, self._calls[call].source, n) for call, n in opened.calls.items()}
         self._readiness.open(opened.step, opened.calls, partitions)
         self._holdings.put(opened.step, self._plan.dataset_keys, opened.ids, InDataset("train"))
         self._holdings.put(opened.step, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
@@ -221,7 +231,7 @@ class Execution:
         opened, call = self._opened[unit.step], self._calls[unit.call]
         if call.kind == "train_step":
             return opened.ids
-        return self._source.parts(opened, call.source, self._plan.dp(unit.call))[unit.part]
+        return self._source.parts(opened, call.source, opened.calls[unit.call])[unit.part]
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _send_ready(self) -> None:
@@ -290,7 +300,8 @@ class Execution:
         unit, call = flight.offer.unit, self._calls[flight.offer.unit.call]
         result = Result(dict(first.stats), first.record)
         if call.kind == "train_step":
-            self._check_records(flight)
+            result.before = self._parameters.get(call.role, "")
+            self._parameters[call.role] = self._digests[unit.step][call.role] = self._checked_digest(flight)
         elif first.meta is not None:
             self._holdings.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
             self._unspilled[reply.request] = unit
@@ -315,24 +326,35 @@ class Execution:
         if flight.spilled is not None:
             self._spilled(flight.spilled)
 
-    def _check_records(self, flight: InFlight) -> None:
-        """All ranks must have the same parameters, and a replay the same as the first time."""
+    def _checked_digest(self, flight: InFlight) -> str:
+        """All ranks must have the same parameters, and a replay those of the first time, if it was done alike."""
         unit = flight.offer.unit
-        digests = {rank: (reply.record or {}).get("digest") for rank, reply in flight.replies.items()}
+        digests = {rank: str((reply.record or {}).get("digest", "")) for rank, reply in flight.replies.items()}
         if len(set(digests.values())) > 1:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
-        if not flight.offer.replay:
-            return
-        digest, expected = digests[flight.ranks[0]], self._replayed[unit].record["digest"]
-        if digest == expected:
-            return
-        role = self._calls[unit.call].role
-        self._attempt.events.event("replay_drift", step=unit.step, role=role, digest=digest, recorded=expected)
-        if self._source.deterministic:
+        digest = digests[flight.ranks[0]]
+        if flight.offer.replay and digest != self._replayed[unit].record["digest"]:
+            self._note_drift(unit, digest)
+        return digest
+
+    def _note_drift(self, unit: Unit, digest: str) -> None:
+        """A replay gave other bits than the first time: an error, unless other workers or parameters explain it."""
+        recorded, role = self._replayed[unit], self._calls[unit.call].role
+        expected, ranks = recorded.record["digest"], list(self._plan.ranks(unit.call, unit.part))
+        why = why_other_bits(recorded, self._numerics(unit.call), self._parameters.get(role, ""))
+        self._attempt.events.event(
+            "replay_drift", step=unit.step, role=role, digest=digest, recorded=expected, why=why or "not explained"
+        )
+        if self._source.deterministic and not why:
             raise InternalError(
-                f"replaying step {unit.step} gave role {role} (ranks {list(flight.ranks)}) digest {digest}; "
-                f"the journal has {expected}. Set deterministic: false to go on with other numbers."
+                f"replaying step {unit.step} gave role {role} (ranks {ranks}) digest {digest}; the journal has "
+                f"{expected}. Only a run that was submitted with deterministic: false goes on with other numbers."
             )
+
+    def _numerics(self, call: str) -> Numerics:
+        ranks, cluster = self._plan.ranks(call, 0), self._plan.experiment["cluster"]
+        hardware = tuple(sorted({self._hardware[rank] for rank in ranks}))
+        return Numerics(len(ranks), hardware, cluster["threads_per_worker"])
 
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
@@ -379,7 +401,8 @@ class Execution:
         result = self._results.pop(unit)
         if result.spill is not None:
             return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats)
-        return Trained(unit.step, unit.call, result.record or {}, result.stats)
+        numerics = self._numerics(unit.call)
+        return Trained(unit.step, unit.call, result.record or {}, result.stats, result.before, numerics)
 
     def _close(self, step: int, row: dict[str, int | float]) -> None:
         self._readiness.closed(step)
@@ -399,7 +422,7 @@ class Execution:
     def _forget(self, before: int) -> None:
         """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""
         for step in [step for step in self._opened if step < before and not self._saving.expects(step)]:
-            for table in (self._opened, self._stats, self._step_started):
+            for table in (self._opened, self._stats, self._digests, self._step_started):
                 table.pop(step)
 
     def _metrics(self, step: int) -> dict[str, int | float]:
@@ -417,7 +440,7 @@ class Execution:
     # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
     def _publish_cuts(self) -> None:
         for step, roles in self._saving.whole():
-            self._attempt.checkpointed(self._opened[step], roles)
+            self._attempt.checkpointed(self._opened[step], roles, self._digests[step])
 
     def _finish(self) -> None:
         """Once: save the last state of all trained roles, unless it is there."""
@@ -435,6 +458,19 @@ class Execution:
             export = last > 0 and not self._attempt.has_export(last, role) and not self._saving.exports(last, role)
             if checkpoint or export:
                 self._order_save(last, role, checkpoint, export)
+
+
+def why_other_bits(recorded: Trained, numerics: Numerics, before: str) -> str:
+    """What lets a replay differ in rounding from the train_step that was recorded; "" if nothing does."""
+    if numerics != recorded.numerics:
+        return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
+    return "" if before == recorded.before else "the parameters that it began with had other bits already"
+
+
+def _in_words(numerics: Numerics) -> str:
+    workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
+    threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
+    return f"{workers} of {threads} ({', '.join(numerics.hardware)})"
 
 
 def _tokens(meta: WireMeta | None) -> int:

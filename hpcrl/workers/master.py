@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import zmq
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
@@ -89,7 +88,7 @@ class Master:
         self._run = run
         self._submission = submission
         self._signals = signals
-        self._experiment = from_dict(run.read_run().experiment)
+        self._experiment = run.experiment(submission)
         self._cluster = self._experiment.cluster
         self._plan: Plan = make_plan(self._experiment)
         self._ranks = tuple(worker.rank for worker in self._plan.workers)
@@ -233,7 +232,8 @@ class Master:
         ending = self._start_workers(attempt)
         if ending is not None:
             return ending
-        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send)
+        hardware = {rank: hello.hardware for rank, hello in self._members.hellos.items()}
+        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send, hardware)
         execution.paused = self._control.paused
         self._watch.ask_ends()
         while True:

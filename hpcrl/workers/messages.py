@@ -79,13 +79,17 @@ class NodeDraining(msgspec.Struct, frozen=True, tag=True):
 
 # ── worker → master ───────────────────────────────────────────────────────────────────────────────────────────────────
 class WorkerHello(msgspec.Struct, frozen=True, tag=True):
-    """A worker is connected: `address` serves rows to its peers, `prepared` is what its host tells the others."""
+    """A worker is connected: `address` serves rows to its peers, `prepared` is what its host tells the others.
+
+    `hardware` is the model of what it computes on.
+    """
 
     attempt: int
     rank: int
     pid: int
     address: str
     prepared: str
+    hardware: str = ""
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):

@@ -22,6 +22,7 @@ from hpcrl.logs import EventLog
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.workers.channel import RunKey
 from hpcrl.workers.courier import Courier, to_wire
+from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.messages import (
     Begin,
     Exported,
@@ -101,9 +102,9 @@ class ModelWorker:
         except Exception as error:
             failed = error
         self._courier.start()
-        self._courier.post(
-            WorkerHello(self._seat.attempt, self._seat.rank, self._seat.pid, self._courier.address, prepared)
-        )
+        at = self._seat
+        hardware = hardware_of(at.device, at.device_uuid)
+        self._courier.post(WorkerHello(at.attempt, at.rank, at.pid, self._courier.address, prepared, hardware))
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()

@@ -66,7 +66,7 @@ class StepSource:
             ids=ids,
             epoch=batch.epoch,
             cursor=batch.next_cursor if due.train else cursor,
-            calls=tuple(call.name for call in self._plan.calls if sources[call.source]),
+            calls={call.name: self._plan.dp(call.name) for call in self._plan.calls if sources[call.source]},
             partitions=partitions,
             minibatches=minibatches,
             seed=self._seed,
@@ -76,11 +76,14 @@ class StepSource:
             eval_partitions=self._eval_partitions if due.evaluate else {},
         )
 
-    def parts(self, opened: Opened, source: str, dp: int) -> Sequence[Ids]:
-        """The ids of each data-parallel part."""
-        if source == "train":
-            return take(opened.ids, opened.partitions[str(dp)])
-        return take(opened.eval_ids, opened.eval_partitions[str(dp)])
+    def parts(self, opened: Opened, source: str, count: int) -> Sequence[Ids]:
+        """The ids of each of so many data-parallel parts: as the step was opened with, or as it would have been."""
+        training = source == "train"
+        ids, cuts = (opened.ids, opened.partitions) if training else (opened.eval_ids, opened.eval_partitions)
+        if str(count) in cuts:
+            return take(ids, cuts[str(count)])
+        lengths = self._datasets[source].lengths(ids)
+        return take(ids, partition_step(lengths, self._minibatches if training else 1, count)[1])
 
     def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
         """The ids of each minibatch."""

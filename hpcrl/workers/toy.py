@@ -1,7 +1,8 @@
 """The smallest roles there are: vectors in numpy. They try a cluster's plumbing in seconds and carry the tests.
 
-A trained role is a vector `w` with a momentum. `generate` adds seeded noise to w, inferences are fixed functions of
-rows, `train_step` moves w towards the mean of its minibatch: a stand-in for a model whose arithmetic is exact to check.
+A trained role is a vector `w` with a momentum, of which each rank saves a slice. `generate` adds seeded noise to w,
+inferences are fixed functions of rows, `train_step` moves w towards the mean of its minibatch: a stand-in for a model
+whose arithmetic is exact to check.
 """
 
 import hashlib
@@ -113,11 +114,12 @@ class ToyHost:
         from hpcrl.durable.checkpoints import read_shard
 
         self._exchange.connect(peers)
-        for name, plan in self._plans.items():
+        for name in self._plans:
             role = self._roles[name] = ToyRole(name, self._experiment.toy.width)
             if name in checkpoint:
-                arrays, state = read_shard(checkpoint[name][plan.ranks.index(self._context.rank)])
-                role.w, role.momentum, role.version = arrays["w"], arrays["momentum"], state["version"]
+                shards = [read_shard(path) for path in checkpoint[name]]
+                role.momentum = np.concatenate([arrays["momentum"] for arrays, _ in shards])
+                role.w, role.version = shards[0][0]["w"], shards[0][1]["version"]
 
     def execute(self, work: Work) -> Outcome:
         call = self._calls[work.call]
@@ -162,8 +164,9 @@ class ToyHost:
         return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
 
     def snapshot(self, role: str) -> Snapshot:
-        held = self._roles[role]
-        return Snapshot({"w": held.w.copy(), "momentum": held.momentum.copy()}, {"version": held.version})
+        held, ranks = self._roles[role], self._plans[role].ranks
+        own = np.array_split(held.momentum, len(ranks))[ranks.index(self._context.rank)]
+        return Snapshot({"w": held.w.copy(), "momentum": own.copy()}, {"version": held.version})
 
     def exporter(self, role: str) -> Callable[[Path], None] | None:
         if self._plans[role].ranks[0] != self._context.rank:

@@ -15,7 +15,9 @@ import hpcrl.cli.resume
 import hpcrl.cli.stop
 import hpcrl.launch.submit
 from hpcrl.cli.main import main
-from hpcrl.config.experiment import from_dict
+from hpcrl.config.experiment import PPOExperiment, from_dict
+from hpcrl.config.fields import settings
+from hpcrl.config.placement import is_placement
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.placement.plan import Plan, make_plan
 
@@ -113,9 +115,24 @@ def test_resume_and_stop_hand_over_the_run(calls):
     assert main(["resume", "RUN", "--detach", "--accept-changed", "data.train", "actor.path"]) == ExitCode.REQUEUE
     assert main(["stop", "RUN", "--now"]) == ExitCode.REQUEUE
     assert calls == [
-        ("resume", (Path("RUN"), False, ("data.train", "actor.path"))),
+        ("resume", (Path("RUN"), False, ("data.train", "actor.path"), [])),
         ("stop", (Path("RUN"), True)),
     ]
+
+
+def test_resume_hands_over_the_settings_that_change(calls):
+    assert main(["resume", "RUN", "--nodes", "2", "--actor.layout=d4", "--wait"]) == ExitCode.REQUEUE
+    assert calls == [("resume", (Path("RUN"), True, (), ["cluster.nodes=2", "actor.layout=d4"]))]
+
+
+def test_the_help_of_resume_lists_what_may_change_and_nothing_else(capsys):
+    assert main(["resume", "--help"]) == ExitCode.DONE
+    text = capsys.readouterr().out
+    shown = {word for line in text.splitlines() if line.startswith("  --") for word in line.split()[:1]}
+    placement = {f"--{setting.key}" for setting in settings(PPOExperiment) if is_placement(setting.key)}
+    assert placement | {"--dry-run", "--accept-changed"} <= shown
+    assert "--actor.mesh" in placement and "--cluster.slurm.time" in placement
+    assert "--actor.optimizer.lr" not in text and "--control.steps" not in text
 
 
 def test_an_error_that_is_meant_for_the_user_is_printed_without_a_traceback(config, capsys, monkeypatch):

@@ -36,7 +36,9 @@ def write_cut(files: Files, folder: Path, step: int = 3) -> FileRef:
         role: tuple(write_shard(files, folder, role, rank, {"w": np.full(4, rank)}, {"v": step}) for rank in range(2))
         for role in ("actor", "critic")
     }
-    return write_manifest(files, folder / "MANIFEST.json", Manifest(step, 0, roles, epoch=1, cursor=24))
+    return write_manifest(
+        files, folder / "MANIFEST.json", Manifest(step, 0, roles, epoch=1, cursor=24, digests={"actor": "ab"})
+    )
 
 
 def test_shard_is_read_back_bit_for_bit(root: Path) -> None:
@@ -106,7 +108,7 @@ def test_manifest_refuses_shards_that_lie_elsewhere(root: Path) -> None:
     files = Files(root)
     shard = write_shard(files, root / "a", "actor", 0, {}, {})
     with pytest.raises(ValueError, match=r"a/actor\.r000\.safetensors does not"):
-        write_manifest(files, root / "b" / "MANIFEST.json", Manifest(1, 0, {"actor": (shard,)}, 0, 0))
+        write_manifest(files, root / "b" / "MANIFEST.json", Manifest(1, 0, {"actor": (shard,)}, 0, 0, {}))
 
 
 def test_cut_without_a_trained_role_or_with_a_damaged_shard_is_unusable(root: Path) -> None:

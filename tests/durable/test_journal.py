@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.events import NUMERICS
 
 from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.journal import (
@@ -32,9 +33,9 @@ from hpcrl.durable.journal import (
 REF = FileRef("spills/step-00000001/gen.dp00.a000.h5", 12, 0xFFFFFFFF)
 ONE_OF_EACH: tuple[Event, ...] = (
     Adopted((Prefix(0, 10, 3), Prefix(2, 0, 0)), {"old": "new"}),
-    Opened(1, ("a@0", "ü@0"), 0, 2, ("gen",), {"2": ((0,), (1,))}, ((0, 1),), 2**63, True, False),
+    Opened(1, ("a@0", "ü@0"), 0, 2, {"gen": 2}, {"2": ((0,), (1,))}, ((0, 1),), 2**63, True, False),
     Done(1, "gen", 0, REF, None, {"length": (3.5, 2.0), "bad": (math.inf, -math.inf)}),
-    Trained(1, "actor_train", {"digest": "ab", "lr": 1e-6, "steps": [1, 2], "nested": {"x": None}}, {}),
+    Trained(1, "actor_train", {"digest": "ab", "steps": [1, 2], "nested": {"x": None}}, {}, "cd", NUMERICS),
     Closed(1, {"loss": 0.1 + 0.2, "tiny": 5e-324}),
     Compacted(1, REF),
     Checkpointed(1, REF),
@@ -50,7 +51,15 @@ steps = st.integers(0, 10**9)
 events = st.one_of(
     st.sampled_from(ONE_OF_EACH),
     st.builds(Closed, steps, st.dictionaries(text, floats, max_size=3)),
-    st.builds(Trained, steps, text, st.dictionaries(text, st.one_of(floats, text, st.booleans())), st.just({})),
+    st.builds(
+        Trained,
+        steps,
+        text,
+        st.dictionaries(text, st.one_of(floats, text, st.booleans())),
+        st.just({}),
+        text,
+        st.just(NUMERICS),
+    ),
     st.builds(Done, steps, text, steps, st.just(REF), st.none(), st.dictionaries(text, st.tuples(floats, floats))),
 )
 
@@ -83,7 +92,7 @@ def test_event_that_could_not_be_read_back_is_not_written(root: Path) -> None:
         with pytest.raises((TypeError, msgspec.ValidationError)):
             journal.append([Closed(0, {}), bad])
     with pytest.raises(TypeError):
-        journal.append([Trained(1, "t", {"x": object()}, {})])
+        journal.append([Trained(1, "t", {"x": object()}, {}, "", NUMERICS)])
     with pytest.raises(UnicodeEncodeError):
         journal.append([Stopped("\ud800")])
     journal.append([Closed(5, {})])

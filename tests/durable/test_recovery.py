@@ -40,7 +40,7 @@ from hpcrl.errors import StoppedError
 
 
 def manifest(step: int) -> Manifest:
-    return Manifest(step, 0, {"actor": (), "critic": ()}, 0, 2 * step)
+    return Manifest(step, 0, {"actor": (), "critic": ()}, 0, 2 * step, {})
 
 
 def spill_names(events: list[Event]) -> list[str]:

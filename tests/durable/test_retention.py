@@ -19,7 +19,7 @@ ROLES = ("actor", "critic")
 def checkpoint(run: RunDirectory, step: int, attempt: int = 0) -> Manifest:
     folder = run.checkpoint(step, attempt)
     shards = {role: (write_shard(run.files, folder, role, 0, {"w": np.ones(3)}, {}),) for role in ROLES}
-    manifest = Manifest(step, attempt, shards, 0, step)
+    manifest = Manifest(step, attempt, shards, 0, step, {})
     write_manifest(run.files, run.manifest(step, attempt), manifest)
     return manifest
 

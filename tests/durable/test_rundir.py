@@ -8,6 +8,7 @@ import pytest
 from support.kills import KillAt, Recorder, in_child
 from support.miniature import claim_five, make_run
 
+from hpcrl.config.experiment import ToyExperiment, to_dict
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict, attempt_of, changed_inputs, step_of
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
@@ -190,6 +191,33 @@ def test_verdict_and_submissions_are_read_back_and_damaged_ones_are_absent(root:
     run.verdict(0).write_bytes(b"{")
     run.claim(0).write_bytes(b"")
     assert run.read_verdict(0) is None and run.read_claim(0) is None and run.newest_attempt_of("s") is None
+
+
+def test_a_submission_has_its_own_placement_whatever_comes_later(root: Path) -> None:
+    run = RunDirectory.create(root / "run", experiment=to_dict(ToyExperiment()), host="m:C", key=KEY, inputs={})
+    assert run.experiment() == ToyExperiment()
+    run.record_submission("one", {"master": 1})
+    run.place("two", {"cluster.nodes": 3, "actor.mesh": "0"})
+    assert run.experiment() == ToyExperiment(), "nothing was sent with it"
+    run.record_submission("two", {"master": 2})
+    run.record_successor("one", "workers", "7")
+    assert run.newest_nonce() == "two"
+    assert run.experiment() == run.experiment("two")
+    assert (run.experiment().cluster.nodes, run.experiment().actor.mesh) == (3, "0")
+    assert run.experiment("one") == ToyExperiment()
+    assert [submission.nonce for submission in run.submissions()] == ["one", "two", "one"]
+
+
+def test_a_damaged_placement_is_noticed_and_never_taken_for_none(root: Path) -> None:
+    run = RunDirectory.create(root / "run", experiment=to_dict(ToyExperiment()), host="m:C", key=KEY, inputs={})
+    run.place("s", {"cluster.nodes": 3})
+    path = run.submission / "s.placement"
+    path.write_bytes(path.read_bytes().replace(b"3", b"4"))
+    with pytest.raises(InternalError, match=r"s\.placement is damaged: its content does not match its digest"):
+        run.experiment("s")
+    path.write_bytes(b"{")
+    with pytest.raises(InternalError, match=r"s\.placement is damaged"):
+        run.experiment("s")
 
 
 def test_closing_an_attempt_is_seen(root: Path) -> None:

@@ -48,6 +48,17 @@ def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:
     ]
 
 
+def test_a_run_that_went_on_elsewhere_is_where_its_newest_submission_is(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "moved")
+    made.begin()
+    made.run.record_submission("submission", {"master": 1})
+    assert [line.topology for line in list_runs([made.run.root])] == ["local"]
+    made.run.place("later", {"cluster.type": "slurm", "cluster.topology": "array"})
+    made.run.record_submission("later", {"master": "7", "workers": "8"})
+    (line,) = list_runs([made.run.root], lambda runs: [Queue((seen("master", "running"),))] * len(runs))
+    assert (line.topology, line.jobs["workers"]) == ("array", "8")
+
+
 def test_slurm_is_asked_once_and_only_about_runs_that_may_go_on(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         made_on_slurm(tmp_path / name).begin()

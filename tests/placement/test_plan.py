@@ -53,6 +53,11 @@ def test_a_part_of_a_call_runs_on_its_data_parallel_ranks():
     assert [plan.ranks("ref_inf", part) for part in range(2)] == [(1,), (3,)]
 
 
+def test_parts_of_a_step_that_was_opened_for_more_workers_go_round_those_that_there_are():
+    plan = make_plan(EXPERIMENT)
+    assert [plan.ranks("actor_gen", part) for part in range(5)] == [(0, 1), (2, 3), (0, 1), (2, 3), (0, 1)]
+
+
 def test_a_train_step_is_one_part_on_all_ranks_of_its_role():
     plan = make_plan(EXPERIMENT)
     assert plan.dp("actor_train") == 1

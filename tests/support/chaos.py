@@ -11,7 +11,7 @@ from support.cluster import Jobs, no_fault, start
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
-from hpcrl.config.experiment import Experiment, ToyExperiment, from_dict, to_dict
+from hpcrl.config.experiment import Experiment, ToyExperiment, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.config.toy import ToyConfig
 from hpcrl.durable.checkpoints import read_shard
@@ -81,7 +81,7 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
 
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
-    plan = make_plan(from_dict(run.read_run().experiment))
+    plan = make_plan(run.experiment())
     recovery = plan_next_attempt(run, trained_by(plan))
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage
@@ -154,10 +154,11 @@ def begin(
     submission: str,
     fault: Callable[[str], None] = no_fault,
     allocation: Allocation | None = None,
+    nodes: int = 1,
 ) -> Jobs:
     """Start a submission whose process ids strikes can find."""
     (run.root.parent / "pids").unlink(missing_ok=True)
-    jobs = start(run.root, submission, fault, allocation=allocation)
+    jobs = start(run.root, submission, fault, nodes, allocation)
     _write_pids(run, jobs)
     return jobs
 

@@ -3,16 +3,18 @@
 from hypothesis import strategies as st
 
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Event, Opened, Trained
+from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Event, Numerics, Opened, Trained
 
 CALLS = {"gen": 2, "rew": 1}
 TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
 WINDOW = 2
+NUMERICS = Numerics(2, ("Xeon",), 1)
 
 
 def opened(step: int) -> Opened:
     ids = (f"a@{step}", f"b@{step}")
-    return Opened(step, ids, 0, 2 * step, (*CALLS, *TRAINED_BY), {"2": ((0,), (1,))}, ((0, 1),), 1, True, False)
+    calls = CALLS | dict.fromkeys(TRAINED_BY, 1)
+    return Opened(step, ids, 0, 2 * step, calls, {"2": ((0,), (1,))}, ((0, 1),), 1, True, False)
 
 
 def done(step: int, call: str, part: int, attempt: int = 0) -> Done:
@@ -21,7 +23,7 @@ def done(step: int, call: str, part: int, attempt: int = 0) -> Done:
 
 
 def trained(step: int, call: str) -> Trained:
-    return Trained(step, call, {"digest": f"{call}{step}"}, {})
+    return Trained(step, call, {"digest": f"{call}{step}"}, {}, f"{call}{step - 1}", NUMERICS)
 
 
 def compacted(step: int, attempt: int = 0) -> Compacted:

@@ -15,6 +15,7 @@ from hpcrl.workers.control import Order, give_order
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
+SLEEP_S = 20.0
 
 
 @dataclass
@@ -22,9 +23,9 @@ class Strike:
     """Strikes once in the life of a run: when a process in `role` passes `point` for the `nth` time.
 
     A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP, FULL (the operation finds no
-    room), RAISE (the user's code raises), or anything else, which only leaves the mark. `target` is "self", "all", or
-    the name of a job whose process id stands in `folder/pids`. With `always` it strikes at every passage from the
-    `nth` on.
+    room), RAISE (the user's code raises), SLEEP (the thread that passes does nothing for a while), or anything else,
+    which only leaves the mark. `target` is "self", "all", or the name of a job whose process id stands in
+    `folder/pids`. With `always` it strikes at every passage from the `nth` on.
     """
 
     folder: Path
@@ -64,6 +65,8 @@ class Strike:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.what == "RAISE":
             raise UserCodeError("the reward function divided by zero")
+        if self.what == "SLEEP":
+            time.sleep(SLEEP_S)
         if self.what not in SIGNALS:
             return
         for pid in self._pids():

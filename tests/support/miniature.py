@@ -15,7 +15,18 @@ import numpy as np
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_shard, write_manifest, write_shard
 from hpcrl.durable.files import FileRef, no_fault
-from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Journal, Opened, Pruned, Stopped, Trained
+from hpcrl.durable.journal import (
+    Checkpointed,
+    Closed,
+    Compacted,
+    Done,
+    Journal,
+    Numerics,
+    Opened,
+    Pruned,
+    Stopped,
+    Trained,
+)
 from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
 from hpcrl.durable.retention import compact_step, prune, remove_parts
 from hpcrl.durable.rundir import KeyPair, RunDirectory
@@ -27,6 +38,7 @@ PARTS = {"gen": 2, "rew": 1}
 BATCH = 4
 WIDTH = 3
 STEPS = 4
+NUMERICS = Numerics(1, ("Xeon",), 1)
 CHECKPOINT_STEPS = (1, 2, 4)
 COMPACTED_STEPS = (1, 3)
 
@@ -119,12 +131,13 @@ class Miniature:
         replayed = [line for line in self._plan.replay if (line.step, line.call) == (step, call)]
         self._note("replay" if replayed else "run", UnitKey(step, call, 0))
         gradient = sum(float(np.sum(row)) for sample in outputs for key in sample.keys for row in sample.rows(key))
+        before = _digest(self._weights[role])
         self._weights[role] = 0.9 * self._weights[role] + 0.01 * gradient / (1 + np.arange(WIDTH))
-        digest = hashlib.blake2b(self._weights[role].tobytes(), digest_size=8).hexdigest()
+        digest = _digest(self._weights[role])
         if replayed and replayed[0].record["digest"] != digest:
             raise InternalError(f"step {step}, {call}: digest {digest}, recorded {replayed[0].record['digest']}")
         if not replayed:
-            self._append(Trained(step, call, {"digest": digest}, {"loss": (gradient, 1.0)}))
+            self._append(Trained(step, call, {"digest": digest}, {"loss": (gradient, 1.0)}, before, NUMERICS))
 
     def _tidy(self, opened: Opened) -> None:
         """Compact, checkpoint and prune, unless an older attempt has done so."""
@@ -150,7 +163,8 @@ class Miniature:
             role: (write_shard(files, folder, role, 0, {"w": w}, {"step": opened.step}),)
             for role, w in self._weights.items()
         }
-        manifest = Manifest(opened.step, self.attempt, roles, opened.epoch, opened.cursor)
+        digests = {role: _digest(w) for role, w in self._weights.items()}
+        manifest = Manifest(opened.step, self.attempt, roles, opened.epoch, opened.cursor, digests)
         ref = write_manifest(files, self._run.manifest(opened.step, self.attempt), manifest)
         self._append(Checkpointed(opened.step, ref))
         self._checkpoints.append(manifest)
@@ -180,6 +194,10 @@ def executions(notes: Path) -> list[tuple[int, str, UnitKey]]:
     return [(attempt, what, UnitKey(*unit)) for attempt, what, *unit in lines]
 
 
+def _digest(w: np.ndarray) -> str:
+    return hashlib.blake2b(w.tobytes(), digest_size=8).hexdigest()
+
+
 def _opened(step: int) -> Opened:
     ids = tuple(f"r{(step * BATCH + i) % 7}@{step}" for i in range(BATCH))
     every = tuple(range(BATCH))
@@ -189,7 +207,7 @@ def _opened(step: int) -> Opened:
         ids=ids,
         epoch=0,
         cursor=step * BATCH,
-        calls=(*PARTS, *TRAINED_BY),
+        calls=PARTS | dict.fromkeys(TRAINED_BY, 1),
         partitions={"1": (every,), "2": (every[:half], every[half:])},
         minibatches=(every,),
         seed=1,

@@ -54,7 +54,12 @@ def toy_values(partition: str, **cluster: Any) -> dict[str, Any]:
 
 
 def undisturbed(folder: Path) -> Remains:
-    """What a run of `toy_values` leaves that nobody disturbs: the same workers on this machine, without delays."""
+    """What a run of `toy_values` leaves that nobody disturbs."""
+    return remains(undisturbed_run(folder))
+
+
+def undisturbed_run(folder: Path) -> RunDirectory:
+    """The same workers on this machine, without delays, to the end."""
     values = toy_values("none")
     values["cluster"] |= {"type": "local", "slurm": {}, "nodes": 1, "workers_per_node": 4}
     values["toy"] |= {"delay_s": 0.0}
@@ -63,7 +68,7 @@ def undisturbed(folder: Path) -> Remains:
     run = create_run(folder / "reference", load_config(path))
     codes = begin(run, "reference").wait(120)
     assert set(codes.values()) == {0}, outputs(run)
-    return remains(run)
+    return run
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hpcrl
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.experiment import Experiment
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
@@ -88,7 +88,7 @@ class SlurmLauncher:
         return "\n".join(lines)
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
-        experiment = from_dict(run.read_run().experiment)
+        experiment = run.experiment(nonce)
         scripts = self._scripts(experiment, run.root, nonce)
         facts = {script.name: self._facts(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))

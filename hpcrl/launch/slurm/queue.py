@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
-from hpcrl.inspect.queue import JobSeen, Queue, newest_nonce, seconds_since_sent
+from hpcrl.inspect.queue import JobSeen, Queue, seconds_since_sent
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import Queued, State
 
@@ -15,7 +14,7 @@ _STANDINGS = frozenset({"running", "starting", "ending", "suspended", "requeued"
 
 
 def is_on_slurm(run: RunDirectory) -> bool:
-    return from_dict(run.read_run().experiment).cluster.type == "slurm"
+    return run.experiment().cluster.type == "slurm"
 
 
 def queue_of(run: RunDirectory, slurm: Slurm | None = None) -> Queue | None:
@@ -45,7 +44,7 @@ def _what_is_missing(error: HpcrlError) -> str:
 
 def _jobs(run: RunDirectory) -> dict[int, str]:
     """Job → name, of the newest submission, the oldest first."""
-    nonce = newest_nonce(run)
+    nonce = run.newest_nonce()
     return {} if nonce is None else {int(job): name for job, name in run.jobs_of(nonce).items()}
 
 

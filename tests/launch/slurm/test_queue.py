@@ -7,7 +7,6 @@ from support.fake_slurm.cluster import FakeSlurm
 from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm
 
-from hpcrl.inspect.queue import newest_nonce
 from hpcrl.launch.slurm.commands import Slurm
 from hpcrl.launch.slurm.queue import look, queue_of
 
@@ -49,7 +48,7 @@ def test_a_successor_belongs_to_the_submission_whose_job_it_follows(tmp_path: Pa
     fake.end(master, "PREEMPTED")
     successor = fake.commands().sbatch(fake.folder / "script")
     made.run.record_successor("first", "master", successor)
-    assert newest_nonce(made.run) == "first"
+    assert made.run.newest_nonce() == "first"
     queue = queue_of(made.run, fake.commands())
     assert queue is not None and f"master {master} ended (preempted)" in queue.describe()
     found = queue.master()

@@ -1,0 +1,64 @@
+"""Where a run runs: the settings that may be others when it is resumed. All else is what the run is."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from hpcrl.config.experiment import Experiment, to_dict
+from hpcrl.config.fields import settings
+from hpcrl.config.model import PlacementConfig
+
+SECTION = "cluster"
+OF_ROLES = frozenset(field.name for field in fields(PlacementConfig))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting, its new value and the old one, as JSON holds them."""
+
+    key: str
+    value: Any
+    old: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} = {_written(self.value)} (was {_written(self.old)})"
+
+
+def is_placement(key: str) -> bool:
+    """Whether a setting says where or how the processes run: all of `cluster`, and every role's mesh and layout."""
+    section, _, name = key.rpartition(".")
+    return section.partition(".")[0] == SECTION or (name in OF_ROLES and section != "" and "." not in section)
+
+
+def placement_changes(before: Experiment, after: Experiment) -> list[Change]:
+    """The settings of placement that differ, in the order of the configuration."""
+    keys = [setting.key for setting in settings(type(after)) if is_placement(setting.key)]
+    old, new = to_dict(before), to_dict(after)
+    pairs = ((key, _value(new, key), _value(old, key)) for key in keys)
+    return [Change(key, value, was) for key, value, was in pairs if value != was]
+
+
+def with_placement(values: Mapping[str, Any], placement: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as JSON, with other values for these dotted keys."""
+    changed = copy.deepcopy(dict(values))
+    for key, value in placement.items():
+        *sections, last = key.split(".")
+        section = changed
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    return changed
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    found: Any = values
+    for name in key.split("."):
+        found = found[name]
+    return found
+
+
+def _written(value: Any) -> str:
+    """As a user writes it."""
+    return value if isinstance(value, str) else json.dumps(value)

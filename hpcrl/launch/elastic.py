@@ -1,0 +1,91 @@
+"""What it means for a run to go on elsewhere than it was: which settings, and what becomes of the steps under way.
+
+Pure: experiments, plans and what recovery found in, lines for people out.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from hpcrl.config.experiment import Experiment
+from hpcrl.config.placement import Change, placement_changes
+from hpcrl.durable.journal import Opened
+from hpcrl.durable.recovery import RecoveryPlan
+from hpcrl.placement.plan import Plan, make_plan
+
+PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
+
+
+def describe_placement(frozen: Experiment, before: Experiment, after: Experiment) -> Iterator[str]:
+    """A line for each setting that changes with this submission, and for each that was changed by an earlier one."""
+    changes = placement_changes(before, after)
+    changed = {change.key for change in changes}
+    yield from (f"with {change}" for change in changes)
+    for kept in placement_changes(frozen, after):
+        if kept.key not in changed:
+            yield f"still with {_since_submission(kept)}"
+
+
+def _since_submission(kept: Change) -> str:
+    return str(kept).replace("(was ", "(submitted with ")
+
+
+def describe_elastic(before: Experiment, after: Experiment, recovery: RecoveryPlan) -> Iterator[str]:
+    """What other workers change: how many there are, whose parts stay as they were cut, what is replayed otherwise."""
+    old, new = make_plan(before), make_plan(after)
+    if old.world != new.world:
+        yield f"{_nodes(before)} → {_nodes(after)}"
+    yield from _kept_parts(recovery, new)
+    yield from _other_replays(recovery, new)
+    if any(old.ranks(call.name, 0) != new.ranks(call.name, 0) for call in new.calls if call.kind == "train_step"):
+        yield PROMISE
+
+
+def _nodes(experiment: Experiment) -> str:
+    cluster = experiment.cluster
+    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+    return f"{nodes} of {cluster.workers_per_node} worker{'s' if cluster.workers_per_node > 1 else ''}"
+
+
+def _kept_parts(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
+    """The steps that are open and cut otherwise than they would be now, those that are alike together."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for opened in recovery.opened:
+        if opened.step not in recovery.closed and (kept := _kept_by(opened, plan)):
+            alike[kept].append(opened.step)
+    for kept, steps in alike.items():
+        yield f"{_spans(steps)}, open, {'keep' if len(steps) > 1 else 'keeps'} {kept}"
+
+
+def _kept_by(opened: Opened, plan: Plan) -> str:
+    by_count: dict[int, list[str]] = defaultdict(list)
+    for call, count in opened.calls.items():
+        if count != plan.dp(call):
+            by_count[count].append(call)
+    return ", ".join(f"{_parts(count)} of {', '.join(calls)}" for count, calls in by_count.items())
+
+
+def _parts(count: int) -> str:
+    return f"the {count} part{'s' if count > 1 else ''}"
+
+
+def _spans(steps: Sequence[int]) -> str:
+    """`step 7`, `steps 7..8`, `steps 7, 9..10`."""
+    starts = [0] + [i for i, (one, two) in enumerate(pairwise(steps), 1) if two != one + 1]
+    runs = [steps[start:end] for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
+    shown = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    return f"step{'s' if len(steps) > 1 else ''} {shown}"
+
+
+def _other_replays(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
+    """Train steps that were executed over another number of workers than the replay will be."""
+    alike: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for line in recovery.replay:
+        now = len(plan.ranks(line.call, 0))
+        if line.numerics.workers != now:
+            alike[line.call, line.numerics.workers, now].append(line.step)
+    for (call, was, now), steps in alike.items():
+        yield (
+            f"replays {call} of {_spans(steps)} over {now} worker{'s' if now > 1 else ''}, recorded over {was}: equal "
+            "up to rounding"
+        )

@@ -1,0 +1,126 @@
+"""Runs that go on with other workers than they began with, and what is left of them to compare nearly."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from support.chaos import MOST_RESUMES, begin, outputs, rows_of
+from support.cluster import Jobs, no_fault
+
+from hpcrl.config.experiment import ToyExperiment, from_dict
+from hpcrl.config.model import PlacementConfig
+from hpcrl.config.placement import placement_changes
+from hpcrl.durable.checkpoints import read_shard
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Opened
+from hpcrl.durable.recovery import plan_next_attempt
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.placement.plan import make_plan
+from hpcrl.workers.attempt import trained_by
+
+Shape = tuple[int, int]
+"""(nodes, workers per node)."""
+
+
+def placed(experiment: ToyExperiment, shape: Shape) -> ToyExperiment:
+    """On so many nodes and workers: actor and reference on all, the critic on the last, the reward on the first."""
+    nodes, workers = shape
+    cluster = dataclasses.replace(experiment.cluster, nodes=nodes, workers_per_node=workers)
+    last = PlacementConfig(mesh=str(nodes * workers - 1), layout="d1")
+    return dataclasses.replace(experiment, cluster=cluster, critic=last, reward=PlacementConfig(mesh="0", layout="d1"))
+
+
+def place(run: RunDirectory, nonce: str, experiment: Any) -> None:
+    """As `hpcrl resume` does, before anything is started."""
+    if changes := placement_changes(from_dict(run.read_run().experiment), experiment):
+        run.place(nonce, {change.key: change.value for change in changes})
+
+
+def begin_on(run: RunDirectory, nonce: str, experiment: Any, fault: Callable[[str], None] = no_fault) -> Jobs:
+    """Start a submission with this placement."""
+    place(run, nonce, experiment)
+    jobs = begin(run, nonce, fault, nodes=experiment.cluster.nodes)
+    run.record_submission(nonce, {name: jobs.pid(name) for name in jobs.processes})
+    return jobs
+
+
+def finish_on(run: RunDirectory, experiment: Any, prefix: str = "last", timeout_s: float = 30.0) -> None:
+    """Resume with this placement until the run is done."""
+    for number in range(MOST_RESUMES):
+        jobs = begin_on(run, f"{prefix}{number}", experiment)
+        code = jobs.wait_for("master", timeout_s)
+        if code == 0:
+            jobs.wait(timeout_s)
+            return
+        jobs.kill_all()
+    raise AssertionError(f"not done after {MOST_RESUMES} submissions\n{outputs(run)}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A finished run without its layout: arrays put together, state as any rank has it, rows, ids per step."""
+
+    arrays: dict[str, np.ndarray]
+    state: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    ids: dict[int, tuple[str, ...]]
+
+
+WHOLE_ARRAYS = ("w",)
+"""Of these every shard has all; of others each rank has a slice."""
+
+
+def whole(run: RunDirectory) -> Whole:
+    recovery = plan_next_attempt(run, trained_by(make_plan(run.experiment())))
+    assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
+    arrays: dict[str, np.ndarray] = {}
+    state: dict[str, Any] = {}
+    for role, refs in recovery.checkpoint.roles.items():
+        shards = [read_shard(run.files.path(ref)) for ref in refs]
+        for name in shards[0][0]:
+            pieces = [held[name] for held, _ in shards]
+            arrays[f"{role}.{name}"] = pieces[0] if name in WHOLE_ARRAYS else np.concatenate(pieces)
+        state[role] = shards[0][1]
+    opened = [line.event for line in read_history(run).lines if isinstance(line.event, Opened)]
+    return Whole(arrays, state, merged_metrics(run), {event.step: event.ids for event in opened})
+
+
+def assert_nearly_equal(run: RunDirectory, reference: Whole, rtol: float = 1e-9, atol: float = 1e-9) -> None:
+    """The same up to rounding; ids, steps and counts exactly."""
+    found = whole(run)
+    assert found.ids == reference.ids
+    assert found.arrays.keys() == reference.arrays.keys()
+    for name, array in reference.arrays.items():
+        np.testing.assert_allclose(found.arrays[name], array, rtol=rtol, atol=atol, err_msg=name)
+    assert found.state.keys() == reference.state.keys()
+    for role, state in reference.state.items():
+        mine, theirs = dict(_numbers(found.state[role])), dict(_numbers(state))
+        assert mine.keys() == theirs.keys()
+        np.testing.assert_allclose(list(mine.values()), list(theirs.values()), rtol=rtol, atol=atol, err_msg=str(mine))
+    assert len(found.metrics) == len(reference.metrics)
+    for row, expected in zip(found.metrics, reference.metrics, strict=True):
+        assert list(row) == list(expected)
+        np.testing.assert_allclose(list(row.values()), list(expected.values()), rtol=rtol, atol=atol, err_msg=str(row))
+
+
+def _numbers(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a shard's state but its place among the shards."""
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and name not in ("offset", "length"):
+            yield prefix + name, value
+
+
+def drifts(run: RunDirectory) -> list[dict[str, Any]]:
+    """Replays that gave other bits than were recorded."""
+    return [row for number in run.numbers() for row in rows_of(run.events(number)) if row["event"] == "replay_drift"]
+
+
+def opened_parts(run: RunDirectory) -> dict[int, int]:
+    """Step → parts of its generation."""
+    events = [line.event for line in read_history(run).lines]
+    return {event.step: event.calls["actor_gen"] for event in events if isinstance(event, Opened) and event.ids}
