@@ -3,6 +3,7 @@
 Knows where everything lies and what names mean; knows nothing of what journals, spills and checkpoints contain.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault, sync_directory
+from hpcrl.durable.files import DIRECTORY_MODE, AlreadyPublishedError, Fault, FileRef, Files, no_fault, sync_directory
 from hpcrl.errors import ConfigurationError, InternalError
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -322,8 +323,10 @@ class RunDirectory:
         self.files.publish(self.submission / f"{nonce}.json", _document(record), "submission")
 
     def record_successor(self, nonce: str, name: str, job: str) -> None:
+        """Who has sent the job may do it, and the job itself: whoever comes first."""
         record = Submission(nonce, {name: job}, time.time())
-        self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
+        with contextlib.suppress(AlreadyPublishedError):
+            self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
 
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""

@@ -13,7 +13,7 @@ from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import State
-from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
+from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import facts_of
 from hpcrl.launch.slurm.site import Site, describe_preemption
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
@@ -132,7 +132,11 @@ class SlurmLauncher:
         return any(each.state.state in (State.RUNNING, State.STARTING) for each in seen)
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
-        self._slurm.scancel(list(run.jobs_of(submission.nonce)))
+        """Those that are written down, and those that say of themselves that they belong to it."""
+        jobs = set(run.jobs_of(submission.nonce))
+        with contextlib.suppress(SlurmUnavailableError):
+            jobs |= set(self._slurm.find_in_queue(comment_of(submission.nonce, name) for name in OUTPUT))
+        self._slurm.scancel(sorted(jobs))
         self._asked.clear()
 
     def recover(self, run: RunDirectory) -> None:
