@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import hpcrl
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
@@ -15,7 +16,7 @@ from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import facts_of
-from hpcrl.launch.slurm.site import Site, describe_preemption
+from hpcrl.launch.slurm.site import Site, describe_preemption, describe_too_long_a_grace
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
@@ -76,10 +77,9 @@ class SlurmLauncher:
         topology, why = choose_topology(experiment.cluster)
         cluster = self.prepare(experiment).cluster
         scripts = self._scripts(experiment, run_dir, "NONCE")
-        partition = cluster.slurm.partition
         lines = [
             f"topology {topology}: {why}",
-            describe_preemption(self.site(), partition),
+            *self._preemption(cluster),
             f"calls of Slurm: {self._slurm.rpcs} made now, {len(scripts)} to send",
         ]
         for script in scripts:
@@ -97,8 +97,16 @@ class SlurmLauncher:
         submission = send_all(run, self._slurm, intent)
         ids = ", ".join(f"{name} {job}" for name, job in submission.jobs.items())
         print(f"sent to Slurm ({experiment.cluster.topology}): {ids}")
-        print(describe_preemption(self.site(), experiment.cluster.slurm.partition))
+        print(*self._preemption(experiment.cluster), sep="\n")
         return submission
+
+    def _preemption(self, cluster: ClusterConfig) -> list[str]:
+        partition = cluster.slurm.partition
+        said = (
+            describe_preemption(self.site(), partition),
+            describe_too_long_a_grace(self.site(), partition, cluster.grace_s),
+        )
+        return [sentence for sentence in said if sentence]
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
         """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""

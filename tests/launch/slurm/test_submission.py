@@ -9,6 +9,8 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
+from hpcrl.config.experiment import from_dict
+from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.job import main
 from hpcrl.launch.slurm.allocation import SlurmAllocation
@@ -308,3 +310,15 @@ def test_what_is_written_down_is_ended_also_where_squeue_does_not_answer(fake: F
     fake.plan("squeue", "lose")
     launcher.end(run, submission)
     assert {job["state"] for job in fake.state["jobs"]} == {"CANCELLED"}
+
+
+def test_a_grace_that_is_too_long_is_told_by_the_dry_run_and_by_submit(
+    fake: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path, grace_s=25.0, slurm=SlurmConfig(partition="low"))
+    launcher = SlurmLauncher(fake.commands())
+    launcher.start(run, "n1")
+    said = capsys.readouterr().out
+    assert "Set cluster.grace_s to 0 or less." in said and "GraceTime is 0" in said
+    described = launcher.describe(from_dict(run.read_run().experiment), run.root)
+    assert "Set cluster.grace_s to 0 or less." in described
