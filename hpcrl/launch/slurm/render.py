@@ -112,6 +112,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
+        "AFTERWARDS": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.afterwards",
         "CPUS": str(_node_cpus(cluster)),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }
@@ -212,6 +213,11 @@ def _command(cluster: ClusterConfig, run_dir: Path) -> str:
     binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))
     gpus = "" if cluster.device == "cpu" else "--nv "
     return f'apptainer exec {gpus}{binds} {shlex.quote(slurm.container_image or "")} "$python" {job}'
+
+
+def _python_outside(slurm: SlurmConfig) -> str:
+    """What the batch script itself executes: `python` may be there in the container only, who submits has hpcrl."""
+    return '"$python"' if slurm.container == "none" else shlex.quote(sys.executable)
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:

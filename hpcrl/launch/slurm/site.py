@@ -10,7 +10,7 @@ DEFAULT_CRED_EXPIRE_S = 120.0
 """How long Slurm keeps a requeued job from starting where the site has said nothing."""
 
 SPILL_MARGIN_S = 5.0
-"""From the end of the last call to the end of the job: the call's output is written, all are told, the script decides."""
+"""From the end of the last call to the end of the job: its output is written, all are told, the script decides."""
 
 PreemptMode = Literal["off", "requeue", "cancel", "suspend"]
 

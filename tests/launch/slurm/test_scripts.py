@@ -5,15 +5,21 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from support.chaos import create_run, toy_experiment
+from support.fake_slurm.cluster import FakeSlurm
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.launch.slurm.render import Target, Topology, render, template_folder
+from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.submission import script_path, send_all, write_intent
 
 TEMPLATES = ("array", "colocated", "hetjob", "chain")
 STRICT = ("set -euo pipefail", "set -o posix", "IFS=$'\\n\\t'", "trap 'exit 9' ERR")
@@ -207,6 +213,75 @@ def test_where_python_is_broken_who_was_interrupted_is_queued_again_unless_slurm
     assert batch.end() == code
     requeued = [event for event in batch.events() if event.startswith("scontrol")]
     assert requeued == (["scontrol 2: requeue 77"] if code == 75 and told != "TERM" else [])
+
+
+def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: Literal["none", "apptainer"]) -> Path:
+    """A run of two elements on a fake Slurm, submitted by the Python `outside`; the script of its workers."""
+    run = create_run(folder / "run", toy_experiment())
+    run.files.make_directory(run.submitit_folder("n1"))
+    slurm = SlurmConfig(container=container, container_image="/i.sif", python="/only/in/the/container/python")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", outside)
+        scripts = render(ClusterConfig(nodes=2, slurm=slurm), "array", Target(run.root, "toy", "n1"))
+    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, Facts()))
+    fake.run(100)
+    fake.run(101)
+    return script_path(run, "n1", "workers")
+
+
+def execute_element_1(fake: FakeSlurm, script: Path, code: int) -> tuple[int, str]:
+    """The batch script of job 102 = 101_1, whose process ends with this code: its exit code, and what it says."""
+    srun = fake.bin / "srun"
+    srun.write_text(f"#!/bin/bash\nexit {code}\n")
+    srun.chmod(0o700)
+    environ = fake.environment | {
+        "SLURM_JOB_ID": "101", "SLURM_ARRAY_JOB_ID": "101", "SLURM_ARRAY_TASK_ID": "1", "SLURMD_NODENAME": "n1",
+    }  # fmt: skip
+    done = subprocess.run(["bash", script], env=environ, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def turns(fake: FakeSlurm) -> list[int | None]:
+    """The elements that wait for another turn."""
+    return [job["element"] for job in fake.state["jobs"] if job["past"] and job["state"] == "PENDING"]
+
+
+@pytest.mark.parametrize("code", [75, 137])
+def test_a_container_has_its_own_python_and_the_one_that_submitted_decides_what_becomes_of_the_job(
+    tmp_path: Path, code: int
+) -> None:
+    fake = FakeSlurm(tmp_path / "slurm")
+    script = submitted_with(fake, tmp_path, sys.executable, "apptainer")
+    assert "/only/in/the/container/python" in script.read_text()
+    ended, said = execute_element_1(fake, script, code)
+    assert ended == code and "the job is queued again" in said
+    assert turns(fake) == [1]
+    assert [path.name for path in (script.parent / "endings").iterdir()] == ["workers-1.101_1.0.json"]
+
+
+@pytest.mark.parametrize("container", ["none", "apptainer"])
+@pytest.mark.parametrize("lacks", ["hpcrl", "everything"])
+@pytest.mark.parametrize("code", [0, 75, 93, 137])
+def test_on_a_node_where_no_python_has_hpcrl_who_was_interrupted_is_queued_again_alone(
+    tmp_path: Path, code: int, lacks: str, container: Literal["none", "apptainer"]
+) -> None:
+    fake = FakeSlurm(tmp_path / "slurm")
+    outside = tmp_path / "python"
+    if lacks == "hpcrl":
+        outside.write_text(f'#!/bin/bash\nexec {sys.executable} -IS "$@"\n')
+        outside.chmod(0o700)
+    ended, said = execute_element_1(fake, submitted_with(fake, tmp_path, str(outside), container), code)
+    assert ended == code
+    assert ("No such file" if lacks == "everything" or container == "none" else "No module named") in said
+    assert turns(fake) == ([1] if code == 75 else []), "one element, not the array that has its id"
+
+
+def test_what_decides_needs_little_of_hpcrls_requirements() -> None:
+    code = "import sys, hpcrl.launch.slurm.afterwards; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"msgspec", "submitit"} <= loaded
+    assert not loaded & {"torch", "numpy", "h5py", "zmq", "networkx", "yaml", "jsonargparse", "rich", "transformers"}
 
 
 def test_the_nodes_of_a_heterogeneous_job_do_not_inherit_the_masters_memory_and_cpus(tmp_path: Path) -> None:
