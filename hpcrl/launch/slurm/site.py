@@ -133,11 +133,18 @@ def duration_s(text: str) -> float | None:
     return float(60 * first + (second or 0))
 
 
+def preempt_mode_of(site: Site, partition: Partition | None) -> PreemptMode:
+    """What becomes of a preempted job on a partition; with preemption by QOS, on the cluster."""
+    if site.preempt_type == "none":
+        return "off"
+    return site.preempt_mode if partition is None or site.preempt_type == "qos" else partition.preempt_mode
+
+
 def describe_preemption(site: Site, partition: str | None = None) -> str:
     """What a preemption on this partition means for the user, in one or two sentences."""
     found = site.partition(partition)
     where = "Jobs" if found is None else f"Jobs on partition {found.name}"
-    mode = _mode(site, found)
+    mode = preempt_mode_of(site, found)
     if mode == "off":
         return f"{where} are not preempted."
     if mode == "suspend":
@@ -152,20 +159,13 @@ def describe_too_long_a_grace(site: Site, partition: str | None, grace_s: float)
     """What to change where calls in flight are given more time than a preemption gives the job; "" where it fits."""
     found = site.partition(partition)
     given_s = _grace_s(site, found) + site.kill_wait_s
-    if _mode(site, found) in ("off", "suspend") or grace_s + SPILL_MARGIN_S <= given_s:
+    if preempt_mode_of(site, found) in ("off", "suspend") or grace_s + SPILL_MARGIN_S <= given_s:
         return ""
     return (
         f"cluster.grace_s = {grace_s:g} and {SPILL_MARGIN_S:g} s to write and leave are more than these {given_s:g} s: "
         "calls, and the script that decides what becomes of the job, may be killed before they are finished. "
         f"Set cluster.grace_s to {max(0.0, given_s - SPILL_MARGIN_S):g} or less."
     )
-
-
-def _mode(site: Site, partition: Partition | None) -> PreemptMode:
-    """What becomes of a preempted job on a partition; with preemption by QOS, on the cluster."""
-    if site.preempt_type == "none":
-        return "off"
-    return site.preempt_mode if partition is None or site.preempt_type == "qos" else partition.preempt_mode
 
 
 def _grace_s(site: Site, partition: Partition | None) -> float:
