@@ -19,7 +19,7 @@ from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
-    from hpcrl.launch.doctor_judge import Finding
+    from hpcrl.launch.doctor.findings import Finding
 
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
@@ -49,8 +49,9 @@ def run(words: Sequence[str]) -> int:
     if given.nodes < 1:
         raise ConfigurationError([f"--nodes = {given.nodes} must be at least 1."])
     # Only now are sockets and Slurm worth their imports.
-    from hpcrl.launch.doctor import Examination, examine
-    from hpcrl.launch.doctor_judge import exit_status, judge
+    from hpcrl.launch.doctor.examine import Examination, examine
+    from hpcrl.launch.doctor.findings import exit_status
+    from hpcrl.launch.doctor.judge import judge
     from hpcrl.launch.slurm.doctor import Wanted
 
     site_root, slurm = read_site_file()

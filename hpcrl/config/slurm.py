@@ -59,7 +59,7 @@ class SlurmConfig:
     container_mounts: tuple[str, ...] = ()
     """Folders that the container sees besides the run directory, e.g. "/data:/data"."""
     python: PathText | None = None
-    """The Python that runs hpcrl in the jobs; null is the one that submits."""
+    """The Python that runs hpcrl in the jobs, in the container if there is one; null is the one that submits."""
     signal_lead_s: int = 120
     """How long before its time limit a job is warned, so that it can finish its calls and be queued again."""
     flags: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 Knows where everything lies and what names mean; knows nothing of what journals, spills and checkpoints contain.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import msgspec
 
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.config.placement import with_placement
-from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault, sync_directory
+from hpcrl.durable.files import DIRECTORY_MODE, AlreadyPublishedError, Fault, FileRef, Files, no_fault, sync_directory
 from hpcrl.errors import ConfigurationError, InternalError
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -334,8 +335,10 @@ class RunDirectory:
         self.files.publish(self.submission / f"{nonce}.json", _document(record), "submission")
 
     def record_successor(self, nonce: str, name: str, job: str) -> None:
+        """Who has sent the job may do it, and the job itself: whoever comes first."""
         record = Submission(nonce, {name: job}, time.time())
-        self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
+        with contextlib.suppress(AlreadyPublishedError):
+            self.files.publish(self.submission / f"{nonce}.{job}.json", _document(record), "submission")
 
     def place(self, nonce: str, settings: Mapping[str, Any]) -> None:
         """This submission runs elsewhere than `run.json` says: in these settings of placement, and in no others."""

@@ -9,6 +9,8 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import HpcrlError
 from hpcrl.launch.entry import main as entry
 from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.workers.address import address_of_this_node
@@ -24,6 +26,19 @@ def incarnation_of(environ: Mapping[str, str]) -> tuple[int, int]:
     return int(environ.get("SLURM_JOB_ID") or 0), int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
+def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, str]) -> None:
+    """Let a job that somebody has sent by hand be known as one of its submission, like those that hpcrl has sent.
+
+    Nothing is known before `hpcrl submit` has written down all that it has sent: then this job is one of those.
+    """
+    known = run.jobs_of(nonce)
+    together = "run" in known.values()
+    job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
+    if job is None or not known or job in known or (together and role == "agent"):
+        return
+    run.record_successor(nonce, "run" if together else {"master": "master", "agent": "workers"}[role], job)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="hpcrl.launch.job")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
@@ -32,6 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("role", choices=("master", "agent"))
     given = parser.parse_args(arguments)
     os.umask(0o077)
+    try:
+        write_down(RunDirectory(Path(given.run)), given.submission, given.role, os.environ)
+    except (HpcrlError, OSError) as error:
+        print(f"`hpcrl stop` and `status` will not know this job: {error}", file=sys.stderr, flush=True)
     return entry(
         given.role,
         given.run,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.launch import doctor_gpus
-from hpcrl.launch.doctor_facts import GpuFacts
-from hpcrl.launch.doctor_gpus import gpus_here, parse_list, parse_topology
+from hpcrl.launch.doctor import gpus as doctor_gpus
+from hpcrl.launch.doctor.facts import GpuFacts
+from hpcrl.launch.doctor.gpus import gpus_here, parse_list, parse_topology
 
 TEXTS = Path(__file__).parent / "texts"
 LIST = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0f9ff9ba-3c11-3a3a-5a7f-6f1f2f9a0a01)

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hpcrl.launch.doctor_facts import Facts, GpuFacts, JobFacts, Race, Replaced, Seen
-from hpcrl.launch.doctor_judge import Finding, Verdict, exit_status, judge
+from hpcrl.launch.doctor.facts import Facts, GpuFacts, JobFacts, Race, Replaced, Seen
+from hpcrl.launch.doctor.findings import Finding, Verdict, exit_status
+from hpcrl.launch.doctor.judge import judge
 
 TEXTS = Path(__file__).parent / "texts"
 RECORDED = msgspec.json.decode((TEXTS / "doctor-facts.json").read_bytes(), type=Facts)

@@ -11,15 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcrl.launch import doctor_probe, doctor_talk
-from hpcrl.launch.doctor_facts import PairFacts
-from hpcrl.launch.doctor_probe import RACES, _Pair, probe
-from hpcrl.launch.doctor_talk import Answer, Asker, Attempt, Churn, Clock, Hello, Listener, Make
+from hpcrl.launch.doctor import probe as doctor_probe
+from hpcrl.launch.doctor import talk as doctor_talk
+from hpcrl.launch.doctor.facts import PairFacts
+from hpcrl.launch.doctor.probe import RACES, _Pair, probe
+from hpcrl.launch.doctor.talk import Answer, Asker, Attempt, Churn, Clock, Hello, Listener, Make
 from hpcrl.launch.slurm.doctor import read_results
 
 
 def probes(folder: Path, count: int, **absent: int) -> list[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "hpcrl.launch.doctor_probe", str(folder), "--count", str(count), "--index"]
+    command = [sys.executable, "-m", "hpcrl.launch.doctor.probe", str(folder), "--count", str(count), "--index"]
     return [subprocess.Popen([*command, str(index)]) for index in range(count)]
 
 

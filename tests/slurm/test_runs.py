@@ -112,6 +112,29 @@ def test_stop_leaves_nothing_behind_and_resume_goes_on(slurm: SlurmCluster, refe
     assert_equal(run, reference)
 
 
+def test_jobs_that_were_sent_by_hand_are_known_when_they_begin_and_ended_when_they_wait(
+    slurm: SlurmCluster, reference: Remains
+) -> None:
+    run = SlurmRun.submit(slurm, toy_values("low"))
+    run.wait_steps(2)
+    (script,) = run.run.submission.glob("*/workers.sbatch")
+    element = run.element_away_from_master()
+    slurm.scancel(element)
+    slurm.wait_ended(element)
+    number = element.partition("_")[2]
+    by_hand = slurm.run(["sbatch", "--parsable", f"--array={number}", str(script)]).stdout.strip()
+    run.wait_steps(2)
+    assert run.jobs("workers") == [element.partition("_")[0], by_hand]
+    assert f"workers {by_hand}: 1 running" in hpcrl(slurm, "status", str(run.run.root)).stdout
+
+    waiting = slurm.run(["sbatch", "--parsable", "--hold", f"--array={number}", str(script)]).stdout.strip()
+    hpcrl(slurm, "stop", str(run.run.root))
+    hpcrl(slurm, "resume", str(run.run.root))
+    assert set(slurm.wait_ended(waiting).values()) == {"CANCELLED"}
+    run.wait_done()
+    assert_equal(run, reference)
+
+
 def test_a_site_that_cancels_what_it_preempts_gets_a_successor(slurm: SlurmCluster, reference: Remains) -> None:
     run = SlurmRun.submit(slurm, toy_values("cancels"))
     run.wait_steps(2)

@@ -78,3 +78,22 @@ def test_a_chain_goes_on_where_the_link_before_was_preempted(slurm: SlurmCluster
     run.wait_done()
     assert set(slurm.wait_ended(*links).values()) == {"COMPLETED"}
     assert sorted(run.run.numbers()) == [0, 1]
+
+
+@pytest.mark.parametrize(("memory", "mib"), [(None, 4000), ("0", 16000)])
+def test_the_nodes_of_a_heterogeneous_job_have_their_own_memory_and_not_the_masters(
+    slurm: SlurmCluster, memory: str | None, mib: int
+) -> None:
+    """The site's DefMemPerCPU (2000M) for two CPUs, or the whole node; in the allocation and in the agents' step."""
+    values = short("hetjob")
+    values["cluster"]["slurm"] |= {"memory": memory, "master_memory": "1500M"}  # type: ignore[index]
+    run = SlurmRun.submit(slurm, values)
+    run.wait_done()
+    (job,) = run.jobs("run")
+    shape = ["--noheader", "--parsable2", "--format=JobID,AllocTRES"]
+    lines = slurm.run(["sacct", f"--jobs={job}", *shape]).stdout.split()
+    assert len(lines) == 5, "two components, the batch step and a step in each"
+    memories: dict[str, set[str]] = {}
+    for name, _, tres in (line.partition("|") for line in lines):
+        memories.setdefault(name.partition(".")[0], set()).add(tres.partition("mem=")[2].partition(",")[0])
+    assert memories == {f"{job}+0": {"1500M"}, f"{job}+1": {f"{2 * mib}M"}}

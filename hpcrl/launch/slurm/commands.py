@@ -4,6 +4,7 @@ Three ways of failing are kept apart, because they ask for different things: Slu
 cannot be asked now (SlurmUnavailableError), and nobody knows whether a job was queued (AmbiguousError).
 """
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -226,31 +227,30 @@ class Slurm:
         command = ["scontrol", "--oneliner", "show", "job", str(job)]
         return parse_pairs(self._checked(command, *self._run(command)))
 
-    def find_by_comment(self, comment: str, name: str | None = None, folder: Path | None = None) -> tuple[str, ...]:
-        """Ids of this user's jobs and arrays whose comment begins with these words, the oldest first.
+    def find_by_comment(self, comment: str) -> tuple[str, ...]:
+        """Ids of this user's jobs and arrays whose comment begins with these words, the oldest first."""
+        return self.find_by_comments([comment])[comment]
 
-        Asks the controller, and where it knows none, the accounting. Most sites keep no comments there: a job without
-        one is recognised by its name and its folder (--job-name, --chdir) together. Finding none is no proof while a
-        job may still be on its way. Raises SlurmUnavailableError where the controller does not answer.
+    def find_by_comments(self, comments: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """As `find_by_comment`, for each of several comments, with one call.
+
+        Asks the controller, and for those of which it knows no job, the accounting, which keeps no comments on most
+        sites. Finding none is no proof while a job may still be on its way. Raises SlurmUnavailableError where the
+        controller does not answer.
         """
-        found = {queued.id.job for queued in self.squeue() if _begins(queued.comment, comment)}
-        if not found:
-            found = self._find_in_accounting(comment, name, folder)
-        return tuple(str(each) for each in sorted(found))
+        said = [(queued.id.job, queued.comment) for queued in self.squeue()]
+        found = {comment: _ids(said, comment) for comment in comments}
+        if not all(found.values()):
+            with contextlib.suppress(SlurmUnavailableError):
+                known = self.sacct()
+                said = [(job.job, each.comment) for job, incarnations in known.items() for each in incarnations]
+                found = {comment: ids or _ids(said, comment) for comment, ids in found.items()}
+        return found
 
-    def _find_in_accounting(self, comment: str, name: str | None, folder: Path | None) -> set[int]:
-        try:
-            known = self.sacct()
-        except SlurmUnavailableError:
-            return set()
-        return {
-            job.job
-            for job, incarnations in known.items()
-            if any(
-                _begins(each.comment, comment) or (not each.comment and (each.name, each.folder) == (name, str(folder)))
-                for each in incarnations
-            )
-        }
+    def find_in_queue(self, comments: Iterable[str]) -> tuple[str, ...]:
+        """Ids of this user's jobs that have not ended and whose comment begins with one of these. One call."""
+        said = [(queued.id.job, queued.comment) for queued in self.squeue() if queued.state.is_alive]
+        return tuple(job for comment in comments for job in _ids(said, comment))
 
     def _run(self, command: Sequence[str]) -> tuple[int | None, str, str]:
         """Exit status (None: it took too long and was killed), stdout, stderr."""
@@ -289,6 +289,10 @@ class Slurm:
 def _says(text: str, phrases: Iterable[str]) -> bool:
     said = text.lower()
     return any(phrase in said for phrase in phrases)
+
+
+def _ids(said: Iterable[tuple[int, str]], words: str) -> tuple[str, ...]:
+    return tuple(str(job) for job in sorted({job for job, comment in said if _begins(comment, words)}))
 
 
 def _begins(comment: str, words: str) -> bool:

@@ -15,8 +15,8 @@ import msgspec
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.files import Files
 from hpcrl.errors import ConfigurationError
-from hpcrl.launch.doctor_facts import JobFacts, NodeFacts, SlurmFacts
-from hpcrl.launch.doctor_probe import main as probe_main
+from hpcrl.launch.doctor.facts import JobFacts, NodeFacts, SlurmFacts
+from hpcrl.launch.doctor.probe import main as probe_main
 from hpcrl.launch.slurm.commands import Slurm, SlurmError
 from hpcrl.launch.slurm.jobs import ENDED, State
 from hpcrl.launch.slurm.site import parse_config, read_site
@@ -118,7 +118,7 @@ def comment_of(folder: Path) -> str:
 
 
 def _probe(python: str, folder: Path) -> list[str]:
-    return [python, "-m", "hpcrl.launch.doctor_probe", str(folder)]
+    return [python, "-m", "hpcrl.launch.doctor.probe", str(folder)]
 
 
 def ask_nodes_by_job(

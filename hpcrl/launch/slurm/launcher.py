@@ -14,9 +14,9 @@ from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import State
-from hpcrl.launch.slurm.render import Script, Target, choose_topology, render
+from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import Facts, facts_of
-from hpcrl.launch.slurm.site import Site, describe_preemption
+from hpcrl.launch.slurm.site import Site, describe_preemption, describe_too_long_a_grace
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
@@ -77,10 +77,9 @@ class SlurmLauncher:
         topology, why = choose_topology(experiment.cluster)
         cluster = self.prepare(experiment).cluster
         scripts = self._scripts(experiment, run_dir, "NONCE")
-        partition = cluster.slurm.partition
         lines = [
             f"topology {topology}: {why}",
-            describe_preemption(self.site(), partition),
+            *self._preemption(cluster),
             f"calls of Slurm: {self._slurm.rpcs} made now, {len(scripts)} to send",
         ]
         for script in scripts:
@@ -98,7 +97,7 @@ class SlurmLauncher:
         submission = send_all(run, self._slurm, intent)
         ids = ", ".join(f"{name} {job}" for name, job in submission.jobs.items())
         print(f"sent to Slurm ({experiment.cluster.topology}): {ids}")
-        print(describe_preemption(self.site(), experiment.cluster.slurm.partition))
+        print(*self._preemption(experiment.cluster), sep="\n")
         return submission
 
     def _facts(self, name: str, cluster: ClusterConfig) -> Facts:
@@ -110,6 +109,14 @@ class SlurmLauncher:
             return master if name == "master" else nodes
         cancels = nodes.preemption_cancels or master.preemption_cancels
         return Facts(nodes.requeue_allowed and master.requeue_allowed, cancels)
+
+    def _preemption(self, cluster: ClusterConfig) -> list[str]:
+        partition = cluster.slurm.partition
+        said = (
+            describe_preemption(self.site(), partition),
+            describe_too_long_a_grace(self.site(), partition, cluster.grace_s),
+        )
+        return [sentence for sentence in said if sentence]
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
         """Asks Slurm at most every POLL_S, or when another attempt has ended. While it is silent, nothing changes."""
@@ -143,7 +150,11 @@ class SlurmLauncher:
         return any(each.state.state in (State.RUNNING, State.STARTING) for each in seen)
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
-        self._slurm.scancel(list(run.jobs_of(submission.nonce)))
+        """Those that are written down, and those that say of themselves that they belong to it."""
+        jobs = set(run.jobs_of(submission.nonce))
+        with contextlib.suppress(SlurmUnavailableError):
+            jobs |= set(self._slurm.find_in_queue(comment_of(submission.nonce, name) for name in OUTPUT))
+        self._slurm.scancel(sorted(jobs))
         self._asked.clear()
 
     def recover(self, run: RunDirectory) -> None:

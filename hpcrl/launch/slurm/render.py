@@ -65,10 +65,10 @@ def render(cluster: ClusterConfig, topology: Topology, target: Target) -> tuple[
     slurm = cluster.slurm
     if topology == "array":
         elements = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"]
-        parts = [("master", _master_options(slurm)), ("workers", [*elements, *_node_options(cluster)])]
+        parts = [("master", _master_options(slurm, topology)), ("workers", [*elements, *_node_options(cluster)])]
     else:
         nodes = [f"--nodes={cluster.nodes}", *_node_options(cluster)]
-        parts = [("run", nodes if topology == "colocated" else [*_master_options(slurm), HETJOB, *nodes])]
+        parts = [("run", nodes if topology == "colocated" else [*_master_options(slurm, topology), HETJOB, *nodes])]
     return tuple(_script(cluster, target, name, options, template) for name, options in parts)
 
 
@@ -116,6 +116,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
+        "AFTERWARDS": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.afterwards",
         "CPUS": str(_node_cpus(cluster)),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }
@@ -132,14 +133,24 @@ def with_note(comment: str, note: str) -> str:
     return f"{comment} {note}" if note else comment
 
 
-def _master_options(slurm: SlurmConfig) -> list[str]:
+def _master_options(slurm: SlurmConfig, topology: Topology) -> list[str]:
     return [
         "--nodes=1",
         "--ntasks=1",
         f"--cpus-per-task={slurm.master_cpus}",
-        *_given(partition=slurm.master_partition or slurm.partition, qos=slurm.master_qos, mem=slurm.master_memory),
+        *_given(partition=slurm.master_partition or slurm.partition, qos=slurm.master_qos),
+        *(_memory_by_cpu(slurm) if topology == "hetjob" else _given(mem=slurm.master_memory)),
         *slurm.master_flags,
     ]
+
+
+def _memory_by_cpu(slurm: SlurmConfig) -> list[str]:
+    """The master's memory as a first component's: sbatch gives --mem to the next component too, --mem-per-cpu not."""
+    written = re.fullmatch(r"(\d+)([KMGT]?)B?", slurm.master_memory or "", re.IGNORECASE)
+    if written is None or int(written[1]) == 0:
+        return _given(mem=slurm.master_memory)
+    kib = int(written[1]) << {"K": 0, "M": 10, "G": 20, "T": 30}[written[2].upper() or "M"]
+    return [f"--mem-per-cpu={-(-kib // (slurm.master_cpus << 10))}M"]
 
 
 def _node_options(cluster: ClusterConfig) -> list[str]:
@@ -211,6 +222,11 @@ def _command(cluster: ClusterConfig, run_dir: Path) -> str:
     binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))
     gpus = "" if cluster.device == "cpu" else "--nv "
     return f'apptainer exec {gpus}{binds} {shlex.quote(slurm.container_image or "")} "$python" {job}'
+
+
+def _python_outside(slurm: SlurmConfig) -> str:
+    """What the batch script itself executes: `python` may be there in the container only, who submits has hpcrl."""
+    return '"$python"' if slurm.container == "none" else shlex.quote(sys.executable)
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:

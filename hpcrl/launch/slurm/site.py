@@ -9,6 +9,9 @@ DEFAULT_KILL_WAIT_S = 30.0
 DEFAULT_CRED_EXPIRE_S = 120.0
 """How long Slurm keeps a requeued job from starting where the site has said nothing."""
 
+SPILL_MARGIN_S = 5.0
+"""From the end of the last call to the end of the job: its output is written, all are told, the script decides."""
+
 PreemptMode = Literal["off", "requeue", "cancel", "suspend"]
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*)=(\S*)")
@@ -130,20 +133,43 @@ def duration_s(text: str) -> float | None:
     return float(60 * first + (second or 0))
 
 
+def preempt_mode_of(site: Site, partition: Partition | None) -> PreemptMode:
+    """What becomes of a preempted job on a partition; with preemption by QOS, on the cluster."""
+    if site.preempt_type == "none":
+        return "off"
+    return site.preempt_mode if partition is None or site.preempt_type == "qos" else partition.preempt_mode
+
+
 def describe_preemption(site: Site, partition: str | None = None) -> str:
     """What a preemption on this partition means for the user, in one or two sentences."""
     found = site.partition(partition)
     where = "Jobs" if found is None else f"Jobs on partition {found.name}"
-    mode = site.preempt_mode if found is None or site.preempt_type == "qos" else found.preempt_mode
-    if site.preempt_type == "none" or mode == "off":
+    mode = preempt_mode_of(site, found)
+    if mode == "off":
         return f"{where} are not preempted."
     if mode == "suspend":
         return f"{where} are suspended while others need the nodes, and go on where they were; nothing is lost."
+    time = _warning(site, _grace_s(site, found))
     if site.preempt_type == "qos":
-        time = f"The QOS may give a GraceTime (sacctmgr show qos); where it gives none, {_warning(site, 0.0)}"
-    else:
-        time = _warning(site, 0.0 if found is None else found.grace_s)
+        time = f"The QOS may give a GraceTime (sacctmgr show qos); where it gives none, {time}"
     return f"{time} {_afterwards(site, mode)}{_exempt(site)}"
+
+
+def describe_too_long_a_grace(site: Site, partition: str | None, grace_s: float) -> str:
+    """What to change where calls in flight are given more time than a preemption gives the job; "" where it fits."""
+    found = site.partition(partition)
+    given_s = _grace_s(site, found) + site.kill_wait_s
+    if preempt_mode_of(site, found) in ("off", "suspend") or grace_s + SPILL_MARGIN_S <= given_s:
+        return ""
+    return (
+        f"cluster.grace_s = {grace_s:g} and {SPILL_MARGIN_S:g} s to write and leave are more than these {given_s:g} s: "
+        "calls, and the script that decides what becomes of the job, may be killed before they are finished. "
+        f"Set cluster.grace_s to {max(0.0, given_s - SPILL_MARGIN_S):g} or less."
+    )
+
+
+def _grace_s(site: Site, partition: Partition | None) -> float:
+    return 0.0 if partition is None or site.preempt_type == "qos" else partition.grace_s
 
 
 def _warning(site: Site, grace_s: float) -> str:

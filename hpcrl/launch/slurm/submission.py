@@ -86,8 +86,8 @@ def finish_intents(run: RunDirectory, slurm: Slurm) -> None:
     for intent in read_intents(run):
         if intent.nonce in known:
             continue
-        found = {name: slurm.find_by_comment(comment) for name, comment in intent.comments.items()}
-        jobs: dict[str, int | str] = {name: ids[0] for name, ids in found.items() if ids}
+        found = slurm.find_by_comments(intent.comments.values())
+        jobs: dict[str, int | str] = {name: found[word][0] for name, word in intent.comments.items() if found[word]}
         if len(jobs) < len(intent.comments):
             slurm.scancel([str(job) for job in jobs.values()])
         if jobs:
@@ -165,9 +165,8 @@ def send_successor(
         except SlurmError:
             run.files.unlink(marker, "successor")
             raise
-    # Both are there already if whoever announced it was only slow.
-    with contextlib.suppress(AlreadyPublishedError):
-        run.record_successor(nonce, name, job)
+    run.record_successor(nonce, name, job)
+    # It is there already if whoever announced the job was only slow.
     with contextlib.suppress(AlreadyPublishedError):
         run.files.publish(_sent(marker), job.encode(), "successor")
     return job

@@ -211,16 +211,35 @@ def test_a_job_that_slurmctld_forgot_is_found_in_the_accounting(fake: FakeSlurm,
     assert slurm.find_by_comment("hpcrl:n1:run") == ("100",)
 
 
-def test_where_the_accounting_has_no_comments_name_and_folder_tell(fake: FakeSlurm, tmp_path: Path) -> None:
+def test_jobs_of_several_comments_are_found_with_one_call_and_one_of_the_accounting(
+    fake: FakeSlurm, tmp_path: Path
+) -> None:
+    fake.set(accounting_comments=True)
     slurm = fake.commands()
-    slurm.sbatch(written(tmp_path, "--comment=hpcrl:n1:master", "--chdir=/runs/a", "--job-name=ppo-master"))
-    slurm.sbatch(written(tmp_path, "--comment=hpcrl:n1:workers", "--chdir=/runs/a", "--job-name=ppo-workers"))
+    names = ("master", "workers", "run")
+    for name in names[:2]:
+        slurm.sbatch(written(tmp_path, f"--comment=hpcrl:n1:{name}", name=name))
+    slurm.calls.clear()
+    assert slurm.find_by_comments(f"hpcrl:n1:{name}" for name in names[:2]) == {
+        "hpcrl:n1:master": ("100",),
+        "hpcrl:n1:workers": ("101",),
+    }
+    assert slurm.calls == {"squeue": 1}
     fake.end(100, "CANCELLED")
-    fake.end(101, "CANCELLED")
     fake.advance(400)
-    assert slurm.find_by_comment("hpcrl:n1:workers") == ()
-    assert slurm.find_by_comment("hpcrl:n1:workers", "ppo-workers", Path("/runs/a")) == ("101",)
-    assert slurm.find_by_comment("hpcrl:n1:workers", "ppo-workers", Path("/runs/b")) == ()
+    found = slurm.find_by_comments(f"hpcrl:n1:{name}" for name in names)
+    assert list(found.values()) == [("100",), ("101",), ()]
+    assert slurm.calls == {"squeue": 2, "sacct": 1}
+
+
+def test_what_has_ended_is_not_in_the_queue(fake: FakeSlurm, script: Path) -> None:
+    slurm = fake.commands()
+    slurm.sbatch(script)
+    slurm.sbatch(script)
+    assert slurm.find_in_queue(["hpcrl:n1:workers", "hpcrl:n1:run"]) == ("100", "103")
+    fake.end(100, "COMPLETED")
+    assert slurm.find_in_queue(["hpcrl:n1:workers"]) == ("103",)
+    assert slurm.find_in_queue(["hpcrl:n2:workers"]) == ()
 
 
 def test_a_job_is_found_without_accounting(fake: FakeSlurm, script: Path) -> None:

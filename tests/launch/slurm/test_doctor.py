@@ -12,8 +12,9 @@ from support.fake_slurm.cluster import VERSIONS, FakeSlurm
 
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.errors import ConfigurationError
-from hpcrl.launch.doctor import Examination, examine
-from hpcrl.launch.doctor_judge import exit_status, judge
+from hpcrl.launch.doctor.examine import Examination, examine
+from hpcrl.launch.doctor.findings import exit_status
+from hpcrl.launch.doctor.judge import judge
 from hpcrl.launch.slurm.doctor import Wanted, ask_slurm, folder_in_job, is_step, render
 
 
@@ -39,7 +40,7 @@ def test_the_job_is_two_nodes_for_a_moment():
         "--output=job.out", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=10", "--no-requeue",
     )  # fmt: skip
     assert text.splitlines()[-1] == (
-        "exec srun --kill-on-bad-exit=0 /opt/python -m hpcrl.launch.doctor_probe /runs/.hpcrl-doctor-1"
+        "exec srun --kill-on-bad-exit=0 /opt/python -m hpcrl.launch.doctor.probe /runs/.hpcrl-doctor-1"
     )
 
 

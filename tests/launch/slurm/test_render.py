@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.errors import ConfigurationError
-from hpcrl.launch.slurm.render import TEMPLATES, Script, Target, Topology, choose_topology, read_template, render
+from hpcrl.launch.slurm.render import Script, Target, Topology, choose_topology, read_template, render
 
 GOLDEN = Path(__file__).parent / "golden"
 TARGET = Target(Path("/scratch/runs/ppo-1"), "ppo", "0123abcd")
@@ -79,67 +78,6 @@ def test_scripts_are_as_they_were_when_somebody_looked(case: str) -> None:
 def scripts(topology: Topology, **changes: object) -> tuple[Script, ...]:
     cluster = ClusterConfig(nodes=2, slurm=dataclasses.replace(PLAIN, **changes))  # type: ignore[arg-type]
     return render(cluster, topology, TARGET)
-
-
-def executed(script: str, folder: Path, code: int = 0, **environ: str) -> tuple[int, list[list[str]]]:
-    """The script's exit code and the calls that it made, with stand-ins for srun, scontrol and Python."""
-    calls = folder / "calls"
-    for name, status in (("srun", code), ("scontrol", 0), ("python", 3)):
-        stub = folder / name
-        stub.write_text(
-            f"#!/bin/bash\n(printf '%s\\0' {name} \"$@\"; echo) >> {shlex.quote(str(calls))}\nexit {status}\n"
-        )
-        stub.chmod(0o700)
-    path = folder / "script"
-    path.write_text(script)
-    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURMD_NODENAME": "n1", **environ}
-    ended = subprocess.run(["bash", path], env=environ, cwd=folder, timeout=20, capture_output=True)
-    assert not ended.stderr, ended.stderr.decode()
-    lines = calls.read_bytes().decode().split("\0\n")
-    return ended.returncode, [line.split("\0") for line in lines if line]
-
-
-def test_odd_characters_reach_the_process_as_they_are(tmp_path: Path) -> None:
-    odd = """/scratch/it's "a" $HOME `x` \\ é %j @RUN@ run"""
-    target = Target(Path(odd), "ppo", "0123abcd")
-    cluster = ClusterConfig(nodes=2, slurm=dataclasses.replace(PLAIN, python=str(tmp_path / "python")))
-    master, workers = render(cluster, "array", target)
-    code, calls = executed(workers.text, tmp_path)
-    assert code == 0
-    srun, after = calls
-    assert srun[-3:] == [odd, "0123abcd", "agent"]
-    assert after == ["python", "-m", "hpcrl.launch.slurm.afterwards", odd, "0123abcd", "agent", "0"]
-    assert '--chdir="/scratch/it\'s \\"a\\" $HOME `x` \\\\ é %j @RUN@ run/submission/0123abcd"' in master.text
-
-
-@pytest.mark.parametrize("topology", TEMPLATES)
-@pytest.mark.parametrize("code", [0, 70, 75, 93, 137])
-def test_a_job_ends_with_its_process_and_asks_for_another_turn_even_if_python_is_broken(
-    tmp_path: Path, topology: Topology, code: int
-) -> None:
-    script = scripts(topology, python=str(tmp_path / "python"))[0]
-    ended, calls = executed(script.text, tmp_path, code)
-    assert ended == code
-    asked = [call for call in calls if call[0] == "scontrol"]
-    assert asked == ([["scontrol", "requeue", "77"]] if code == 75 else [])
-
-
-@pytest.mark.parametrize("signal", ["TERM", "USR1", "USR2"])
-def test_a_signal_to_the_script_reaches_the_process_which_then_ends_in_its_own_time(
-    tmp_path: Path, signal: str
-) -> None:
-    script = scripts("array", python="true")[0].text
-    stub = tmp_path / "srun"
-    stub.write_text("#!/bin/bash\ntrap 'sleep 0.3; exit 75' USR1\ntouch began\nwhile :; do sleep 0.05; done\n")
-    stub.chmod(0o700)
-    (tmp_path / "script").write_text(script)
-    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "77"}
-    job = subprocess.Popen(["bash", "script"], cwd=tmp_path, env=environ)
-    while not (tmp_path / "began").exists():
-        assert job.poll() is None
-    os.kill(job.pid, getattr(__import__("signal"), f"SIG{signal}"))
-    os.kill(job.pid, getattr(__import__("signal"), f"SIG{signal}"))
-    assert job.wait(10) == 75
 
 
 def test_an_own_template_is_used_and_refused_where_hpcrl_could_not_find_its_run(tmp_path: Path) -> None:

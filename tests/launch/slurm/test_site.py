@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.launch.slurm.site import Site, describe_preemption, duration_s, parse_partitions, read_site
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.launch.slurm.site import (
+    Site,
+    describe_preemption,
+    describe_too_long_a_grace,
+    duration_s,
+    parse_partitions,
+    read_site,
+)
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -159,3 +167,45 @@ def test_a_preemption_is_said_in_plain_words(version: str, partition: str | None
 def test_where_requeueing_is_forbidden_the_successor_is_announced() -> None:
     site = replace(site_of("22.05"), requeue_allowed=False)
     assert "hpcrl submits a successor" in describe_preemption(site, "low")
+
+
+@pytest.mark.parametrize(
+    ("version", "partition", "grace_s", "given", "most"),
+    [
+        ("22.05", "low", 25.0, 5, 0),
+        ("22.05", "low", 0.5, 5, 0),
+        ("22.05", "cancels", 25.0, 5, 0),
+        ("22.05", "lowgrace", 25.0, 25, 20),
+        ("22.05", "lowgrace", 20.5, 25, 20),
+        ("24.11", "gpu", 200.0, 120, 115),
+    ],
+)
+def test_a_grace_that_a_preemption_does_not_give_is_told_with_what_to_set(
+    version: str, partition: str, grace_s: float, given: int, most: int
+) -> None:
+    said = describe_too_long_a_grace(site_of(version), partition, grace_s)
+    assert f"cluster.grace_s = {grace_s:g} and 5 s to write and leave are more than these {given} s" in said
+    assert said.endswith(f"Set cluster.grace_s to {most} or less.")
+
+
+@pytest.mark.parametrize(
+    ("version", "partition", "grace_s"),
+    [
+        ("22.05", "low", 0.0),
+        ("22.05", "lowgrace", 20.0),
+        ("22.05", "gpu", 500.0),
+        ("22.05", None, 500.0),
+        ("23.11", "batch", 500.0),
+        ("24.11", "gpu", 115.0),
+        ("25.05", "gpu", 500.0),
+    ],
+)
+def test_a_grace_that_fits_or_is_never_cut_off_is_not_mentioned(
+    version: str, partition: str | None, grace_s: float
+) -> None:
+    assert describe_too_long_a_grace(site_of(version), partition, grace_s) == ""
+
+
+def test_slurms_default_kill_wait_fits_the_default_grace() -> None:
+    site = replace(site_of("22.05"), kill_wait_s=30.0)
+    assert describe_too_long_a_grace(site, "low", ClusterConfig().grace_s) == ""

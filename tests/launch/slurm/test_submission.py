@@ -1,6 +1,7 @@
 """Each job is sent exactly once, whatever happens to sbatch's answer or to whoever sends it; against a fake Slurm."""
 
 import dataclasses
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,12 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
+from hpcrl.config.experiment import from_dict
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.launch.slurm.commands import AmbiguousError, SlurmError
+from hpcrl.launch.job import main
+from hpcrl.launch.slurm.allocation import SlurmAllocation
+from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
 from hpcrl.launch.slurm.requeue import Facts
@@ -18,6 +22,7 @@ from hpcrl.launch.slurm.submission import (
     Intent,
     finish_intents,
     read_intents,
+    script_path,
     send_all,
     send_successor,
     successor_is_under_way,
@@ -220,3 +225,132 @@ def test_a_master_that_runs_hears(fake: FakeSlurm, tmp_path: Path) -> None:
     submission = launcher.start(run, "n1")
     fake.run(int(submission.jobs["master"]))
     assert launcher.hears(run, submission)
+
+
+def begin_job(run: RunDirectory, role: str, environ: dict[str, str]) -> None:
+    """A job's process on a node, up to where it would become master or agent."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        patch.setattr("hpcrl.launch.job.entry", lambda *_, **__: 0)
+        assert main([str(run.root), "n1", role]) == 0
+
+
+def send_by_hand(fake: FakeSlurm, run: RunDirectory, name: str, *options: str) -> int:
+    return int(fake.commands().sbatch(script_path(run, "n1", name), options))
+
+
+def test_a_job_that_was_sent_by_hand_is_known_seen_and_ended_when_it_has_begun(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    for job in (100, 101):
+        fake.end(job, "COMPLETED")
+    assert launcher.living(run, submission) == []
+    sent = send_by_hand(fake, run, "workers", "--array=1,0")
+    for element, number in ((1, sent), (0, sent + 1)):
+        environ = {"SLURM_ARRAY_JOB_ID": str(sent), "SLURM_ARRAY_TASK_ID": str(element), "SLURM_JOB_ID": str(number)}
+        begin_job(run, "agent", environ)
+    begin_job(run, "master", {"SLURM_JOB_ID": str(send_by_hand(fake, run, "master"))})
+    assert run.jobs_of("n1") == {"100": "master", "101": "workers", str(sent): "workers", str(sent + 2): "master"}
+    assert sorted(SlurmLauncher(fake.commands()).living(run, submission)) == ["master", "workers"]
+    absent = SlurmAllocation(run.root, "n1", fake.commands()).see_to({1: (102, 0)})
+    assert absent[1].standing == "queued" and f"job {sent}_1" in absent[1].what, "it is queued again already"
+    launcher.end(run, submission)
+    assert {job["state"] for job in fake.state["jobs"] if job["job"] >= sent} == {"CANCELLED"}
+
+
+def test_a_job_of_one_script_is_written_down_by_its_master_alone(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    run.record_submission("n1", {"run": "100"})
+    begin_job(run, "agent", {"SLURM_JOB_ID": "200"})
+    begin_job(run, "master", {"SLURM_JOB_ID": "100"})
+    assert run.jobs_of("n1") == {"100": "run"}
+    begin_job(run, "master", {"SLURM_JOB_ID": "200", "SLURM_RESTART_COUNT": "1"})
+    assert run.jobs_of("n1") == {"100": "run", "200": "run"}
+
+
+def test_a_job_that_starts_before_submit_has_written_it_down_leaves_that_to_submit(
+    fake: FakeSlurm, tmp_path: Path
+) -> None:
+    made = made_run(tmp_path)
+    begun = []
+
+    def begin(point: str) -> None:
+        if point == "submit.master":
+            begin_job(made, "master", {"SLURM_JOB_ID": "100"})
+            begun.append(point)
+
+    run = RunDirectory(made.root, begin)
+    submission = send_all(run, fake.commands(), intent_of(made), fake.advance)
+    assert begun and made.submissions() == [submission]
+
+
+def test_a_successor_that_starts_before_it_is_written_down_writes_itself_down(fake: FakeSlurm, tmp_path: Path) -> None:
+    made = made_run(tmp_path)
+    send_all(made, fake.commands(), intent_of(made), fake.advance)
+    with pytest.MonkeyPatch.context() as patch:
+        send = Slurm.sbatch
+
+        def sent_and_started(slurm: Slurm, *arguments: Any) -> str:
+            job = send(slurm, *arguments)
+            begin_job(made, "agent", {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": job})
+            assert job in made.jobs_of("n1")
+            return job
+
+        patch.setattr(Slurm, "sbatch", sent_and_started)
+        job = send_successor(made, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"])
+    assert made.jobs_of("n1") == {"100": "master", "101": "workers", job: "workers"}
+
+
+def test_a_job_that_cannot_be_written_down_runs_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path)
+    run.record_submission("n1", {"run": "100"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "record_successor", _no_space)
+        begin_job(run, "master", {"SLURM_JOB_ID": "200"})
+    assert "will not know this job: [Errno 28]" in capsys.readouterr().err
+
+
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_to_end_a_submission_is_to_end_what_nobody_has_written_down_with_two_calls(
+    fake: FakeSlurm, tmp_path: Path
+) -> None:
+    """Sent by hand and not begun yet, or taken by Slurm after all when sbatch's answer had been given up."""
+    run = made_run(tmp_path)
+    slurm = fake.commands()
+    launcher = SlurmLauncher(slurm)
+    submission = launcher.start(run, "n1")
+    send_by_hand(fake, run, "workers", "--array=1")
+    intent_of(run, "n2")
+    other = int(slurm.sbatch(script_path(run, "n2", "master")))
+    slurm.calls.clear()
+    launcher.end(run, submission)
+    assert slurm.calls == {"squeue": 1, "scancel": 1}
+    assert {job["job"] for job in fake.state["jobs"] if job["state"] != "CANCELLED"} == {other}
+
+
+def test_what_is_written_down_is_ended_also_where_squeue_does_not_answer(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    fake.plan("squeue", "lose")
+    launcher.end(run, submission)
+    assert {job["state"] for job in fake.state["jobs"]} == {"CANCELLED"}
+
+
+def test_a_grace_that_is_too_long_is_told_by_the_dry_run_and_by_submit(
+    fake: FakeSlurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = made_run(tmp_path, grace_s=25.0, slurm=SlurmConfig(partition="low"))
+    launcher = SlurmLauncher(fake.commands())
+    launcher.start(run, "n1")
+    said = capsys.readouterr().out
+    assert "Set cluster.grace_s to 0 or less." in said and "GraceTime is 0" in said
+    described = launcher.describe(from_dict(run.read_run().experiment), run.root)
+    assert "Set cluster.grace_s to 0 or less." in described

@@ -1,4 +1,4 @@
-"""What `hpcrl doctor` runs on every node: `python -m hpcrl.launch.doctor_probe FOLDER`.
+"""What `hpcrl doctor` runs on every node: `python -m hpcrl.launch.doctor.probe FOLDER`.
 
 The probes find each other by greetings in the folder, which all nodes share. Each measures its own node, then the next
 node in the ring as a reader of what that one writes, and connects to all others. It publishes result-N.json and goes on
@@ -20,10 +20,10 @@ from pathlib import Path
 import msgspec
 
 from hpcrl.durable.files import Files
-from hpcrl.launch.doctor_disk import measure_disk
-from hpcrl.launch.doctor_facts import NodeFacts, PairFacts, Race, Replaced, Seen, node_name, software_here
-from hpcrl.launch.doctor_gpus import gpus_here
-from hpcrl.launch.doctor_talk import (
+from hpcrl.launch.doctor.disk import measure_disk
+from hpcrl.launch.doctor.facts import NodeFacts, PairFacts, Race, Replaced, Seen, node_name, software_here
+from hpcrl.launch.doctor.gpus import gpus_here
+from hpcrl.launch.doctor.talk import (
     ATTEMPTS,
     Append,
     Asker,
@@ -52,7 +52,7 @@ RECOVERIES = 5
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="hpcrl.launch.doctor_probe")
+    parser = ArgumentParser(prog="hpcrl.launch.doctor.probe")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--index", type=int, default=int(os.environ.get("SLURM_PROCID") or 0))
     parser.add_argument("--count", type=int, default=int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcrl.durable.files import DIRECTORY_MODE, FILE_MODE, sync_directory
-from hpcrl.launch.doctor_facts import DiskFacts
+from hpcrl.launch.doctor.facts import DiskFacts
 
 FSYNCS = 12
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

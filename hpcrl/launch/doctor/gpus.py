@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 
-from hpcrl.launch.doctor_facts import GpuFacts
+from hpcrl.launch.doctor.facts import GpuFacts
 
 TIMEOUT_S = 20.0
 _GPU = re.compile(r"^GPU (\d+): (.*?) \(UUID: (\S+)\)", re.MULTILINE)

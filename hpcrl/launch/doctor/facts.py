@@ -1,4 +1,4 @@
-"""What `hpcrl doctor` has measured, as values: from doctor_probe, doctor_disk and slurm/doctor to doctor_judge.
+"""What `hpcrl doctor` has measured, as values: from probe, disk and slurm/doctor to the judge_* files.
 
 Knows no thresholds and no advice. As JSON these are the facts of `hpcrl doctor --json`, which can be judged again.
 """

@@ -15,9 +15,9 @@ import msgspec
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.files import DIRECTORY_MODE
 from hpcrl.errors import ConfigurationError
-from hpcrl.launch.doctor_disk import measure_disk
-from hpcrl.launch.doctor_facts import Facts, software_here
-from hpcrl.launch.doctor_probe import probe
+from hpcrl.launch.doctor.disk import measure_disk
+from hpcrl.launch.doctor.facts import Facts, software_here
+from hpcrl.launch.doctor.probe import probe
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.doctor import (
     Wanted,
