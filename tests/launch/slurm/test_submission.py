@@ -299,7 +299,7 @@ def test_a_successor_that_starts_before_it_is_written_down_writes_itself_down(fa
             return job
 
         patch.setattr(Slurm, "sbatch", sent_and_started)
-        job = send_successor(made, fake.commands(), "n1", "workers", "101_1.0", ["--array=1"])
+        job = send_successor(made, fake.commands(), "n1", "workers", "101_1.0", 1)
     assert made.jobs_of("n1") == {"100": "master", "101": "workers", job: "workers"}
 
 
