@@ -43,8 +43,8 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
     run.wait_steps(2)
     assert len(slurm.job_nodes(workers)) == 2
 
-    slurm.scancel(*run.jobs("master"), *run.jobs("workers"))
-    slurm.wait_no_processes()
+    hpcrl(slurm, "stop", root)
+    slurm.wait_no_processes(1)
     hpcrl(slurm, "resume", root, "--nodes", "1", "--critic.mesh", "0", "--cluster.topology", "auto")
     assert run.jobs("run"), "one node is one job"
     wait_parts(run, 1)
