@@ -148,7 +148,7 @@ def _end_older(run: RunDirectory) -> None:
         launcher.recover(run)
     for old in run.submissions():
         launcher = launchers.of(run, old)
-        if set(MASTERS) & set(launcher.living(run, old)):
+        if launcher.goes_on(run, old):
             raise ConfigurationError(
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
             )
@@ -188,6 +188,9 @@ def stop(run_dir: Path, now: bool) -> int:
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
             )
+    for submission in running:
+        # Jobs that were sent by hand may wait for a master that does not come.
+        launchers.of(run, submission).end(run, submission)
     print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
     return int(ExitCode.DONE)
 

@@ -101,4 +101,4 @@ class RollCall:
 
     @property
     def _advice(self) -> str:
-        return f"`hpcrl resume {self._run.root}` sends all jobs anew."
+        return f"`hpcrl resume {self._run.root}` sends all jobs anew; with --nodes N, on so many nodes."

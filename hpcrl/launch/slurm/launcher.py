@@ -12,11 +12,12 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
+from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
-from hpcrl.launch.slurm.jobs import State
+from hpcrl.launch.slurm.jobs import JobState, State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import Facts, facts_of
-from hpcrl.launch.slurm.site import Site, describe_preemption, describe_too_long_a_grace
+from hpcrl.launch.slurm.site import Site, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
@@ -111,11 +112,15 @@ class SlurmLauncher:
         return Facts(nodes.requeue_allowed and master.requeue_allowed, cancels)
 
     def _preemption(self, cluster: ClusterConfig) -> list[str]:
-        partition = cluster.slurm.partition
-        said = (
-            describe_preemption(self.site(), partition),
-            describe_too_long_a_grace(self.site(), partition, cluster.grace_s),
-        )
+        """What the user should know of it. Of a master that is elsewhere too, if that is not safe from it."""
+        site, slurm = self.site(), cluster.slurm
+        said = [
+            describe_preemption(site, slurm.partition),
+            describe_too_long_a_grace(site, slurm.partition, cluster.grace_s),
+        ]
+        elsewhere = slurm.master_partition not in (None, slurm.partition)
+        if elsewhere and preempt_mode_of(site, site.partition(slurm.master_partition)) != "off":
+            said.append(f"Of the master: {describe_preemption(site, slurm.master_partition)}")
         return [sentence for sentence in said if sentence]
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
@@ -144,10 +149,17 @@ class SlurmLauncher:
         alive = {each.id.job for each in queued if each.state.is_alive}
         return [name for job, name in jobs.items() if int(job) in alive]
 
+    def goes_on(self, run: RunDirectory, submission: Submission) -> bool:
+        states = self._states_of_masters(run, submission)
+        return any(state.is_alive and state.state is not State.ENDING for state in states)
+
     def hears(self, run: RunDirectory, submission: Submission) -> bool:
-        masters = [job for job, name in run.jobs_of(submission.nonce).items() if name != "workers"]
-        seen = self._slurm.squeue(masters) if masters else ()
-        return any(each.state.state in (State.RUNNING, State.STARTING) for each in seen)
+        states = self._states_of_masters(run, submission)
+        return any(state.state in (State.RUNNING, State.STARTING) for state in states)
+
+    def _states_of_masters(self, run: RunDirectory, submission: Submission) -> list[JobState]:
+        masters = [job for job, name in run.jobs_of(submission.nonce).items() if name in MASTERS]
+        return [each.state for each in self._slurm.squeue(masters)] if masters else []
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """Those that are written down, and those that say of themselves that they belong to it."""

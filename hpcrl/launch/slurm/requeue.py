@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from hpcrl.errors import ExitCode
 from hpcrl.launch.slurm.jobs import State
-from hpcrl.launch.slurm.site import Site
+from hpcrl.launch.slurm.site import Site, preempt_mode_of
 
 
 class Cause(StrEnum):
@@ -128,10 +128,8 @@ Decision = Requeue | Successor | Never
 
 def facts_of(site: Site, partition: str | None = None, flags: Sequence[str] = ()) -> Facts:
     """What is known of jobs in a partition (with preemption by QOS, in the cluster) that have these flags of sbatch."""
-    found = site.partition(partition)
-    mode = site.preempt_mode if found is None or site.preempt_type == "qos" else found.preempt_mode
     allowed = site.requeue_allowed and "--no-requeue" not in flags
-    return Facts(allowed, site.preempt_type != "none" and mode == "cancel")
+    return Facts(allowed, preempt_mode_of(site, site.partition(partition)) == "cancel")
 
 
 def decide(

@@ -219,6 +219,20 @@ def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake:
     assert launcher.living(run, submission) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "goes_on"),
+    [("PENDING", True), ("RUNNING", True), ("REQUEUED", True), ("COMPLETING", False), ("CANCELLED", False)],
+)
+def test_a_run_whose_master_is_just_being_ended_can_be_resumed(
+    fake: FakeSlurm, tmp_path: Path, state: str, goes_on: bool
+) -> None:
+    run = made_run(tmp_path)
+    launcher = SlurmLauncher(fake.commands())
+    submission = launcher.start(run, "n1")
+    fake.end(100, state)
+    assert launcher.goes_on(run, submission) == goes_on
+
+
 def test_a_master_that_runs_hears(fake: FakeSlurm, tmp_path: Path) -> None:
     run = made_run(tmp_path)
     launcher = SlurmLauncher(fake.commands())
