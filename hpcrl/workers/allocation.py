@@ -28,11 +28,11 @@ Answer = TypeVar("Answer")
 class Absence:
     """What is known of a node that is missing, and in words.
 
-    `queued`: it comes by itself; `starting`: its job runs, and nothing was heard of it; `held`: somebody has to release
-    it; `gone`: it never comes.
+    `queued`: it comes by itself; `silent`: its job runs, or nobody knows of one, and nothing was heard of it; `held`:
+    somebody has to release it; `gone`: it never comes.
     """
 
-    standing: Literal["queued", "starting", "held", "gone"]
+    standing: Literal["queued", "silent", "held", "gone"]
     what: str
 
 

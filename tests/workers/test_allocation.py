@@ -25,7 +25,7 @@ def meet(run: RunDirectory, absence: Absence, submission: str = "first") -> Verd
     return verdict
 
 
-@pytest.mark.parametrize("standing", ["starting", "held"])
+@pytest.mark.parametrize("standing", ["silent", "held"])
 def test_a_run_whose_nodes_never_come_gives_up(tmp_path: Path, standing: str) -> None:
     run = made(tmp_path, start_timeout_s=0.3)
     absence = Absence(standing, "job 7_0 is so and so")  # type: ignore[arg-type]

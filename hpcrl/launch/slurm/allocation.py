@@ -13,7 +13,7 @@ from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.endings import place_of, record_ending
-from hpcrl.launch.slurm.jobs import Queued, State
+from hpcrl.launch.slurm.jobs import ENDED, Queued, State
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, cause_of_state, decide
 from hpcrl.launch.slurm.submission import read_intent, send_successor, successor_is_under_way
 from hpcrl.workers.allocation import EVERYTHING, Absence
@@ -79,14 +79,17 @@ class SlurmAllocation:
             return _waits(max(alive, key=lambda each: each.number))
         end = self._end(node, last, seen)
         if end is None:
-            return Absence("gone", "Slurm knows no job of it")
+            return Absence("silent", "Slurm knows no job of it")
         if end.state is State.CANCELLED:
             return Absence("gone", f"job {end.job} was cancelled")
+        if end.state not in ENDED and end.state is not State.UNKNOWN:
+            return Absence("silent", f"job {end.job} is {end.state.value} by the accounting; squeue does not know it")
         written = Ended(cause_of_state(end.state), None, time.time(), progress_of(self._run))
         place = place_of("workers", node)
         ended, before = record_ending(self._run, self._nonce, place, end.job, end.restarts, written)
-        if ended.cause is Cause.DONE:
-            # Whoever asks knows better; srun says so of a step whose node has failed.
+        if ended.cause in (Cause.DONE, Cause.CANCELLED):
+            # Slurm's own word is better: srun says 0 of a step whose node has failed, and a script that can't ask Slurm
+            # leaves the job to it.
             ended = written
         decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts["workers"])
         if isinstance(decision, Never):
@@ -136,4 +139,4 @@ def _waits(queued: Queued) -> Absence:
     said = f"job {queued.id} is {word}" + (f" ({queued.reason})" if queued.reason else "")
     if state is State.HELD or (state is State.PENDING and queued.reason in _FOR_GOOD):
         return Absence("held", said)
-    return Absence("starting" if state is State.RUNNING else "queued", said)
+    return Absence("silent" if state is State.RUNNING else "queued", said)

@@ -51,7 +51,7 @@ def test_who_is_queued_or_starts_is_left_alone(tmp_path: Path) -> None:
     sent = Sent(tmp_path)
     assert sent.look(None)[0] == "queued"
     sent.fake.run(101)
-    assert sent.look(None) == ("starting", "job 101_1 is running")
+    assert sent.look(None) == ("silent", "job 101_1 is running")
     assert sent.sent() == []
 
 
@@ -108,8 +108,9 @@ def test_what_the_jobs_own_script_said_counts(sent: Sent, cause: Cause) -> None:
     assert sent.sent() == []
 
 
-def test_that_the_run_is_done_is_for_the_master_to_say(sent: Sent) -> None:
-    record_ending(sent.run, "n1", "workers-1", "101_1", 0, Ended(Cause.DONE, 0, time.time()))
+@pytest.mark.parametrize(("cause", "code"), [(Cause.DONE, 0), (Cause.CANCELLED, 75)])
+def test_whether_a_job_is_done_or_cancelled_is_not_for_its_script_to_say(sent: Sent, cause: Cause, code: int) -> None:
+    record_ending(sent.run, "n1", "workers-1", "101_1", 0, Ended(cause, code, time.time()))
     sent.ends("NODE_FAIL")
     assert sent.look()[0] == "queued"
     assert len(sent.sent()) == 1
@@ -120,9 +121,19 @@ def test_who_is_forgotten_by_the_controller_is_asked_of_the_accounting(sent: Sen
     sent.fake.advance(301)
     assert sent.look() == ("gone", "job 101_1 was cancelled")
     sent.fake.set(accounting=False)
-    assert sent.look(None) == ("gone", "Slurm knows no job of it")
+    assert sent.look(None) == ("silent", "Slurm knows no job of it")
     assert sent.look()[0] == "queued", "its agent was heard, and nobody has seen it cancelled"
     assert len(sent.sent()) == 1
+
+
+def test_a_job_that_only_the_accounting_has_running_is_left_alone(sent: Sent) -> None:
+    sent.fake.advance(301)
+    with sent.fake.change() as state:
+        for job in state["jobs"]:
+            # Over for the controller, and nobody has told the accounting.
+            job.update(ended=state["now"] - 301)
+    assert sent.look() == ("silent", "job 101_1 is running by the accounting; squeue does not know it")
+    assert sent.sent() == []
 
 
 def test_a_successor_that_a_killed_script_announced_is_sent_later(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
