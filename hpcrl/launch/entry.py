@@ -53,4 +53,5 @@ def main(
         return int(error.exit_code)
     except OSError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return int(ExitCode.INTERNAL)
+        # A node's trouble with its disk is not the run's: its job may come back.
+        return int(ExitCode.INTERNAL if process == "master" else ExitCode.REQUEUE)

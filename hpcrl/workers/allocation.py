@@ -12,8 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
-from hpcrl.errors import HpcrlError
-
 EVERYTHING = -1
 """In the place of a node's number: the master, and with it the whole run."""
 LOOK_EVERY_S = 15.0
@@ -101,7 +99,7 @@ class AllocationWatch:
 
     def found_all(self) -> None:
         """Nobody is missing any more."""
-        self._before, self.absences, self._looking = {}, {}, None
+        self._before, self.absences = {}, {}
 
     @property
     def gone(self) -> dict[int, str]:
@@ -115,11 +113,11 @@ class AllocationWatch:
         return all(absence is not None and absence.standing == "queued" for absence in known)
 
     def _said(self, asked: Future[Answer], what: str) -> Answer | None:
-        """The answer; None, with a note, where there is none."""
+        """The answer; None, with a note, where there is none: a run needs no answer to go on."""
         try:
             return asked.result()
-        except (HpcrlError, OSError) as error:
-            self._note("allocation silent", asked=what, error=str(error))
+        except Exception as error:
+            self._note("allocation silent", asked=what, error=f"{type(error).__name__}: {error}")
             return None
 
 

@@ -5,6 +5,7 @@ when the run is done, somebody is lost, code raised, or it was told to go; after
 """
 
 import os
+import socket
 import time
 import traceback
 from collections.abc import Callable
@@ -107,6 +108,7 @@ class Master:
         self._watch = AllocationWatch(allocation, self._note)
         self._roll = RollCall(run, submission, self._cluster, self._members, self._watch)
         self._attempt_number = -1
+        self._last_attempt: int | None = None
         self._log: EventLog | None = None
         self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
         self._last_loop = time.monotonic()
@@ -134,7 +136,8 @@ class Master:
         return None
 
     def _next_attempt(self) -> Ending:
-        if attempts_without_progress(self._run, self._submission) >= FRUITLESS_ATTEMPTS:
+        fruitless = self._while_beating(lambda: attempts_without_progress(self._run, self._submission))
+        if fruitless >= FRUITLESS_ATTEMPTS:
             reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         self._members.new_attempt()
@@ -142,7 +145,8 @@ class Master:
         attempt = self._while_beating(
             lambda: begin_attempt(self._run, self._plan, self._submission, control.keep_checkpoints, control.compact)
         )
-        self._attempt_number, self._log = attempt.number, attempt.events
+        self._attempt_number = self._last_attempt = attempt.number
+        self._log = attempt.events
         ending = self._guarded(lambda: self._attempt(attempt))
         self._attempt_number, self._log = -1, None
         try:
@@ -183,7 +187,9 @@ class Master:
 
     def _leave(self, ending: Ending) -> ExitCode:
         """Write the verdict, tell everybody, close the sockets."""
-        number = self._run.newest_attempt_of(self._submission)
+        # Of two masters of one submission the agents belong to the other, and so does the newest attempt.
+        replaced = ending.state == "superseded" and self._is_another_of_ours(self._run.newest_attempt())
+        number = self._last_attempt if replaced else self._run.newest_attempt_of(self._submission)
         failure = ending.failure
         verdict = Verdict(
             attempt=-1 if number is None else number,
@@ -202,15 +208,22 @@ class Master:
         except (HpcrlError, OSError) as error:
             # On a full disk they are to hear it all the same.
             print(f"the verdict was not written: {error}", flush=True)
-        if self._is_replaced(ending) and number is not None:
+        if number is not None and (replaced or self._is_replaced(ending)):
             self._idle(number)
-        else:
+        elif not replaced:
             for member in (*self._members.workers.values(), *self._members.agents.values()):
                 self._hub.send(member.identity, Finish(int(ending.exit_code)))
         self._slow.shutdown(wait=False, cancel_futures=True)
         self._hub.socket.close(1000)
         self._context.term()
         return ending.exit_code
+
+    def _is_another_of_ours(self, number: int | None) -> bool:
+        """Whether another process of this submission has claimed the attempt: the master's job was queued again while
+        this process lived on."""
+        claim = None if number is None else self._run.read_claim(number)
+        here = socket.gethostname(), os.getpid()
+        return claim is not None and claim.submission == self._submission and (claim.host, claim.pid) != here
 
     def _is_replaced(self, ending: Ending) -> bool:
         """Whether only this process has to go, and another master comes: then the agents stay, and wait for it."""

@@ -55,7 +55,7 @@ class RollCall:
     def given_up(self) -> Ending | None:
         """Whether those that are missing are waited for no longer; if they are, they are seen to."""
         missing = self._members.missing_nodes(self._cluster.nodes)
-        if gone := self._watch.gone:
+        if gone := {node: what for node, what in self._watch.gone.items() if node in missing}:
             said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
             return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
         if self._since is not None and time.monotonic() - self._since > self._patience_s:

@@ -21,7 +21,7 @@ from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavai
 from hpcrl.launch.slurm.endings import place_of, record_ending
 from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
-from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, Successor, cause_of, decide
+from hpcrl.launch.slurm.requeue import Cause, Ended, Facts, Never, Requeue, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
 
@@ -45,6 +45,7 @@ class Job:
     role: str
     element: str | None
     restarts: int
+    partition: str = ""
 
     @property
     def name(self) -> str:
@@ -56,43 +57,59 @@ def job_of(environ: Mapping[str, str], role: str) -> Job:
     """From the variables that Slurm sets in a batch script."""
     number, restarts = incarnation_of(environ)
     array, element = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return Job(f"{array}_{element}" if array else str(number), number, role, element, restarts)
+    id_ = f"{array}_{element}" if array else str(number)
+    return Job(id_, number, role, element, restarts, environ.get("SLURM_JOB_PARTITION", ""))
 
 
 def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> str:
     """Do what is to be done; what it was, in a sentence."""
     verdict = run.verdict_of(nonce)
-    # Only the master's own end is told by the verdict: an agent can end while the run goes on.
-    state = None if verdict is None or job.role == "agent" else verdict.state
+    # The verdict is of the master's own end; an agent that is to come back was sent by it, or has seen no master.
+    state = None if verdict is None or (job.role == "agent" and code != ExitCode.REQUEUE) else verdict.state
     if code == ExitCode.DONE and not _is_done(run):
         # srun says so of a step whose node has failed.
         code = KILLED
+    facts = read_intent(run, nonce).facts_of(job.name, job.partition)
     cause = cause_of(code, state, frozenset(told), _oom_kills())
-    if cause is Cause.PREEMPTED and "TERM" in told:
-        cause = _why_slurm_ends_it(job, slurm)
-    facts = read_intent(run, nonce).facts[job.name]
+    if cause is Cause.PREEMPTED:
+        cause = _why_slurm_ends_it(job, facts, slurm)
     place = place_of(job.name, job.element)
     written = Ended(cause, code, time.time(), progress_of(run))
-    ended, before = record_ending(run, nonce, place, job.id, job.restarts, written)
-    cause = ended.cause
-    if cause is Cause.PREEMPTED and facts.requeue_allowed and not facts.preemption_cancels:
-        return "The job was preempted: Slurm queues it again."
-    if cause is Cause.CANCELLED:
-        return "Slurm ended the job, and queues it again unless it was cancelled."
+    ended, before = record_ending(run, nonce, place, job.number, job.restarts, written)
+    if _slurm_does_it(ended.cause, facts):
+        return f"Slurm queues it again by itself ({ended.cause.value})."
+    if ended.cause is Cause.LEFT_TO_SLURM:
+        return decide(ended, before).reason
     if job.role == "agent" and code in (ExitCode.REQUEUE, ExitCode.PREEMPTED) and not _master_lives(run, nonce, slurm):
         return "There is no master, and none will come: this node is let go."
     decision = decide(ended, before, facts=facts)
-    if not isinstance(decision, Never) and (why := _why_not(job, slurm)):
+    if not isinstance(decision, Never) and (why := _why_not(job, slurm, ended.cause in _BY_SLURM)):
         return why
     match decision:
         case Requeue():
             _queue_again(run, nonce, job, slurm, decision.delay_s)
         case Successor():
             _succeed(run, nonce, job, slurm, decision.delay_s)
-        case Never() if job.role == "master" and state != "superseded":
+        case Never() if job.role == "master" and not _is_superseded(code, state):
             # Elements that have not begun would find nobody.
             slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
     return decision.reason
+
+
+_BY_SLURM = frozenset({Cause.PREEMPTED, Cause.NODE_FAILURE, Cause.TIME_LIMIT})
+"""Causes of which Slurm itself ends a job."""
+
+
+def _slurm_does_it(cause: Cause, facts: Facts) -> bool:
+    """Whether Slurm queues the job again without being asked."""
+    if cause is Cause.PREEMPTED:
+        return facts.requeue_allowed and not facts.preemption_cancels
+    return cause is Cause.NODE_FAILURE and facts.requeue_allowed
+
+
+def _is_superseded(code: int, state: str | None) -> bool:
+    """Whether another master has taken over, of this submission perhaps, whose attempt then has no verdict yet."""
+    return state == "superseded" or (state is None and code == ExitCode.NEVER_REQUEUE)
 
 
 def _is_done(run: RunDirectory) -> bool:
@@ -107,30 +124,49 @@ def _oom_kills() -> int:
         return 0
 
 
-def _why_not(job: Job, slurm: Slurm) -> str:
-    """Why this job must not be started again, although its process says so: it has been, or was cancelled meanwhile."""
+def _why_not(job: Job, slurm: Slurm, ended_by_slurm: bool) -> str:
+    """Why this job must not be started again, although its process says so: it has been, or is being cancelled.
+
+    Of a job that it ends, with processes that still live, Slurm says COMPLETING and not why.
+    """
     try:
         fields = slurm.show_job(job.id)
     except SlurmError as error:
         if isinstance(error, SlurmUnavailableError) and error.missing != "scontrol":
             raise
         return ""
-    if fields.get("Restarts", str(job.restarts)) != str(job.restarts):
+    if _has_restarted(fields, job):
         return "The job has been started again already."
-    return "The job was cancelled." if fields.get("JobState") == "CANCELLED" else ""
+    cancelled = fields.get("JobState") in ("CANCELLED", "COMPLETING") and not ended_by_slurm and not _preempted(fields)
+    return "The job was cancelled." if cancelled else ""
 
 
-def _why_slurm_ends_it(job: Job, slurm: Slurm) -> Cause:
-    """What a job's own record says after SIGTERM. All that Slurm sees to by itself counts as a cancel."""
+def _why_slurm_ends_it(job: Job, facts: Facts, slurm: Slurm) -> Cause:
+    """What a job's own record says after SIGTERM. Raises SlurmUnavailableError where somebody has to know it."""
     try:
         fields = slurm.show_job(job.id)
-    except SlurmUnavailableError:
-        return Cause.CANCELLED
-    if fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A"):
+    except SlurmUnavailableError as error:
+        # Without scontrol nobody ever knows, and a job that somebody has cancelled must not come back.
+        if error.missing == "scontrol" or _slurm_does_it(Cause.PREEMPTED, facts):
+            return Cause.LEFT_TO_SLURM
+        raise
+    if _has_restarted(fields, job):
+        return Cause.LEFT_TO_SLURM
+    if _preempted(fields):
         return Cause.PREEMPTED
+    if fields.get("JobState") == "NODE_FAIL" or fields.get("Reason") == "NodeDown":
+        return Cause.NODE_FAILURE
     ran_s, limit_s = duration_s(fields.get("RunTime", "")), duration_s(fields.get("TimeLimit", ""))
     over = ran_s is not None and limit_s is not None and ran_s > limit_s - NEAR_S
-    return Cause.TIME_LIMIT if over else Cause.CANCELLED
+    return Cause.TIME_LIMIT if over else Cause.LEFT_TO_SLURM
+
+
+def _has_restarted(fields: Mapping[str, str], job: Job) -> bool:
+    return fields.get("Restarts", str(job.restarts)) != str(job.restarts)
+
+
+def _preempted(fields: Mapping[str, str]) -> bool:
+    return fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A")
 
 
 def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:

@@ -38,16 +38,19 @@ class End(NamedTuple):
     number: int
     restarts: int
     state: State
+    partition: str = ""
 
 
 class SlurmAllocation:
-    """The jobs of one submission. Its methods take as long as Slurm's commands do; one thread at a time calls them."""
+    """The jobs of one submission. Its methods take as long as Slurm's commands do; one thread at a time calls each."""
 
     def __init__(self, run_dir: Path, nonce: str, slurm: Slurm | None = None) -> None:
         self._run = RunDirectory(run_dir)
         self._nonce = nonce
         self._slurm = slurm or Slurm(timeout_s=TIMEOUT_S)
         self._under_way: dict[str, float] = {}
+        self._progress: str | None = None
+        self._by_hand: list[Queued] | None = None
 
     def ends(self) -> dict[int, float]:
         """Node → seconds since 1970 at which its job's time is over; EVERYTHING for the job that has the master."""
@@ -68,6 +71,7 @@ class SlurmAllocation:
         if not arrays or not missing:
             return {}
         queued = self._slurm.squeue(arrays)
+        self._progress = self._by_hand = None
         return {
             node: self._see_to(node, last, [each for each in queued if each.id.element == node])
             for node, last in sorted(missing.items())
@@ -80,27 +84,42 @@ class SlurmAllocation:
         end = self._end(node, last, seen)
         if end is None:
             return Absence("silent", "Slurm knows no job of it")
-        if end.state is State.CANCELLED:
-            return Absence("gone", f"job {end.job} was cancelled")
         if end.state not in ENDED and end.state is not State.UNKNOWN:
             return Absence("silent", f"job {end.job} is {end.state.value} by the accounting; squeue does not know it")
-        written = Ended(cause_of_state(end.state), None, time.time(), progress_of(self._run))
+        if by_hand := self._sent_by_hand(node):
+            return _waits(by_hand)
+        if end.state is State.CANCELLED:
+            return Absence("gone", f"job {end.job} was cancelled")
+        written = Ended(cause_of_state(end.state), None, time.time(), self._how_far())
         place = place_of("workers", node)
-        ended, before = record_ending(self._run, self._nonce, place, end.job, end.restarts, written)
-        if ended.cause in (Cause.DONE, Cause.CANCELLED):
-            # Slurm's own word is better: srun says 0 of a step whose node has failed, and a script that can't ask Slurm
-            # leaves the job to it.
+        ended, before = record_ending(self._run, self._nonce, place, end.number, end.restarts, written)
+        if ended.cause in (Cause.DONE, Cause.LEFT_TO_SLURM):
+            # Slurm's own word is better: srun says 0 of a step whose node has failed.
             ended = written
-        decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts["workers"])
+        decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts_of("workers", end.partition))
         if isinstance(decision, Never):
             return Absence("gone", f"job {end.job} is not started again: {decision.reason}")
         return self._replace(node, end, decision.delay_s)
+
+    def _sent_by_hand(self, node: int) -> Queued | None:
+        """A job of this submission that nobody has written down: it does so itself when it begins."""
+        if self._by_hand is None:
+            mark = read_intent(self._run, self._nonce).comments["workers"]
+            self._by_hand = [each for each in self._slurm.squeue() if f"{each.comment} ".startswith(f"{mark} ")]
+        return next((each for each in self._by_hand if each.id.element == node and each.state.is_alive), None)
+
+    def _how_far(self) -> str:
+        """The run's progress, read once for all nodes of a look."""
+        if self._progress is None:
+            self._progress = progress_of(self._run)
+        return self._progress
 
     def _end(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> End | None:
         """How the element's newest job ended, by the controller, else by the accounting, else by what was heard."""
         if seen:
             newest = max(seen, key=lambda each: each.number)
-            return End(str(newest.id), newest.number, self._restarts(newest, last), newest.state.state)
+            restarts = self._restarts(newest, last)
+            return End(str(newest.id), newest.number, restarts, newest.state.state, newest.partition)
         try:
             known = self._slurm.sacct(self._jobs("workers"))
         except SlurmUnavailableError:
@@ -112,12 +131,15 @@ class SlurmAllocation:
         return None if last is None else End(str(last[0]), *last, State.UNKNOWN)
 
     def _restarts(self, newest: Queued, last: tuple[int, int] | None) -> int:
-        if last is not None and last[0] == newest.number:
-            return last[1]
+        """By the controller; an incarnation that died before its agent said hello is known to nobody else."""
+        heard = last[1] if last is not None and last[0] == newest.number else 0
         try:
-            return int(self._slurm.show_job(newest.id).get("Restarts", 0))
-        except SlurmError:
-            return 0
+            restarts = self._slurm.show_job(newest.id).get("Restarts", "")
+        except SlurmError as error:
+            if isinstance(error, SlurmUnavailableError) and error.missing != "scontrol":
+                raise
+            return heard
+        return max(heard, int(restarts) if restarts.isdecimal() else 0)
 
     def _replace(self, node: int, end: End, delay_s: float) -> Absence:
         of = f"{end.number}.{end.restarts}"
@@ -135,8 +157,9 @@ class SlurmAllocation:
 
 def _waits(queued: Queued) -> Absence:
     """Of a job that has, or will have, processes."""
-    word, state = queued.state.word.lower(), queued.state.state
-    said = f"job {queued.id} is {word}" + (f" ({queued.reason})" if queued.reason else "")
-    if state is State.HELD or (state is State.PENDING and queued.reason in _FOR_GOOD):
+    state, reason = queued.state.state, queued.reason
+    said = f"job {queued.id} is {queued.state.word.lower()}" + (f" ({reason})" if reason else "")
+    # A prolog that failed leaves "launch failed requeued held".
+    if state is State.HELD or (state is State.PENDING and (reason in _FOR_GOOD or "held" in reason.lower())):
         return Absence("held", said)
-    return Absence("silent" if state is State.RUNNING else "queued", said)
+    return Absence("queued" if state in (State.PENDING, State.REQUEUED, State.STARTING) else "silent", said)

@@ -16,23 +16,32 @@ def place_of(name: str, element: int | str | None = None) -> str:
 
 
 def record_ending(
-    run: RunDirectory, nonce: str, place: str, job: str, restarts: int, ended: Ended
+    run: RunDirectory, nonce: str, place: str, number: int, restarts: int, ended: Ended
 ) -> tuple[Ended, list[Ended]]:
-    """Write down this end, unless somebody has; returns it as it was written, and those before it, oldest first."""
+    """Write down this end, unless somebody has; returns it as it was written, and those before it, oldest first.
+
+    `number` is the job's own id, that of an element too; with `restarts` it names the incarnation.
+    """
     folder = run.files.directory(run.submitit_folder(nonce) / "endings")
-    mine = folder / f"{place}.{job}.{restarts}.json"
+    mine = folder / f"{place}.{number}.{restarts}.json"
     try:
         run.files.publish(mine, msgspec.json.encode(ended), "ending")
     except AlreadyPublishedError:
-        ended = _read(run, nonce, mine.name)
+        ended = _read(run, nonce, mine.name) or ended
     names = [name for name in _names(run, nonce, place) if name != mine.name]
     before = (_read(run, nonce, name) for name in names)
-    return ended, sorted((end for end in before if end.when <= ended.when), key=lambda end: end.when)
+    return ended, sorted(
+        (end for end in before if end is not None and end.when <= ended.when), key=lambda end: end.when
+    )
 
 
 def _names(run: RunDirectory, nonce: str, place: str) -> list[str]:
     return [name for name in run.files.listing(run.submitit_folder(nonce) / "endings") if name.startswith(f"{place}.")]
 
 
-def _read(run: RunDirectory, nonce: str, name: str) -> Ended:
-    return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "endings" / name), type=Ended)
+def _read(run: RunDirectory, nonce: str, name: str) -> Ended | None:
+    """None where it is damaged, or of a cause that is not known here: it then counts for nothing."""
+    try:
+        return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "endings" / name), type=Ended)
+    except msgspec.DecodeError:
+        return None

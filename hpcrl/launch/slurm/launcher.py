@@ -101,15 +101,24 @@ class SlurmLauncher:
         print(*self._preemption(experiment.cluster), sep="\n")
         return submission
 
-    def _facts(self, name: str, cluster: ClusterConfig) -> Facts:
-        """What the site does with the jobs of a script; one with two components goes as the more fragile of them."""
+    def _facts(self, name: str, cluster: ClusterConfig) -> dict[str, Facts]:
+        """What the site does with the jobs of a script, by partition: the options may leave the choice to Slurm."""
         slurm = cluster.slurm
-        nodes = facts_of(self.site(), slurm.partition, slurm.flags)
-        master = facts_of(self.site(), slurm.master_partition or slurm.partition, slurm.master_flags)
-        if name != "run" or cluster.topology != "hetjob":
-            return master if name == "master" else nodes
-        cancels = nodes.preemption_cancels or master.preemption_cancels
-        return Facts(nodes.requeue_allowed and master.requeue_allowed, cancels)
+        if name == "master":
+            return self._facts_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
+        nodes = self._facts_by_partition(slurm.partition, slurm.flags)
+        if cluster.topology != "hetjob":
+            return nodes
+        # Its environment tells of the master's component only: all goes as the more fragile of the two.
+        masters = self._facts_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
+        both = [*nodes.values(), *masters.values()]
+        return {"": Facts(all(one.requeue_allowed for one in both), any(one.preemption_cancels for one in both))}
+
+    def _facts_by_partition(self, partitions: str | None, flags: Sequence[str]) -> dict[str, Facts]:
+        names = partitions.split(",") if partitions else []
+        return {"": facts_of(self.site(), partitions, flags)} | {
+            name: facts_of(self.site(), name, flags) for name in names
+        }
 
     def _preemption(self, cluster: ClusterConfig) -> list[str]:
         """What the user should know of it. Of a master that is elsewhere too, if that is not safe from it."""

@@ -31,15 +31,19 @@ class Cause(StrEnum):
     USER_ERROR = "user_error"
     INTERNAL_ERROR = "internal_error"
     CANCELLED = "cancelled"
+    LEFT_TO_SLURM = "left_to_slurm"
+    """Slurm has ended the job: it queues it again by itself, or somebody wants it gone."""
+    QUEUED = "queued"
+    """Other jobs of the run wait for their turn, and this one has waited long enough."""
     STOPPED = "stopped"
     """The run itself wants no further attempt: `hpcrl stop`, no progress, or a newer submission."""
     DONE = "done"
 
 
-FINAL = frozenset({Cause.DONE, Cause.STOPPED, Cause.CANCELLED})
+FINAL = frozenset({Cause.DONE, Cause.STOPPED, Cause.CANCELLED, Cause.LEFT_TO_SLURM})
 """Never queued again, whatever the budget says."""
 
-BENIGN = frozenset({Cause.PREEMPTED, Cause.DRAINED, Cause.TIME_LIMIT})
+BENIGN = frozenset({Cause.PREEMPTED, Cause.DRAINED, Cause.QUEUED, Cause.TIME_LIMIT})
 """Nothing is wrong, so nothing is waited for."""
 
 _PHRASES = {
@@ -53,6 +57,8 @@ _PHRASES = {
     Cause.USER_ERROR: "the configuration, the data or the user's code is at fault",
     Cause.INTERNAL_ERROR: "hpcrl failed",
     Cause.CANCELLED: "the job was cancelled",
+    Cause.LEFT_TO_SLURM: "slurm ended the job, and queues it again unless it was cancelled",
+    Cause.QUEUED: "other nodes wait for their turn",
     Cause.STOPPED: "the run wants no further attempt",
     Cause.DONE: "the run is done",
 }
@@ -77,7 +83,9 @@ class Budget:
             {
                 Cause.PREEMPTED: None,
                 Cause.DRAINED: None,
-                Cause.TIME_LIMIT: None,
+                Cause.QUEUED: None,
+                # A call that is longer than the limit is begun each time, and never finished.
+                Cause.TIME_LIMIT: 10,
                 # The master counts for all of them, and tells them when it gives up.
                 Cause.LOST_PEERS: None,
                 Cause.NODE_FAILURE: 10,
@@ -198,7 +206,7 @@ def cause_of(
     if exit_code == ExitCode.PREEMPTED:
         return Cause.DRAINED
     if exit_code == ExitCode.REQUEUE:
-        return Cause.DRAINED if verdict == "preempted" else Cause.LOST_PEERS
+        return {"preempted": Cause.DRAINED, "queued": Cause.QUEUED}.get(verdict or "", Cause.LOST_PEERS)
     # 1 is what srun says when it could not start the process, and Python of an error that nobody foresaw.
     if exit_code is None or exit_code < 0 or exit_code > 128 or exit_code == 1:
         return Cause.OUT_OF_MEMORY if oom_kills else Cause.KILLED

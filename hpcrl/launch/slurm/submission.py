@@ -25,16 +25,21 @@ SETTLE_S = (3.0, 10.0, 20.0)
 class Intent(msgspec.Struct, frozen=True):
     """`submission/<nonce>/intent.json`: what is about to be sent.
 
-    `comments`: script → the mark of its job, behind which stands the user's `note`; `facts`: script → what the site
-    does with its jobs.
+    `comments`: script → the mark of its job, behind which stands the user's `note`; `facts`: script → partition → what
+    the site does with its jobs there, "" for any other.
     """
 
     nonce: str
     topology: str
     comments: dict[str, str]
     note: str
-    facts: dict[str, Facts]
+    facts: dict[str, dict[str, Facts]]
     time: float
+
+    def facts_of(self, name: str, partition: str) -> Facts:
+        """What the site does with the jobs of a script in the partition where one is."""
+        facts = self.facts[name]
+        return facts.get(partition, facts[""])
 
 
 def script_path(run: RunDirectory, nonce: str, name: str) -> Path:
@@ -42,13 +47,15 @@ def script_path(run: RunDirectory, nonce: str, name: str) -> Path:
 
 
 def write_intent(
-    run: RunDirectory, nonce: str, topology: str, scripts: Sequence[Script], facts: Mapping[str, Facts]
+    run: RunDirectory, nonce: str, topology: str, scripts: Sequence[Script], facts: Mapping[str, Mapping[str, Facts]]
 ) -> Intent:
     """Put all that will be sent on disk. `sbatch submission/<nonce>/NAME.sbatch` sends a script again by hand."""
     for script in scripts:
         run.files.publish(script_path(run, nonce, script.name), script.text.encode(), "script")
     comments = {script.name: script.comment for script in scripts}
-    intent = Intent(nonce, topology, comments, scripts[0].note, dict(facts), time.time())
+    intent = Intent(
+        nonce, topology, comments, scripts[0].note, {name: dict(of) for name, of in facts.items()}, time.time()
+    )
     run.files.publish(run.submitit_folder(nonce) / "intent.json", msgspec.json.encode(intent), "intent")
     return intent
 
@@ -162,8 +169,10 @@ def send_successor(
         options += [f"--begin=now+{round(delay_s)}"] if delay_s else []
         try:
             job = send_once(slurm, script_path(run, nonce, name), comment, options, sleep)
-        except SlurmError:
-            run.files.unlink(marker, "successor")
+        except SlurmError as error:
+            # One that may be queued all the same is looked for before it is sent again.
+            if not isinstance(error, AmbiguousError):
+                run.files.unlink(marker, "successor")
             raise
     run.record_successor(nonce, name, job)
     # It is there already if whoever announced the job was only slow.

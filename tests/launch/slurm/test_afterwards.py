@@ -30,6 +30,7 @@ class Sent:
         self.fake = FakeSlurm(folder / "slurm")
         experiment = toy_experiment()
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
+        self.cluster = cluster
         self.run: RunDirectory = create_run(folder / "run", dataclasses.replace(experiment, cluster=cluster))
         self.run.files.make_directory(self.run.submitit_folder(NONCE))
         scripts = render(cluster, "array", Target(self.run.root, "toy", NONCE))
@@ -38,7 +39,7 @@ class Sent:
         self.fake.run(101)
 
     def intent(self, scripts: Sequence[Script], facts: Facts) -> Intent:
-        return write_intent(self.run, NONCE, "array", scripts, dict.fromkeys(("master", "workers"), facts))
+        return write_intent(self.run, NONCE, "array", scripts, {name: {"": facts} for name in ("master", "workers")})
 
     def settle(self, job: Job, code: int, *told: str) -> str:
         return settle(self.run, NONCE, job, code, told, self.fake.commands())
@@ -126,8 +127,9 @@ def test_a_refused_requeue_is_a_successor(sent: Sent, words: str) -> None:
 
 
 def test_a_job_that_was_cancelled_meanwhile_stays_cancelled(sent: Sent) -> None:
-    sent.fake.end(101, "CANCELLED", element=1)
-    assert sent.settle(AGENT, 75) == "The job was cancelled."
+    for word in ("COMPLETING", "CANCELLED"):
+        sent.fake.end(101, word, element=1)
+        assert sent.settle(AGENT, 75) == "The job was cancelled."
     assert sent.turns() == []
 
 
@@ -155,6 +157,87 @@ def test_a_run_that_another_submission_has_finished_is_done(sent: Sent) -> None:
     sent.run.publish_verdict(Verdict(number, "done", 0, "why", None, None, None, time.time()))
     sent.verdict("superseded", 93)
     assert sent.settle(MASTER, 0) == sent.settle(AGENT, 0) == "The run is done."
+
+
+def test_who_waited_for_those_that_only_queue_comes_back_at_once_however_often(sent: Sent) -> None:
+    for restarts in range(8):
+        sent.verdict("queued", 75)
+        for job in (MASTER, AGENT):
+            said = sent.settle(dataclasses.replace(job, restarts=restarts), 75)
+            assert said == "Other nodes wait for their turn: the job is queued again."
+        sent.fake.run(100)
+        sent.fake.run(101)
+
+
+def test_a_master_whose_place_another_one_has_taken_leaves_the_elements_alone(sent: Sent) -> None:
+    """Split brain of the master: the newest attempt is the other one's, and has no verdict."""
+    sent.run.claim_attempt(NONCE)
+    with sent.fake.change() as values:
+        values["jobs"][2]["state"] = "PENDING"
+    sent.settle(MASTER, 93)
+    assert sent.job(AGENT)["state"] == "PENDING"
+
+
+@pytest.mark.parametrize("facts", [Facts(preemption_cancels=True), Facts(requeue_allowed=False)])
+def test_where_nobody_else_sees_to_it_a_silent_controller_is_asked_until_it_answers(
+    tmp_path: Path, facts: Facts
+) -> None:
+    sent = Sent(tmp_path, facts)
+    with sent.fake.change() as values:
+        values["jobs"][0]["preempted"] = True
+    sent.fake.away(30)
+    with pytest.raises(SlurmUnavailableError):
+        sent.settle(MASTER, 75, "TERM")
+    sent.fake.advance(60)
+    assert "a successor is submitted" in sent.settle(MASTER, 75, "TERM")
+
+
+def test_where_slurm_sees_to_it_a_silent_controller_is_no_trouble(sent: Sent) -> None:
+    sent.fake.away(30)
+    assert sent.settle(MASTER, 75, "TERM") == "Slurm ended the job, and queues it again unless it was cancelled."
+    assert sent.turns() == []
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_node_that_failed_under_the_script_is_a_successor_where_slurm_does_not_queue_again(
+    tmp_path: Path, allowed: bool
+) -> None:
+    sent = Sent(tmp_path, Facts(requeue_allowed=allowed))
+    sent.fake.end(100, "NODE_FAIL")
+    said = sent.settle(MASTER, 75, "TERM")
+    if allowed:
+        assert said == "Slurm queues it again by itself (node_failure)." and sent.turns() == []
+    else:
+        assert said == "A node failed; the site forbids requeueing: a successor is submitted."
+        assert sent.fake.state["jobs"][-1]["state"] == "PENDING"
+
+
+def test_what_happens_to_a_preempted_job_is_a_matter_of_the_partition_where_it_is(sent: Sent) -> None:
+    facts = {"": Facts(), "low": Facts(), "cancels": Facts(preemption_cancels=True)}
+    sent.run.files.make_directory(sent.run.submitit_folder("n2"))
+    scripts = render(sent.cluster, "array", Target(sent.run.root, "toy", "n2"))
+    write_intent(sent.run, "n2", "array", scripts, dict.fromkeys(("master", "workers"), facts))
+    with sent.fake.change() as values:
+        values["jobs"][0]["preempted"] = True
+    here = {where: dataclasses.replace(MASTER, partition=where, restarts=0) for where in ("low", "cancels")}
+    slurm = sent.fake.commands()
+    assert "Slurm queues it again" in settle(sent.run, "n2", here["low"], 75, ["TERM"], slurm)
+    (sent.run.submitit_folder("n2") / "endings" / "master.100.0.json").unlink()
+    assert "a successor is submitted" in settle(sent.run, "n2", here["cancels"], 75, ["TERM"], slurm)
+
+
+def test_a_time_limit_that_is_too_short_for_a_call_is_not_tried_for_ever(sent: Sent) -> None:
+    for restarts in range(11):
+        said = sent.settle(dataclasses.replace(MASTER, restarts=restarts), 75, "USR2")
+        sent.fake.run(100)
+    assert said == "The job reached its time limit (exit code 75): for the 11th time without progress, 10 are allowed."
+
+
+def test_a_damaged_record_of_an_end_counts_for_nothing(sent: Sent) -> None:
+    folder = sent.run.files.directory(sent.run.submitit_folder(NONCE) / "endings")
+    for name, text in (("master.100.0", b"{"), ("master.99.0", b'{"cause": "later", "exit_code": 1, "when": 0}')):
+        sent.run.files.publish(folder / f"{name}.json", text, "ending")
+    assert "queued again" in sent.settle(MASTER, 137)
 
 
 def test_who_was_killed_too_often_is_left(sent: Sent) -> None:
@@ -211,6 +294,7 @@ def test_a_silent_controller_is_for_the_caller_to_ask_again(sent: Sent) -> None:
 def test_a_job_knows_itself_by_what_slurm_says() -> None:
     environ = {"SLURM_JOB_ID": "102", "SLURM_ARRAY_JOB_ID": "101", "SLURM_ARRAY_TASK_ID": "1"}
     assert job_of(environ, "agent") == AGENT
+    assert job_of(environ | {"SLURM_JOB_PARTITION": "low"}, "agent").partition == "low"
     assert job_of({"SLURM_JOB_ID": "100", "SLURM_RESTART_COUNT": "2"}, "master") == dataclasses.replace(
         MASTER, restarts=2
     )

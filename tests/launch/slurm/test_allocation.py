@@ -12,7 +12,7 @@ from hpcrl.launch.slurm.allocation import ANNOUNCED_S, SlurmAllocation
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
 from hpcrl.launch.slurm.endings import record_ending
 from hpcrl.launch.slurm.requeue import Cause, Ended
-from hpcrl.launch.slurm.submission import send_all
+from hpcrl.launch.slurm.submission import script_path, send_all
 
 NODE = 1
 OWN = 102
@@ -55,7 +55,9 @@ def test_who_is_queued_or_starts_is_left_alone(tmp_path: Path) -> None:
     assert sent.sent() == []
 
 
-@pytest.mark.parametrize("reason", ["JobHeldUser", "DependencyNeverSatisfied", "BadConstraints"])
+@pytest.mark.parametrize(
+    "reason", ["JobHeldUser", "DependencyNeverSatisfied", "BadConstraints", "launch_failed_requeued_held"]
+)
 def test_who_waits_for_a_person_is_held(tmp_path: Path, reason: str) -> None:
     sent = Sent(tmp_path)
     with sent.fake.change() as state:
@@ -81,6 +83,35 @@ def test_who_was_cancelled_stays_away(sent: Sent) -> None:
     assert sent.sent() == []
 
 
+def test_a_job_that_somebody_sent_by_hand_is_waited_for(sent: Sent) -> None:
+    sent.ends("CANCELLED")
+    script = script_path(sent.run, "n1", "workers")
+    job = sent.fake.commands().sbatch(script, ["--array=1"])
+    assert sent.look() == ("queued", f"job {job}_1 is pending (Priority)")
+    sent.fake.end(int(job), "CANCELLED")
+    assert sent.look() == ("gone", "job 101_1 was cancelled")
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "SUSPENDED", "NEW_STATE"])
+def test_a_job_that_neither_waits_nor_has_ended_does_not_come_by_itself(sent: Sent, state: str) -> None:
+    with sent.fake.change() as values:
+        for job in values["jobs"]:
+            job["state"] = state
+    assert sent.look()[0] == "silent"
+
+
+@pytest.mark.parametrize("last", [(OWN, 0), None])
+def test_an_incarnation_that_nobody_heard_is_judged_as_itself(sent: Sent, last: tuple[int, int] | None) -> None:
+    """Its script has said that it is not to come back; that of the incarnation before said that it was killed."""
+    sent.fake.commands().requeue("101_1")
+    sent.fake.run(101, element=NODE)
+    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(Cause.KILLED, 137, time.time()))
+    record_ending(sent.run, "n1", "workers-1", OWN, 1, Ended(Cause.USER_ERROR, 66, time.time()))
+    sent.ends("FAILED")
+    assert sent.look(last)[0] == "gone"
+    assert sent.sent() == []
+
+
 def test_the_budget_counts_for_successors_too(sent: Sent) -> None:
     for times in range(6):
         job = sent.sent()[-1] if times else 101
@@ -101,16 +132,16 @@ def test_each_time_in_vain_is_waited_for_longer(sent: Sent) -> None:
 
 @pytest.mark.parametrize("cause", [Cause.USER_ERROR, Cause.STOPPED, Cause.INTERNAL_ERROR])
 def test_what_the_jobs_own_script_said_counts(sent: Sent, cause: Cause) -> None:
-    record_ending(sent.run, "n1", "workers-1", "101_1", 0, Ended(cause, 66, time.time()))
+    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, 66, time.time()))
     sent.ends("FAILED")
     standing, what = sent.look()
     assert standing == "gone" and what.startswith("job 101_1 is not started again: ")
     assert sent.sent() == []
 
 
-@pytest.mark.parametrize(("cause", "code"), [(Cause.DONE, 0), (Cause.CANCELLED, 75)])
+@pytest.mark.parametrize(("cause", "code"), [(Cause.DONE, 0), (Cause.LEFT_TO_SLURM, 75)])
 def test_whether_a_job_is_done_or_cancelled_is_not_for_its_script_to_say(sent: Sent, cause: Cause, code: int) -> None:
-    record_ending(sent.run, "n1", "workers-1", "101_1", 0, Ended(cause, code, time.time()))
+    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, code, time.time()))
     sent.ends("NODE_FAIL")
     assert sent.look()[0] == "queued"
     assert len(sent.sent()) == 1

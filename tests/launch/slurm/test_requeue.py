@@ -38,7 +38,7 @@ HISTORY = st.lists(ANY_END, max_size=30).map(lambda found: sorted(found, key=lam
 FACTS = st.builds(Facts, st.booleans(), st.booleans())
 
 
-@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.DRAINED, Cause.TIME_LIMIT])
+@pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.DRAINED, Cause.QUEUED])
 def test_what_is_nobodys_fault_is_repeated_at_once_and_for_ever(cause: Cause) -> None:
     *before, last = ends(*[cause] * 500)
     decision = decide(last, before)
@@ -49,6 +49,7 @@ def test_what_is_nobodys_fault_is_repeated_at_once_and_for_ever(cause: Cause) ->
 @pytest.mark.parametrize(
     ("cause", "allowed"),
     [
+        (Cause.TIME_LIMIT, 10), (Cause.LEFT_TO_SLURM, 0),
         (Cause.NODE_FAILURE, 10), (Cause.KILLED, 5), (Cause.OUT_OF_MEMORY, 1), (Cause.USER_ERROR, 0),
         (Cause.INTERNAL_ERROR, 0), (Cause.CANCELLED, 0), (Cause.STOPPED, 0), (Cause.DONE, 0),
     ],
@@ -201,7 +202,7 @@ CAUSES = [
     (75, "preempted", (), 0, Cause.DRAINED),
     (76, None, (), 0, Cause.DRAINED),
     (75, "incomplete", (), 0, Cause.LOST_PEERS),
-    (75, "queued", (), 0, Cause.LOST_PEERS),
+    (75, "queued", (), 0, Cause.QUEUED),
     (75, None, (), 0, Cause.LOST_PEERS),
     (137, None, (), 0, Cause.KILLED),
     (137, None, (), 1, Cause.OUT_OF_MEMORY),

@@ -223,7 +223,7 @@ def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: Liter
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", outside)
         scripts = render(ClusterConfig(nodes=2, slurm=slurm), "array", Target(run.root, "toy", "n1"))
-    facts = dict.fromkeys(("master", "workers"), Facts())
+    facts = {name: {"": Facts()} for name in ("master", "workers")}
     send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts))
     fake.run(100)
     fake.run(101)
@@ -257,7 +257,7 @@ def test_a_container_has_its_own_python_and_the_one_that_submitted_decides_what_
     ended, said = execute_element_1(fake, script, code)
     assert ended == code and "the job is queued again" in said
     assert turns(fake) == [1]
-    assert [path.name for path in (script.parent / "endings").iterdir()] == ["workers-1.101_1.0.json"]
+    assert [path.name for path in (script.parent / "endings").iterdir()] == ["workers-1.101.0.json"]
 
 
 @pytest.mark.parametrize("container", ["none", "apptainer"])

@@ -50,7 +50,7 @@ def intent_of(run: RunDirectory, nonce: str = "n1") -> Intent:
     cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
     run.files.make_directory(run.submitit_folder(nonce))
     scripts = render(cluster, "array", Target(run.root, "toy", nonce))
-    return write_intent(run, nonce, "array", scripts, dict.fromkeys(("master", "workers"), Facts()))
+    return write_intent(run, nonce, "array", scripts, {name: {"": Facts()} for name in ("master", "workers")})
 
 
 def queued(fake: FakeSlurm) -> list[int]:
@@ -144,7 +144,7 @@ def test_a_successor_keeps_the_users_comment(fake: FakeSlurm, tmp_path: Path) ->
     )
     run.files.make_directory(run.submitit_folder("n1"))
     scripts = render(cluster, "array", Target(run.root, "toy", "n1"))
-    facts = dict.fromkeys(("master", "workers"), Facts())
+    facts = {name: {"": Facts()} for name in ("master", "workers")}
     send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts), fake.advance)
     job = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1)
     (comment,) = [each["comment"] for each in fake.state["jobs"] if str(each["job"]) == job]
