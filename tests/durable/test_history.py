@@ -15,6 +15,7 @@ from hpcrl.durable.history import (
     believed_count,
     has_grown,
     has_new_attempt,
+    progress_of,
     read_history,
     supports_cut,
 )
@@ -281,3 +282,18 @@ def test_accepted_inputs_are_those_of_the_latest_lines(root: Path) -> None:
     begin(run).append([Accepted("data.train", "1")])
     begin(run, read_history(run)).append([Accepted("data.train", "2"), Accepted("reward.function", "3")])
     assert accepted_inputs(read_history(run)) == {"data.train": "2", "reward.function": "3"}
+
+
+def test_how_far_a_run_is_changes_with_everything_that_is_finished_and_with_nothing_else(root: Path) -> None:
+    run = make_run(root / "run")
+    journal = begin(run)
+    said = [progress_of(run)]
+    for progress in (done(1, "gen", 0), done(1, "gen", 1), trained(1, "actor_train"), Closed(1, {}), checkpointed(1)):
+        journal.append([opened(1)])
+        assert progress_of(run) == said[-1]
+        journal.append([progress])
+        said.append(progress_of(run))
+    begin(run, read_history(run)).append([opened(2)])
+    assert progress_of(run) == said[-1]
+    begin(run, read_history(run)).append([done(2, "gen", 0)])
+    assert len({*said, progress_of(run)}) == 7

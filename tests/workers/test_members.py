@@ -100,3 +100,13 @@ def test_a_worker_of_an_older_attempt_is_not_heard() -> None:
     assert not members.is_current(b"worker0")
     members.worker(b"newer", WorkerHello(1, 0, 200, "tcp://x", ""))
     assert members.is_current(b"newer") and not members.is_current(b"agent")
+
+
+def test_of_two_agents_of_a_node_the_one_of_the_later_job_counts_and_of_one_job_the_first() -> None:
+    members = Members(lost_after_s=10.0, clock=Clock())
+    assert members.agent(b"first", AgentHello(0, "host", 2, 1, (7, 1))) is None
+    assert members.agent(b"twin", AgentHello(0, "other", 2, 2, (7, 1))) == b"twin"
+    assert members.agent(b"older", AgentHello(0, "other", 2, 3, (7, 0))) == b"older"
+    assert members.is_agent(b"first", 0) and members.losses == []
+    assert members.agent(b"later", AgentHello(0, "other", 2, 4, (7, 2))) == b"first"
+    assert members.is_agent(b"later", 0) and [loss.who for loss in members.losses] == ["agent-0"]
