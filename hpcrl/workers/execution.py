@@ -341,15 +341,16 @@ class Execution:
         return digest
 
     def _note_drift(self, unit: Unit, digest: str, stats: Stats) -> None:
-        """A replay gave other bits than the first time: an error, unless other workers or parameters explain it.
+        """A replay gave other bits than the first time: an error, unless what it was made of and by explains it.
 
         What they explain is rounding, so that the statistics have to be alike, where the replay began with the very
         parameters and inputs of the first time. A later one drifts with those before it, and is not compared.
         """
         recorded, role = self._replayed[unit], self._calls[unit.call].role
         expected, before = recorded.record["digest"], self._parameters.get(role, "")
-        why = why_other_bits(recorded, self._numerics(unit.call), before)
-        apart = unlike(recorded.stats, stats) if before == recorded.before and self._has_recorded_inputs(unit) else ""
+        made_again = any(step == unit.step for step, _, _ in self._attempt.recovery.lost)
+        why = why_other_bits(recorded, self._numerics(unit.call), before, made_again)
+        apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
         self._attempt.events.event(
             "replay_drift",
             step=unit.step,
@@ -366,10 +367,6 @@ class Execution:
             f"replaying step {unit.step} gave role {role} (ranks {list(self._plan.ranks(unit.call, unit.part))}) "
             f"{found}. Only a run that was submitted with deterministic: false goes on with other numbers."
         )
-
-    def _has_recorded_inputs(self, unit: Unit) -> bool:
-        """Whether nothing that the step once consumed was damaged, and computed again by whoever is here now."""
-        return all(step != unit.step for step, _, _ in self._attempt.recovery.lost)
 
     def _numerics(self, call: str) -> Numerics:
         ranks = self._plan.ranks(call, 0)

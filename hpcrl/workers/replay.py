@@ -15,11 +15,13 @@ ABSOLUTE = 0.02
 SAME_WEIGHT = 1e-6
 
 
-def why_other_bits(recorded: Trained, numerics: Numerics, before: str) -> str:
-    """What lets a replay differ in rounding from the train_step that was recorded; "" if nothing does."""
+def why_other_bits(recorded: Trained, numerics: Numerics, before: str, inputs_made_again: bool) -> str:
+    """What lets a replay differ from the train_step that was recorded; "" if nothing does."""
     if numerics != recorded.numerics:
         return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
-    return "" if before == recorded.before else "the parameters that it began with had other bits already"
+    if before != recorded.before:
+        return "the parameters that it began with had other bits already"
+    return "what it consumed was damaged, and computed again" if inputs_made_again else ""
 
 
 def unlike(recorded: Stats, replayed: Stats) -> str:

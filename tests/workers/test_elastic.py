@@ -216,6 +216,22 @@ def test_a_replay_that_gives_other_numbers_is_refused_whatever_explains_other_bi
     assert_nearly_equal(run, reference)
 
 
+def test_a_step_whose_inputs_were_damaged_is_not_compared(folder: Path) -> None:
+    """Other workers make them again with other bits, and may sample another token."""
+    run = create_run(folder / "run", placed(toy_experiment(), TWO))
+    killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
+    spills = [path for path in run.spills.rglob("*.h5") if "step-00000001" in str(path)]
+    assert spills
+    for path in spills:
+        path.write_bytes(b"damaged")
+    jobs = begin_on(run, "other", placed(toy_experiment(), ONE), InWorkers(partial(add_up_wrongly, 2.0)))
+    assert jobs.wait_for("master", 20) == ExitCode.DONE, outputs(run)
+    jobs.kill_all()
+    why = {row["role"]: (row["why"], row["unlike"]) for row in drifts(run) if row["step"] == 1}
+    assert why["critic"] == ("what it consumed was damaged, and computed again", "")
+    assert why["actor"][0].startswith("recorded over 2 workers") and not why["actor"][1]
+
+
 def test_a_run_that_need_not_be_deterministic_goes_on_with_other_numbers(folder: Path) -> None:
     experiment = dataclasses.replace(toy_experiment(), deterministic=False)
     run = create_run(folder / "run", placed(experiment, TWO))

@@ -29,7 +29,12 @@ OVER = "recorded over 2 workers of 1 thread (1 × Xeon, 1 × EPYC; torch 2), rep
     ],
 )
 def test_only_other_workers_software_or_parameters_explain_other_bits(now: Numerics, before: str, why: str) -> None:
-    assert why_other_bits(RECORDED, now, before) == why
+    assert why_other_bits(RECORDED, now, before, inputs_made_again=False) == why
+
+
+def test_inputs_that_were_damaged_may_have_other_bits() -> None:
+    why = why_other_bits(RECORDED, RECORDED.numerics, RECORDED.before, inputs_made_again=True)
+    assert why == "what it consumed was damaged, and computed again"
 
 
 def test_as_many_of_each_kind_in_another_order_of_ranks_are_others() -> None:
@@ -37,7 +42,7 @@ def test_as_many_of_each_kind_in_another_order_of_ranks_are_others() -> None:
     assert one != other and set(one.hardware) == set(other.hardware)
     recorded = Trained(3, "actor_train", {}, {}, "a", one)
     assert "(2 × A, 1 × B; torch 2), replayed over 3 workers of 1 thread (1 × A, 2 × B;" in why_other_bits(
-        recorded, other, "a"
+        recorded, other, "a", inputs_made_again=False
     )
 
 
