@@ -134,6 +134,6 @@ def add_up_wrongly(factor: float, _rank: int) -> None:
     Exchange.sum = lambda *arguments: factor * rightly(*arguments)  # type: ignore[method-assign]
 
 
-def compute_on_a_or_b(rank: int) -> None:
-    """In a worker: rank 0 has an A, rank 1 a B."""
-    model_worker.hardware_of = lambda device, uuid: "AB"[rank]
+def compute_on_b_and_a(rank: int) -> None:
+    """In a worker: rank 0 has a B, rank 1 an A."""
+    model_worker.hardware_of = lambda device, uuid: "BA"[rank]
