@@ -37,6 +37,11 @@ class TorchHost:
         self._roles: dict[str, Role] = {}
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
+    @property
+    def software(self) -> str:
+        """Also of a GPU's host, whose advantages are estimated on the CPU: a virtual machine may hide what it could."""
+        return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+
     def prepare(self) -> str:
         return self._parallel.invite(self._reached_at)
 

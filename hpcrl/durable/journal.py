@@ -60,10 +60,14 @@ class Done(_Event, frozen=True):
 
 
 class Numerics(msgspec.Struct, frozen=True):
-    """What the bits of a train_step depend on besides its inputs: how many workers, on what, with how many threads."""
+    """What the bits of a train_step depend on besides its inputs: how many workers, on what, with how many threads.
+
+    `hardware` and `software` have an entry for each worker, in the order of the role's ranks: sums are added up in it.
+    """
 
     workers: int
     hardware: tuple[str, ...]
+    software: tuple[str, ...]
     threads: int
 
 

@@ -24,6 +24,9 @@ from hpcrl.errors import ConfigurationError, InternalError
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 
+FORMAT = 1
+"""Of all that is in a run directory. Raised with every change after which runs of before cannot be gone on with."""
+
 _ATTEMPT = re.compile(r"\d{3,}")
 # A temporary name is the final one behind a dot; what follows the number may be anything, a host's name for instance.
 _NUMBERED = re.compile(r"\.?[\w-]+(?:\.dp\d+)?\.a(?P<attempt>\d{3,})(?:\.|$)")
@@ -37,9 +40,16 @@ class KeyPair(msgspec.Struct, frozen=True):
     secret: str
 
 
+class _Format(msgspec.Struct, frozen=True):
+    """The part of `run.json` that every hpcrl can read. Before there were formats there was no field."""
+
+    format: int = 0
+
+
 class RunRecord(msgspec.Struct, frozen=True):
     """`run.json`: what a run was submitted with. `digest` covers all else, so that damage is noticed."""
 
+    format: int
     experiment: dict[str, Any]
     host: str
     inputs: dict[str, str]
@@ -128,17 +138,18 @@ class RunDirectory:
         run.files.publish(run.key_json, msgspec.json.encode(key), "key")
         for directory in (run.submission, run.control, run.attempts, run.spills, run.checkpoints, run.exports):
             run.files.make_directory(directory)
-        record = RunRecord(dict(experiment), host, dict(inputs), time.time(), "")
+        record = RunRecord(FORMAT, dict(experiment), host, dict(inputs), time.time(), "")
         record = msgspec.structs.replace(record, digest=_digest(record))
         run.files.publish(run.run_json, _document(record), "run")
         return run
 
     @classmethod
     def open(cls, root: Path, fault: Fault = no_fault) -> "RunDirectory":
-        """An existing run. Raises ConfigurationError where there is none."""
+        """An existing run. Raises ConfigurationError where there is none, or one of another format."""
         run = cls(root.absolute(), fault)
         if run.run_json.name not in run.files.listing(run.root):
             raise ConfigurationError([f"{root} is no run: it has no run.json. Name the directory that submit printed."])
+        run._refuse_other_format(run.files.read(run.run_json))
         return run
 
     # ── paths ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -309,10 +320,24 @@ class RunDirectory:
 
     # ── documents ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def read_run(self) -> RunRecord:
-        record = _decode(self.files.read(self.run_json), RunRecord, self.run_json)
+        """Every process of a run reads it first. Raises ConfigurationError for a run of another format."""
+        data = self.files.read(self.run_json)
+        self._refuse_other_format(data)
+        record = _decode(data, RunRecord, self.run_json)
         if record.digest != _digest(record):
             raise InternalError(f"{self.run_json} is damaged: its content does not match its digest {record.digest}")
         return record
+
+    def _refuse_other_format(self, data: bytes) -> None:
+        """Its journals would look damaged, and the run would begin anew from the base weights."""
+        found = _decode(data, _Format, self.run_json).format
+        if found != FORMAT:
+            raise ConfigurationError(
+                [
+                    f"{self.root} has format {found}; this hpcrl reads and writes format {FORMAT} only. "
+                    f"Go on with the hpcrl that made it, or submit anew."
+                ]
+            )
 
     def read_key(self) -> KeyPair:
         """The run's keys; refused unless the file is a plain one that only its owner, this user, can read."""

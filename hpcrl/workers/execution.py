@@ -14,7 +14,7 @@ import msgspec
 
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stopped, Trained
+from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stats, Stopped, Trained
 from hpcrl.errors import InternalError
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.workers.attempt import AttemptFiles
@@ -32,7 +32,9 @@ from hpcrl.workers.messages import (
     Spilled,
     Syn,
     WireMeta,
+    WorkerHello,
 )
+from hpcrl.workers.replay import unlike, why_other_bits
 from hpcrl.workers.saving import Saving
 from hpcrl.workers.stepping import StepSource
 
@@ -74,7 +76,7 @@ class Execution:
         source: StepSource,
         calendar: Calendar,
         send: Send,
-        hardware: Mapping[int, str],
+        hellos: Mapping[int, WorkerHello],
     ) -> None:
         self.paused = False
         self.time_left_s = math.inf
@@ -89,7 +91,7 @@ class Execution:
         self._source = source
         self._calendar = calendar
         self._send = send
-        self._hardware = hardware
+        self._hellos = hellos
         self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
         self._holdings = Holdings()
@@ -301,7 +303,8 @@ class Execution:
         result = Result(dict(first.stats), first.record)
         if call.kind == "train_step":
             result.before = self._parameters.get(call.role, "")
-            self._parameters[call.role] = self._digests[unit.step][call.role] = self._checked_digest(flight)
+            digest = self._checked_digest(flight, result.stats)
+            self._parameters[call.role] = self._digests[unit.step][call.role] = digest
         elif first.meta is not None:
             self._holdings.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
             self._unspilled[reply.request] = unit
@@ -326,7 +329,7 @@ class Execution:
         if flight.spilled is not None:
             self._spilled(flight.spilled)
 
-    def _checked_digest(self, flight: InFlight) -> str:
+    def _checked_digest(self, flight: InFlight, stats: Stats) -> str:
         """All ranks must have the same parameters, and a replay those of the first time, if it was done alike."""
         unit = flight.offer.unit
         digests = {rank: str((reply.record or {}).get("digest", "")) for rank, reply in flight.replies.items()}
@@ -334,27 +337,46 @@ class Execution:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
         digest = digests[flight.ranks[0]]
         if flight.offer.replay and digest != self._replayed[unit].record["digest"]:
-            self._note_drift(unit, digest)
+            self._note_drift(unit, digest, stats)
         return digest
 
-    def _note_drift(self, unit: Unit, digest: str) -> None:
-        """A replay gave other bits than the first time: an error, unless other workers or parameters explain it."""
+    def _note_drift(self, unit: Unit, digest: str, stats: Stats) -> None:
+        """A replay gave other bits than the first time: an error, unless what it was made of and by explains it.
+
+        What they explain is rounding, so that the statistics have to be alike, where the replay began with the very
+        parameters and inputs of the first time. A later one drifts with those before it, and is not compared.
+        """
         recorded, role = self._replayed[unit], self._calls[unit.call].role
-        expected, ranks = recorded.record["digest"], list(self._plan.ranks(unit.call, unit.part))
-        why = why_other_bits(recorded, self._numerics(unit.call), self._parameters.get(role, ""))
+        expected, before = recorded.record["digest"], self._parameters.get(role, "")
+        made_again = any(step == unit.step for step, _, _ in self._attempt.recovery.lost)
+        why = why_other_bits(recorded, self._numerics(unit.call), before, made_again)
+        apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
         self._attempt.events.event(
-            "replay_drift", step=unit.step, role=role, digest=digest, recorded=expected, why=why or "not explained"
+            "replay_drift",
+            step=unit.step,
+            role=role,
+            digest=digest,
+            recorded=expected,
+            why=why or "not explained",
+            unlike=apart,
         )
-        if self._source.deterministic and not why:
-            raise InternalError(
-                f"replaying step {unit.step} gave role {role} (ranks {ranks}) digest {digest}; the journal has "
-                f"{expected}. Only a run that was submitted with deterministic: false goes on with other numbers."
-            )
+        if not self._source.deterministic or (why and not apart):
+            return
+        found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
+        raise InternalError(
+            f"replaying step {unit.step} gave role {role} (ranks {list(self._plan.ranks(unit.call, unit.part))}) "
+            f"{found}. Only a run that was submitted with deterministic: false goes on with other numbers."
+        )
 
     def _numerics(self, call: str) -> Numerics:
-        ranks, cluster = self._plan.ranks(call, 0), self._plan.experiment["cluster"]
-        hardware = tuple(sorted({self._hardware[rank] for rank in ranks}))
-        return Numerics(len(ranks), hardware, cluster["threads_per_worker"])
+        ranks = self._plan.ranks(call, 0)
+        hellos = [self._hellos[rank] for rank in ranks]
+        return Numerics(
+            workers=len(ranks),
+            hardware=tuple(hello.hardware for hello in hellos),
+            software=tuple(hello.software for hello in hellos),
+            threads=self._plan.experiment["cluster"]["threads_per_worker"],
+        )
 
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
@@ -458,19 +480,6 @@ class Execution:
             export = last > 0 and not self._attempt.has_export(last, role) and not self._saving.exports(last, role)
             if checkpoint or export:
                 self._order_save(last, role, checkpoint, export)
-
-
-def why_other_bits(recorded: Trained, numerics: Numerics, before: str) -> str:
-    """What lets a replay differ in rounding from the train_step that was recorded; "" if nothing does."""
-    if numerics != recorded.numerics:
-        return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
-    return "" if before == recorded.before else "the parameters that it began with had other bits already"
-
-
-def _in_words(numerics: Numerics) -> str:
-    workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
-    threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
-    return f"{workers} of {threads} ({', '.join(numerics.hardware)})"
 
 
 def _tokens(meta: WireMeta | None) -> int:

@@ -245,8 +245,8 @@ class Master:
         ending = self._start_workers(attempt)
         if ending is not None:
             return ending
-        hardware = {rank: hello.hardware for rank, hello in self._members.hellos.items()}
-        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send, hardware)
+        hellos = dict(self._members.hellos)
+        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send, hellos)
         execution.paused = self._control.paused
         self._watch.ask_ends()
         while True:

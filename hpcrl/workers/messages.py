@@ -81,7 +81,7 @@ class NodeDraining(msgspec.Struct, frozen=True, tag=True):
 class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     """A worker is connected: `address` serves rows to its peers, `prepared` is what its host tells the others.
 
-    `hardware` is the model of what it computes on.
+    `hardware` is the model of what it computes on, `software` what its host computes with.
     """
 
     attempt: int
@@ -90,6 +90,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
     address: str
     prepared: str
     hardware: str = ""
+    software: str = ""
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):

@@ -94,17 +94,18 @@ class ModelWorker:
     def run(self) -> ExitCode:
         """Serve until told to finish. An exception, the host's making included, is told to the master, which ends the
         attempt."""
-        prepared, failed = "", None
+        prepared, software, failed = "", "", None
         try:
             self._fault("worker.start")
             self._host = self._make_host()
-            prepared = self._host.prepare()
+            prepared, software = self._host.prepare(), self._host.software
         except Exception as error:
             failed = error
         self._courier.start()
         at = self._seat
         hardware = hardware_of(at.device, at.device_uuid)
-        self._courier.post(WorkerHello(at.attempt, at.rank, at.pid, self._courier.address, prepared, hardware))
+        address = self._courier.address
+        self._courier.post(WorkerHello(at.attempt, at.rank, at.pid, address, prepared, hardware, software))
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()

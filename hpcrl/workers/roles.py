@@ -74,6 +74,11 @@ class Snapshot:
 class Host(Protocol):
     """Holds this worker's shards. Called from one thread only."""
 
+    @property
+    def software(self) -> str:
+        """What computes, besides the device, as far as bits depend on it: a library, its version, its variant."""
+        ...
+
     def prepare(self) -> str:
         """What the peers need to find this worker (rank 0: address of the store of the process group), or ""."""
 

@@ -107,6 +107,10 @@ class ToyHost:
             "train_step": self._train_step,
         }
 
+    @property
+    def software(self) -> str:
+        return f"numpy {np.__version__}"
+
     def prepare(self) -> str:
         return self._exchange.address
 

@@ -320,7 +320,9 @@ def numerics():
 def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
     cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
     experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
-    TorchHost(HostContext(0, make_plan(experiment), folder)).close()
+    host = TorchHost(HostContext(0, make_plan(experiment), folder))
+    host.close()
+    assert host.software == f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     assert torch.get_num_threads() == 3
     assert torch.get_deterministic_debug_mode() == mode
 

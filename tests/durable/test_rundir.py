@@ -3,14 +3,30 @@ import stat
 from collections import Counter
 from multiprocessing import get_context
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from support.formats import of_format
 from support.kills import KillAt, Recorder, in_child
 from support.miniature import claim_five, make_run
 
 from hpcrl.config.experiment import ToyExperiment, to_dict
-from hpcrl.durable.journal import Adopted, encode_line
-from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict, attempt_of, changed_inputs, step_of
+from hpcrl.durable.checkpoints import Manifest
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Adopted, Event, Numerics, Prefix, encode_line
+from hpcrl.durable.rundir import (
+    FORMAT,
+    Claim,
+    KeyPair,
+    Placement,
+    RunDirectory,
+    RunRecord,
+    Submission,
+    Verdict,
+    attempt_of,
+    changed_inputs,
+    step_of,
+)
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 
 KEY = KeyPair("p" * 40, "s" * 40)
@@ -71,6 +87,58 @@ def test_damaged_run_json_is_noticed(root: Path) -> None:
         run.run_json.write_bytes(damaged)
         with pytest.raises(InternalError, match=r"run\.json is damaged"):
             run.read_run()
+
+
+@pytest.mark.parametrize("found", [0, FORMAT + 1])
+def test_a_run_of_another_format_is_refused_by_name(root: Path, found: int) -> None:
+    run = make_run(root / "run")
+    of_format(run, found)
+    for read in (run.read_run, lambda: RunDirectory.open(root / "run")):
+        with pytest.raises(ConfigurationError) as refused:
+            read()
+        assert refused.value.exit_code == ExitCode.CONFIGURATION
+        assert str(refused.value) == (
+            f"{root / 'run'} has format {found}; this hpcrl reads and writes format {FORMAT} only. "
+            "Go on with the hpcrl that made it, or submit anew."
+        )
+
+
+def test_what_another_format_has_otherwise_is_not_taken_for_damage(root: Path) -> None:
+    run = make_run(root / "run")
+    run.run_json.write_text('{"format": 7, "config": "experiment.yaml", "digest": 12}')
+    with pytest.raises(ConfigurationError, match="has format 7"):
+        run.read_run()
+
+
+WRITTEN = """
+Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions
+Done: step call part spill group stats
+Trained: step call record stats before numerics
+Closed: step metrics
+Compacted: step spill
+Checkpointed: step manifest
+Exported: step role path
+Pruned: before_step
+Accepted: name fingerprint
+Stopped: reason
+Adopted: prefixes files
+Prefix: attempt size crc32
+Numerics: workers hardware software threads
+FileRef: name size crc32
+Manifest: step attempt roles epoch cursor digests
+RunRecord: format experiment host inputs created digest
+Submission: nonce jobs time
+Placement: settings digest
+Claim: submission host pid pid_started boot_id time
+Verdict: attempt state exit_code reason worker call traceback time
+"""
+
+
+def test_the_format_is_of_these_fields() -> None:
+    """Where a run of before cannot be gone on with any more, raise FORMAT; in any case write down what is there now."""
+    kinds = [*get_args(Event), Prefix, Numerics, FileRef, Manifest, RunRecord, Submission, Placement, Claim, Verdict]
+    lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
+    assert (FORMAT, "\n".join(lines)) == (1, WRITTEN.strip())
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o622])

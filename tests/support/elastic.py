@@ -19,7 +19,9 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
+from hpcrl.workers import model_worker
 from hpcrl.workers.attempt import trained_by
+from hpcrl.workers.toy import Exchange
 
 Shape = tuple[int, int]
 """(nodes, workers per node)."""
@@ -124,3 +126,14 @@ def opened_parts(run: RunDirectory) -> dict[int, int]:
     """Step → parts of its generation."""
     events = [line.event for line in read_history(run).lines]
     return {event.step: event.calls["actor_gen"] for event in events if isinstance(event, Opened) and event.ids}
+
+
+def add_up_wrongly(factor: float, _rank: int) -> None:
+    """In a worker: sums over ranks are so many times what they are."""
+    rightly = Exchange.sum
+    Exchange.sum = lambda *arguments: factor * rightly(*arguments)  # type: ignore[method-assign]
+
+
+def compute_on_b_and_a(rank: int) -> None:
+    """In a worker: rank 0 has a B, rank 1 an A."""
+    model_worker.hardware_of = lambda device, uuid: "BA"[rank]

@@ -8,7 +8,7 @@ from hpcrl.durable.journal import Checkpointed, Closed, Compacted, Done, Event, 
 CALLS = {"gen": 2, "rew": 1}
 TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
 WINDOW = 2
-NUMERICS = Numerics(2, ("Xeon",), 1)
+NUMERICS = Numerics(2, ("Xeon", "Xeon"), ("numpy 2", "numpy 2"), 1)
 
 
 def opened(step: int) -> Opened:

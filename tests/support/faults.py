@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -95,6 +96,20 @@ class Strikes:
     def __call__(self, point: str) -> None:
         for strike in self.strikes:
             strike(point)
+
+
+@dataclass
+class InWorkers:
+    """Has every worker do something to itself, told its rank, before it makes its host."""
+
+    change: Callable[[int], None]
+    rank: int = -1
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as worker-"):
+            self.rank = int(point.removeprefix("as worker-"))
+        elif point == "worker.start":
+            self.change(self.rank)
 
 
 class After(Strike):

@@ -38,7 +38,7 @@ PARTS = {"gen": 2, "rew": 1}
 BATCH = 4
 WIDTH = 3
 STEPS = 4
-NUMERICS = Numerics(1, ("Xeon",), 1)
+NUMERICS = Numerics(1, ("Xeon",), ("numpy 2",), 1)
 CHECKPOINT_STEPS = (1, 2, 4)
 COMPACTED_STEPS = (1, 3)
 

@@ -3,12 +3,16 @@
 No part that has a line is executed again, whoever executed it; steps that were open keep their parts.
 """
 
+import dataclasses
+import math
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from support.chaos import (
     Remains,
@@ -25,8 +29,10 @@ from support.cluster import alive_of
 from support.elastic import (
     Shape,
     Whole,
+    add_up_wrongly,
     assert_nearly_equal,
     begin_on,
+    compute_on_b_and_a,
     drifts,
     finish_on,
     opened_parts,
@@ -34,7 +40,7 @@ from support.elastic import (
     placed,
     whole,
 )
-from support.faults import Strike
+from support.faults import InWorkers, Strike
 
 from hpcrl.config.experiment import ToyExperiment
 from hpcrl.durable.history import read_history
@@ -173,6 +179,8 @@ def test_a_replay_over_other_workers_may_differ_in_rounding_and_says_so(folder: 
     assert found and {row["role"] for row in found} == {"actor"}, "the critic has one worker in both"
     assert found[0]["why"].startswith("recorded over 2 workers of 1 thread (")
     assert "), replayed over 3 workers of 1 thread (" in found[0]["why"]
+    assert f"; numpy {np.__version__})" in found[0]["why"]
+    assert {row["unlike"] for row in found} == {""}
     assert_nearly_equal(run, reference)
 
 
@@ -191,7 +199,67 @@ def test_a_replay_over_as_many_workers_must_give_the_recorded_bits(folder: Path)
     assert drifts(run)[1]["why"].startswith("recorded over 2 workers")
 
 
-def tell_of_another_digest(run: RunDirectory, call: str) -> None:
+@pytest.mark.parametrize("factor", [2.0, math.nan])
+def test_a_replay_that_gives_other_numbers_is_refused_whatever_explains_other_bits(
+    folder: Path, reference: Whole, factor: float
+) -> None:
+    run = create_run(folder / "run", placed(toy_experiment(), TWO))
+    killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
+    jobs = begin_on(run, "wrong", placed(toy_experiment(), ONE), InWorkers(partial(add_up_wrongly, factor)))
+    assert jobs.wait_for("master", 20) == ExitCode.INTERNAL, outputs(run)
+    jobs.kill_all()
+    drift = drifts(run)[-1]
+    assert drift["why"].startswith("recorded over 2 workers") and drift["unlike"].startswith("loss = ")
+    assert f"{drift['unlike']}, which is no rounding (recorded over 2 workers" in outputs(run)
+    assert "Only a run that was submitted with deterministic: false goes on" in outputs(run)
+    finish_on(run, placed(toy_experiment(), ONE))
+    assert_nearly_equal(run, reference)
+
+
+def test_a_step_whose_inputs_were_damaged_is_not_compared(folder: Path) -> None:
+    """Other workers make them again with other bits, and may sample another token."""
+    run = create_run(folder / "run", placed(toy_experiment(), TWO))
+    killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
+    spills = [path for path in run.spills.rglob("*.h5") if "step-00000001" in str(path)]
+    assert spills
+    for path in spills:
+        path.write_bytes(b"damaged")
+    jobs = begin_on(run, "other", placed(toy_experiment(), ONE), InWorkers(partial(add_up_wrongly, 2.0)))
+    assert jobs.wait_for("master", 20) == ExitCode.DONE, outputs(run)
+    jobs.kill_all()
+    why = {row["role"]: (row["why"], row["unlike"]) for row in drifts(run) if row["step"] == 1}
+    assert why["critic"] == ("what it consumed was damaged, and computed again", "")
+    assert why["actor"][0].startswith("recorded over 2 workers") and not why["actor"][1]
+
+
+def test_a_run_that_need_not_be_deterministic_goes_on_with_other_numbers(folder: Path) -> None:
+    experiment = dataclasses.replace(toy_experiment(), deterministic=False)
+    run = create_run(folder / "run", placed(experiment, TWO))
+    killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
+    jobs = begin_on(run, "wrong", placed(experiment, ONE), InWorkers(partial(add_up_wrongly, 2.0)))
+    assert jobs.wait_for("master", 20) == ExitCode.DONE, outputs(run)
+    jobs.kill_all()
+    assert drifts(run)[0]["unlike"].startswith("loss = ")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "code"),
+    [({}, ExitCode.INTERNAL), ({"hardware": ("A", "B")}, ExitCode.DONE), ({"software": ("1", "2")}, ExitCode.DONE)],
+)
+def test_the_same_kinds_of_hardware_at_other_ranks_or_other_software_may_give_other_bits(
+    folder: Path, recorded: dict[str, Any], code: ExitCode
+) -> None:
+    run = create_run(folder / "run", placed(toy_experiment(), TWO))
+    killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
+    numpy = f"numpy {np.__version__}"
+    tell_of_another_digest(run, "actor_train", **({"hardware": ("B", "A"), "software": (numpy, numpy)} | recorded))
+    jobs = begin_on(run, "again", run.experiment(), InWorkers(compute_on_b_and_a))
+    assert jobs.wait_for("master", 20) == code, outputs(run)
+    jobs.kill_all()
+    assert (drifts(run)[0]["why"] == "not explained") == (code is ExitCode.INTERNAL)
+
+
+def tell_of_another_digest(run: RunDirectory, call: str, **numerics: Any) -> None:
     path = run.journal(0)
     lines = path.read_bytes().splitlines(keepends=True)
     number, event = next(
@@ -199,7 +267,13 @@ def tell_of_another_digest(run: RunDirectory, call: str) -> None:
         for i, line in enumerate(lines)
         if isinstance(event := decode_line(line), Trained) and event.call == call
     )
-    lines[number] = encode_line(msgspec.structs.replace(event, record=event.record | {"digest": "forged"}))
+    lines[number] = encode_line(
+        msgspec.structs.replace(
+            event,
+            record=event.record | {"digest": "forged"},
+            numerics=msgspec.structs.replace(event.numerics, **numerics),
+        )
+    )
     path.write_bytes(b"".join(lines))
 
 

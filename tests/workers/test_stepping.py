@@ -9,10 +9,9 @@ from support.chaos import toy_experiment
 from hpcrl.config.experiment import ToyExperiment
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.recipes import evaluates
-from hpcrl.durable.journal import Numerics, Opened, Trained
+from hpcrl.durable.journal import Opened
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.calendar import Calendar
-from hpcrl.workers.execution import why_other_bits
 from hpcrl.workers.stepping import StepSource, step_source
 
 
@@ -61,21 +60,3 @@ def test_parts_that_the_step_was_opened_with_are_kept_word_for_word() -> None:
     uneven = msgspec.structs.replace(opened, partitions={"2": ((0,), tuple(range(1, len(opened.ids))))})
     assert source.parts(uneven, "train", 2) == (opened.ids[:1], opened.ids[1:])
     assert source.parts(opened, "train", 2) != (opened.ids[:1], opened.ids[1:])
-
-
-RECORDED = Trained(3, "actor_train", {"digest": "b"}, {}, "a", Numerics(2, ("Xeon",), 1))
-BOTH = "recorded over 2 workers of 1 thread (Xeon), replayed over "
-
-
-@pytest.mark.parametrize(
-    ("numerics", "before", "why"),
-    [
-        (Numerics(2, ("Xeon",), 1), "a", ""),
-        (Numerics(1, ("Xeon",), 1), "a", BOTH + "1 worker of 1 thread (Xeon)"),
-        (Numerics(2, ("Xeon",), 4), "a", BOTH + "2 workers of 4 threads (Xeon)"),
-        (Numerics(2, ("EPYC", "Xeon"), 1), "a", BOTH + "2 workers of 1 thread (EPYC, Xeon)"),
-        (Numerics(2, ("Xeon",), 1), "z", "the parameters that it began with had other bits already"),
-    ],
-)
-def test_only_other_workers_or_other_parameters_explain_other_bits(numerics: Numerics, before: str, why: str) -> None:
-    assert why_other_bits(RECORDED, numerics, before) == why
