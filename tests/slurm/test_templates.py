@@ -91,8 +91,13 @@ def test_the_nodes_of_a_heterogeneous_job_have_their_own_memory_and_not_the_mast
     run.wait_done()
     (job,) = run.jobs("run")
     shape = ["--noheader", "--parsable2", "--format=JobID,AllocTRES"]
-    lines = slurm.run(["sacct", f"--jobs={job}", *shape]).stdout.split()
-    assert len(lines) == 5, "two components, the batch step and a step in each"
+    lines: list[str] = []
+
+    def complete() -> bool:
+        lines[:] = slurm.run(["sacct", f"--jobs={job}", *shape]).stdout.split()
+        return len(lines) == 5
+
+    slurm.wait(complete, "two components, the batch step and a step in each, once the accounting knows", 60)
     memories: dict[str, set[str]] = {}
     for name, _, tres in (line.partition("|") for line in lines):
         memories.setdefault(name.partition(".")[0], set()).add(tres.partition("mem=")[2].partition(",")[0])
