@@ -164,7 +164,7 @@ def describe_too_long_a_grace(site: Site, partition: str | None, grace_s: float)
     return (
         f"cluster.grace_s = {grace_s:g} and {SPILL_MARGIN_S:g} s to write and leave are more than these {given_s:g} s: "
         "calls, and the script that decides what becomes of the job, may be killed before they are finished. "
-        f"Set cluster.grace_s to {max(0.0, given_s - SPILL_MARGIN_S):g} or less."
+        f"Set cluster.grace_s to at most {max(0.0, given_s - SPILL_MARGIN_S):g}."
     )
 
 
