@@ -427,6 +427,10 @@ class RunDirectory:
         ours = (submission for submission in self.submissions() if submission.nonce == nonce)
         return {str(job): name for submission in ours for name, job in submission.jobs.items()}
 
+    def jobs_named(self, nonce: str, *names: str) -> list[str]:
+        """Ids of a submission's jobs of these names (master, workers, run), successors included."""
+        return [job for job, name in self.jobs_of(nonce).items() if name in names]
+
     def verdict_of(self, submission: str) -> "Verdict | None":
         """Of the newest attempt that this submission has claimed, if it has ended."""
         number = self.newest_attempt_of(submission)

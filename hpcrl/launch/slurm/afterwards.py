@@ -16,9 +16,9 @@ from pathlib import Path
 from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.launch.job import incarnation_of
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.endings import place_of, record_ending
+from hpcrl.launch.slurm.job import incarnation_of
 from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import Cause, Ended, Facts, Never, Requeue, Successor, cause_of, decide
@@ -92,7 +92,7 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
             _succeed(run, nonce, job, slurm, decision.delay_s)
         case Never() if job.role == "master" and not _is_superseded(code, state):
             # Elements that have not begun would find nobody.
-            slurm.scancel(_jobs(run, nonce, "workers"), "PENDING")
+            slurm.scancel(run.jobs_named(nonce, "workers"), "PENDING")
     return decision.reason
 
 
@@ -192,15 +192,10 @@ def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: flo
     send_successor(run, slurm, nonce, job.name, f"{job.number}.{job.restarts}", job.element, delay_s)
 
 
-def _jobs(run: RunDirectory, nonce: str, name: str) -> list[str]:
-    """Ids of this submission's jobs of a name, successors included."""
-    return [job for job, its in run.jobs_of(nonce).items() if its == name]
-
-
 def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
     """Whether a master runs or will run. If Slurm cannot say, yes: a needless turn in the queue costs little."""
     try:
-        masters = _jobs(run, nonce, "master") or slurm.find_by_comment(comment_of(nonce, "master"))
+        masters = run.jobs_named(nonce, "master") or slurm.find_by_comment(comment_of(nonce, "master"))
         return any(queued.state.is_alive for queued in slurm.squeue(masters)) if masters else False
     except HpcrlError:
         return True

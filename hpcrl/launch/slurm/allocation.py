@@ -54,10 +54,9 @@ class SlurmAllocation:
 
     def ends(self) -> dict[int, float]:
         """Node → seconds since 1970 at which its job's time is over; EVERYTHING for the job that has the master."""
-        jobs = [*self._jobs("master"), *self._jobs("run"), *self._jobs("workers")]
-        workers = {int(job) for job in self._jobs("workers")}
+        workers = {int(job) for job in self._arrays()}
         found: dict[int, float] = {}
-        for job, end in self._slurm.end_times(jobs).items():
+        for job, end in self._slurm.end_times(self._run.jobs_of(self._nonce)).items():
             node = job.element if job.job in workers and job.element is not None else EVERYTHING
             found[node] = min(end, found.get(node, end))
         return found
@@ -67,7 +66,7 @@ class SlurmAllocation:
 
         Returns what is known of each; nothing where nodes are not jobs of their own.
         """
-        arrays = self._jobs("workers")
+        arrays = self._arrays()
         if not arrays or not missing:
             return {}
         queued = self._slurm.squeue(arrays)
@@ -121,7 +120,7 @@ class SlurmAllocation:
             restarts = self._restarts(newest, last)
             return End(str(newest.id), newest.number, restarts, newest.state.state, newest.partition)
         try:
-            known = self._slurm.sacct(self._jobs("workers"))
+            known = self._slurm.sacct(self._arrays())
         except SlurmUnavailableError:
             known = {}
         found = max((job for job in known if job.element == node), default=None)
@@ -151,8 +150,9 @@ class SlurmAllocation:
             return Absence("queued", f"a successor of job {end.job} is on its way")
         return Absence("queued", f"job {job} was sent in the place of {end.job}")
 
-    def _jobs(self, name: str) -> list[str]:
-        return [job for job, its in self._run.jobs_of(self._nonce).items() if its == name]
+    def _arrays(self) -> list[str]:
+        """The jobs whose elements are nodes."""
+        return self._run.jobs_named(self._nonce, "workers")
 
 
 def _waits(queued: Queued) -> Absence:

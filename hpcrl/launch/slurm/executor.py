@@ -1,7 +1,7 @@
 """submitit's Slurm executor, sending our own scripts.
 
-submitit writes a script that unpickles a function by the job's id; ours starts `hpcrl.launch.job` with paths, so that
-it can be sent again by hand and survives its own requeue. submitit's call of sbatch has no time-out, passes on the
+submitit writes a script that unpickles a function by the job's id; ours starts `hpcrl.launch.slurm.job` with paths, so
+that it can be sent again by hand and survives its own requeue. submitit's call of sbatch has no time-out, passes on the
 environment of a surrounding job, and cannot tell a refusal from an answer that got lost; ours goes through `Slurm`.
 What is left of submitit is what others use: an executor that returns jobs with ids, files and states.
 """

@@ -167,7 +167,7 @@ class SlurmLauncher:
         return any(state.state in (State.RUNNING, State.STARTING) for state in states)
 
     def _states_of_masters(self, run: RunDirectory, submission: Submission) -> list[JobState]:
-        masters = [job for job, name in run.jobs_of(submission.nonce).items() if name in MASTERS]
+        masters = run.jobs_named(submission.nonce, *MASTERS)
         return [each.state for each in self._slurm.squeue(masters)] if masters else []
 
     def end(self, run: RunDirectory, submission: Submission) -> None:

@@ -216,7 +216,7 @@ def _container_options(slurm: SlurmConfig, run_dir: Path) -> str:
 def _command(cluster: ClusterConfig, run_dir: Path) -> str:
     """What a step executes, up to its arguments."""
     slurm = cluster.slurm
-    job = f"-m hpcrl.launch.job --threads {cluster.threads_per_worker}"
+    job = f"-m hpcrl.launch.slurm.job --threads {cluster.threads_per_worker}"
     if slurm.container != "apptainer":
         return f'"$python" {job}'
     binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))

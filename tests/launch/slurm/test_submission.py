@@ -12,9 +12,9 @@ from support.fake_slurm.cluster import FakeSlurm, Fate
 from hpcrl.config.experiment import from_dict
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.launch.job import main
 from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
+from hpcrl.launch.slurm.job import main
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
 from hpcrl.launch.slurm.requeue import Facts
@@ -246,7 +246,7 @@ def begin_job(run: RunDirectory, role: str, environ: dict[str, str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        patch.setattr("hpcrl.launch.job.entry", lambda *_, **__: 0)
+        patch.setattr("hpcrl.launch.slurm.job.entry", lambda *_, **__: 0)
         assert main([str(run.root), "n1", role]) == 0
 
 

@@ -1,4 +1,4 @@
-"""What every Slurm job of a run executes: `python -m hpcrl.launch.job RUN SUBMISSION master|agent`.
+"""What every Slurm job of a run executes: `python -m hpcrl.launch.slurm.job RUN SUBMISSION master|agent`.
 
 Takes paths only. Which node it is, and which start of its job, is in the environment that Slurm gave it.
 """
@@ -40,7 +40,7 @@ def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, s
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = ArgumentParser(prog="hpcrl.launch.job")
+    parser = ArgumentParser(prog="hpcrl.launch.slurm.job")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
     parser.add_argument("run")
     parser.add_argument("submission")
