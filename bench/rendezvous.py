@@ -18,8 +18,8 @@ import zmq
 
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
 from hpcrl.nameresolve.rendezvous import Meeting, NodeRecord, announce, publish_meeting, wait_meeting
-from hpcrl.workers.channel import Gatekeeper, Hub, Link, RunKey
-from hpcrl.workers.messages import AgentHello
+from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
+from hpcrl.wire.messages import AgentHello
 
 TIMEOUT_S = 60.0
 

@@ -75,10 +75,10 @@ class Ours:
 
         from hpcrl.algos.functional.losses import Denominators, token_weights
         from hpcrl.algos.sft import answer_loss
-        from hpcrl.backends.engine import Sequences
-        from hpcrl.backends.inference import Site
-        from hpcrl.backends.native import NativeEngine
         from hpcrl.config.model import OptimizerConfig
+        from hpcrl.engines.engine import Sequences
+        from hpcrl.engines.inference import Site
+        from hpcrl.engines.native import NativeEngine
         from hpcrl.models.pretrained import new_model
         from hpcrl.parallel.context import Group
 

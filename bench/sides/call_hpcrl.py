@@ -9,10 +9,10 @@ import zmq
 from serving import serve
 
 from hpcrl.data.samples import SequenceSample
-from hpcrl.workers.channel import Gatekeeper, Hub, RunKey
-from hpcrl.workers.courier import Courier
-from hpcrl.workers.messages import Ack, Beat, Envelope, Finish, Reply, Request, Source, Syn, encode
+from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
+from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, Source, Syn, encode
 from hpcrl.workers.sample_store import SampleStore
+from hpcrl.workers.transport import Courier
 
 CALLS = 500
 IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))

@@ -21,7 +21,7 @@ from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 MINIBATCHES = 4
 

@@ -14,7 +14,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import SFTExperiment
 from hpcrl.config.model import OptimizerConfig, StudentConfig
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 settle()
 folder = sys.argv[1]

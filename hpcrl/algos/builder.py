@@ -10,12 +10,12 @@ import torch
 
 from hpcrl.algos.reward import Reward
 from hpcrl.algos.role import Role
-from hpcrl.backends.inference import InferenceEngine, Site
-from hpcrl.backends.native import NativeEngine
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
+from hpcrl.engines.inference import InferenceEngine, Site
+from hpcrl.engines.native import NativeEngine
 from hpcrl.errors import DataError
 from hpcrl.models.pretrained import open_model
 from hpcrl.models.transformer import Transformer

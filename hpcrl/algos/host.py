@@ -10,21 +10,21 @@ import torch
 from hpcrl.algos import ppo, sft
 from hpcrl.algos.builder import Builder, RoleMaker
 from hpcrl.algos.role import Role, TrainedRole
-from hpcrl.backends.engine import Shard
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
 from hpcrl.data.datasets import Texts, open_order, open_texts
 from hpcrl.durable.checkpoints import read_shard
+from hpcrl.engines.engine import Shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.plan import RolePlan
-from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 ALGORITHMS: Mapping[str, Mapping[str, RoleMaker]] = {"sft": sft.ROLES, "ppo": ppo.ROLES}
 """algorithm → role → what makes it"""
 
 
 class TorchHost:
-    """Fulfils `hpcrl.workers.roles.Host`. Owns the process group and the roles; knows no algorithm's arithmetic."""
+    """Fulfils `hpcrl.workers.host.Host`. Owns the process group and the roles; knows no algorithm's arithmetic."""
 
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan

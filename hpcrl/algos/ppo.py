@@ -22,13 +22,13 @@ from hpcrl.algos.functional.normaliser import Normaliser
 from hpcrl.algos.functional.totals import Total
 from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
-from hpcrl.backends.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
 from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Outcome, Work
+from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999
 """The value normaliser remembers about a thousand steps."""

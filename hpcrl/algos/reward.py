@@ -7,7 +7,7 @@ from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import CallPlan
 from hpcrl.rewards.run import RewardFunction
-from hpcrl.workers.roles import Outcome, Work
+from hpcrl.workers.host import Outcome, Work
 
 FULL_MARKS = 1.0
 """A response with this reward counts as right in `accuracy`."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from hpcrl.backends.engine import Engine, TrainableEngine
+from hpcrl.engines.engine import Engine, TrainableEngine
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Outcome, Work
+from hpcrl.workers.host import Outcome, Work
 
 Calls = Mapping[str, Callable[[Work, CallPlan], Outcome]]
 """kind of call → what does it"""

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcrl.backends.engine import Engine
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.engines.engine import Engine
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Outcome, Work
+from hpcrl.workers.host import Outcome, Work
 
 
 def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: CallPlan) -> Outcome:

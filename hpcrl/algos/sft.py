@@ -10,11 +10,11 @@ from hpcrl.algos import rollout
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
-from hpcrl.backends.engine import Predictions, Sequences, TrainableEngine
 from hpcrl.config.experiment import SFTExperiment
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.engine import Predictions, Sequences, TrainableEngine
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Outcome, Work
+from hpcrl.workers.host import Outcome, Work
 
 
 class Student:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from hpcrl.algos.functional.losses import Denominators, token_weights
-from hpcrl.backends.engine import Columns, Loss, Sequences, Totals, TrainableEngine, TrainResult, take_rows
-from hpcrl.backends.schedule import learning_rate
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.engine import Columns, Loss, Sequences, Totals, TrainableEngine, TrainResult, take_rows
+from hpcrl.engines.schedule import learning_rate
 from hpcrl.errors import InternalError
-from hpcrl.workers.roles import Stats, Work
+from hpcrl.workers.host import Stats, Work
 
 
 @dataclass(frozen=True)

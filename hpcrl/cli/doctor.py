@@ -19,7 +19,7 @@ from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError, ExitCode
 
 if TYPE_CHECKING:
-    from hpcrl.launch.doctor.findings import Finding
+    from hpcrl.doctor.findings import Finding
 
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
@@ -49,10 +49,10 @@ def run(words: Sequence[str]) -> int:
     if given.nodes < 1:
         raise ConfigurationError([f"--nodes = {given.nodes} must be at least 1."])
     # Only now are sockets and Slurm worth their imports.
-    from hpcrl.launch.doctor.examine import Examination, examine
-    from hpcrl.launch.doctor.findings import exit_status
-    from hpcrl.launch.doctor.judge import judge
-    from hpcrl.launch.slurm.doctor import Wanted
+    from hpcrl.doctor.check import judge
+    from hpcrl.doctor.examine import Examination, examine
+    from hpcrl.doctor.findings import exit_status
+    from hpcrl.doctor.slurm import Wanted
 
     site_root, slurm = read_site_file()
     plan = Examination(

@@ -8,9 +8,9 @@ from typing import Any
 
 from hpcrl.durable.files import no_fault
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.launch.processes import limit_threads
-from hpcrl.workers.address import LOOPBACK
-from hpcrl.workers.allocation import Allocation
+from hpcrl.master.allocation import Allocation
+from hpcrl.processes import limit_threads
+from hpcrl.wire.address import LOOPBACK
 
 
 def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:
@@ -42,10 +42,10 @@ def main(
     limit_threads(threads)
     try:
         if process == "master":
-            from hpcrl.workers.master import run_master
+            from hpcrl.master.master import run_master
 
             return int(run_master(Path(run_dir), submission, fault, host, allocation))
-        from hpcrl.launch.agent import AgentSeat, run_agent
+        from hpcrl.agent.agent import AgentSeat, run_agent
 
         return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))
     except HpcrlError as error:

@@ -16,7 +16,7 @@ from hpcrl.config.experiment import Experiment
 from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.errors import InternalError
 from hpcrl.launch.entry import seeing
-from hpcrl.launch.processes import kill_group
+from hpcrl.processes import kill_group
 
 A_YEAR_MIN = 60 * 24 * 365
 

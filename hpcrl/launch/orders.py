@@ -12,7 +12,7 @@ from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.lines import Tail
 from hpcrl.inspect.queue import MASTERS
-from hpcrl.workers.control import Order, give_order
+from hpcrl.master.control import Order, give_order
 
 OBEYED_S = 90.0
 """On a network disk a new name may stay unseen for a minute."""

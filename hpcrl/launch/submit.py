@@ -29,11 +29,11 @@ from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher
 from hpcrl.launch.registry import Registry
+from hpcrl.master.attempt import trained_by
+from hpcrl.master.control import Order, give_order
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.attempt import trained_by
-from hpcrl.workers.channel import RunKey
-from hpcrl.workers.control import Order, give_order
+from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
 LEAVE_S = 20.0

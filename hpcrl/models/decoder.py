@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from hpcrl.data.slots import Move
 from hpcrl.models.attention import attention
 from hpcrl.models.kv_cache import KVCache, rounded
 from hpcrl.models.layers import Block
 from hpcrl.models.packing import Packing, counting
-from hpcrl.models.scheduler import Move
 from hpcrl.models.transformer import Transformer
 
 LEAST_ROWS = 4

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcrl.data.slots import Scheduler
 from hpcrl.models.decoder import Decoder
 from hpcrl.models.sampling import SamplingOptions, choose
-from hpcrl.models.scheduler import Scheduler
 from hpcrl.models.slot_table import SlotTable
 from hpcrl.models.transformer import Transformer
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hpcrl.models.scheduler import Move
+from hpcrl.data.slots import Move
 
 _ROW, _SEED, _LIMIT, _TOKEN, _COUNT, _POSITION = range(6)
 

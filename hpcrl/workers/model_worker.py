@@ -18,12 +18,10 @@ from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import read_spill, write_spill
 from hpcrl.errors import ExitCode
-from hpcrl.logs import EventLog
+from hpcrl.events import EventLog
 from hpcrl.placement.plan import CallPlan, Plan
-from hpcrl.workers.channel import RunKey
-from hpcrl.workers.courier import Courier, to_wire
-from hpcrl.workers.hardware import hardware_of
-from hpcrl.workers.messages import (
+from hpcrl.wire.channel import RunKey
+from hpcrl.wire.messages import (
     Begin,
     Exported,
     Finish,
@@ -36,8 +34,10 @@ from hpcrl.workers.messages import (
     WorkerHello,
     WorkerReady,
 )
-from hpcrl.workers.roles import Host, HostContext, Outcome, Work
+from hpcrl.workers.hardware import hardware_of
+from hpcrl.workers.host import Host, HostContext, Outcome, Work
 from hpcrl.workers.sample_store import SampleStore
+from hpcrl.workers.transport import Courier, to_wire
 
 
 @dataclass(frozen=True)

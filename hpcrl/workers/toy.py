@@ -19,7 +19,7 @@ from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import PeerLostError
 from hpcrl.placement.plan import RolePlan
-from hpcrl.workers.roles import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 
 class Exchange:

@@ -21,8 +21,8 @@ from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.attempt import trained_by
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
 DType = Literal["fp32", "fp64"]

@@ -23,7 +23,7 @@ from hpcrl.data.datasets import open_texts
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.models.pretrained import new_model
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.roles import HostContext, Work
+from hpcrl.workers.host import HostContext, Work
 
 OPTIMIZER = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=2)
 

@@ -12,13 +12,13 @@ from support.tiny import ALONE, native
 
 from hpcrl.algos.functional.totals import alone
 from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, fit, scores
-from hpcrl.backends.schedule import learning_rate
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.schedule import learning_rate
 from hpcrl.errors import InternalError
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 CALL = CallPlan("actor_train", "actor", "train_step", (), ())
 BATCH = rollout(8)

@@ -11,13 +11,13 @@ from support.tiny import ALONE, CONFIG, site
 from support.tiny_models import tiny_model
 
 from hpcrl.algos.ppo import Actor, Critic
-from hpcrl.backends.engine import Sequences
-from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.engine import Sequences
+from hpcrl.engines.native import NativeEngine
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 TEMPERATURE = 0.8
 STEPS = 2

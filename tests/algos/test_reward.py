@@ -9,7 +9,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.errors import UserCodeError
 from hpcrl.placement.plan import CallPlan
 from hpcrl.rewards.run import RewardFunction
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 CALL = CallPlan("rew_inf", "reward", "inference", (), ())
 EVALUATION = CallPlan("eval_rew", "reward", "inference", (), (), source="eval")

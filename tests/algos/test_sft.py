@@ -10,11 +10,11 @@ from support.rollouts import cut, sft_experiment
 from support.tiny import ALONE, native, random_rows
 
 from hpcrl.algos.sft import Student, answers
-from hpcrl.backends.schedule import learning_rate
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.schedule import learning_rate
 from hpcrl.placement.plan import CallPlan
-from hpcrl.workers.roles import Work
+from hpcrl.workers.host import Work
 
 CALL = CallPlan("actor_train", "actor", "train_step", (), ())
 LINEAR = OptimizerConfig(lr=0.02, schedule="linear", warmup_steps=2)

@@ -19,7 +19,7 @@ from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import read_status
 from hpcrl.launch.orders import Witness, order
-from hpcrl.workers.control import Order, give_order
+from hpcrl.master.control import Order, give_order
 
 TOY = """
 algorithm: toy

@@ -2,8 +2,8 @@ import pytest
 import torch
 from support.tiny_models import tiny_config
 
+from hpcrl.data.slots import Move
 from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded
-from hpcrl.models.scheduler import Move
 
 CONFIG = tiny_config(heads=4, kv_heads=2, head_dim=8, blocks=2)
 

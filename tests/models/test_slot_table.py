@@ -1,6 +1,6 @@
 import torch
 
-from hpcrl.models.scheduler import Move
+from hpcrl.data.slots import Move
 from hpcrl.models.slot_table import SlotTable
 
 

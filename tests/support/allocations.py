@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcrl.errors import InternalError
-from hpcrl.workers.allocation import Absence
+from hpcrl.master.allocation import Absence
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import KeyPair, RunDirectory
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.master.allocation import Allocation
+from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
-from hpcrl.workers.allocation import Allocation
-from hpcrl.workers.attempt import trained_by
-from hpcrl.workers.channel import RunKey
+from hpcrl.wire.channel import RunKey
 
 MOST_RESUMES = 8
 

@@ -4,7 +4,7 @@ import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from hpcrl.launch.claims import Claims, Holder
+from hpcrl.agent.claims import Claims, Holder
 
 GPUS = ("GPU-1", "MIG-GPU-2/1/0")
 

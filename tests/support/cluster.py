@@ -11,9 +11,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from hpcrl.launch.entry import main as entry
-from hpcrl.workers.allocation import Allocation
+from hpcrl.master.allocation import Allocation
 
-PRELOAD = ["hpcrl.workers.master", "hpcrl.launch.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
+PRELOAD = ["hpcrl.master.master", "hpcrl.agent.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 
 
 def no_fault(_point: str) -> None:

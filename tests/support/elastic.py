@@ -18,9 +18,9 @@ from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers import model_worker
-from hpcrl.workers.attempt import trained_by
 from hpcrl.workers.toy import Exchange
 
 Shape = tuple[int, int]

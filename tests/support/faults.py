@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
-from hpcrl.workers.control import Order, give_order
+from hpcrl.master.control import Order, give_order
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0

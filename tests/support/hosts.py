@@ -24,7 +24,7 @@ from hpcrl.durable.files import Files
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import CallPlan, Plan, make_plan, plan_from_json
-from hpcrl.workers.roles import HostContext, Outcome, Work
+from hpcrl.workers.host import HostContext, Outcome, Work
 
 NOWHERE = Path("nowhere")
 LETTERS = "0123456789+=# "

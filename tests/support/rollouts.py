@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from support.tiny import inference, random_rows
 
-from hpcrl.backends.engine import Sequences
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
@@ -13,6 +12,7 @@ from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, Stude
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.engines.engine import Sequences
 
 DATA = DataConfig(train="train.jsonl", batch_size=8)
 

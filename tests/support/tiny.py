@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from support.tiny_models import tiny_config, tiny_model
 
-from hpcrl.backends.engine import Sequences
-from hpcrl.backends.inference import InferenceEngine, Site
-from hpcrl.backends.native import NativeEngine
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.engine import Sequences
+from hpcrl.engines.inference import InferenceEngine, Site
+from hpcrl.engines.native import NativeEngine
 from hpcrl.parallel.context import Group
 from hpcrl.placement.fields import HeadKind
 

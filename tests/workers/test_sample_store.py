@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hpcrl.data.samples import SequenceSample
-from hpcrl.workers.courier import assemble, from_wire, to_wire
 from hpcrl.workers.sample_store import SampleStore
+from hpcrl.workers.transport import assemble, from_wire, to_wire
 
 
 def sample(ids: str, key: str, scale: int) -> SequenceSample:

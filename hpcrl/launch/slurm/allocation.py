@@ -12,11 +12,11 @@ from typing import NamedTuple
 from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.endings import place_of, record_ending
+from hpcrl.launch.slurm.exits import place_of, record_ending
 from hpcrl.launch.slurm.jobs import ENDED, Queued, State
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, cause_of_state, decide
 from hpcrl.launch.slurm.submission import read_intent, send_successor, successor_is_under_way
-from hpcrl.workers.allocation import EVERYTHING, Absence
+from hpcrl.master.allocation import EVERYTHING, Absence
 
 TIMEOUT_S = 20.0
 """A master that leaves waits for no answer, and one that stays asks again."""

@@ -13,7 +13,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.launch.entry import main as entry
 from hpcrl.launch.slurm.allocation import SlurmAllocation
-from hpcrl.workers.address import address_of_this_node
+from hpcrl.wire.address import address_of_this_node
 
 
 def node_of(environ: Mapping[str, str]) -> int:

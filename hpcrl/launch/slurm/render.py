@@ -116,7 +116,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
-        "AFTERWARDS": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.afterwards",
+        "AFTERWARDS": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.on_exit",
         "CPUS": str(_node_cpus(cluster)),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }

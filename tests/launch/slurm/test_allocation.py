@@ -10,7 +10,7 @@ from support.fake_slurm.cluster import FakeSlurm
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.allocation import ANNOUNCED_S, SlurmAllocation
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
-from hpcrl.launch.slurm.endings import record_ending
+from hpcrl.launch.slurm.exits import record_ending
 from hpcrl.launch.slurm.requeue import Cause, Ended
 from hpcrl.launch.slurm.submission import script_path, send_all
 

@@ -107,7 +107,7 @@ class Batch:
     def asked(self) -> list[str]:
         """The calls of afterwards: the number of its arguments, and those after the role."""
         calls = [event for event in self.events() if event.startswith("python")]
-        return [call.replace("-m hpcrl.launch.slurm.afterwards /r n1 ", "") for call in calls]
+        return [call.replace("-m hpcrl.launch.slurm.on_exit /r n1 ", "") for call in calls]
 
     def expected(self, code: int, *told: str) -> list[str]:
         role = "run" if self.together else "master"
@@ -278,7 +278,7 @@ def test_on_a_node_where_no_python_has_hpcrl_who_was_interrupted_is_queued_again
 
 
 def test_what_decides_needs_little_of_hpcrls_requirements() -> None:
-    code = "import sys, hpcrl.launch.slurm.afterwards; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import sys, hpcrl.launch.slurm.on_exit; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert {"msgspec", "submitit"} <= loaded
@@ -310,7 +310,7 @@ def test_odd_characters_reach_the_process_as_they_are(tmp_path: Path) -> None:
     subprocess.run(["bash", "script"], env=environ, cwd=tmp_path, timeout=20, check=True)
     srun, after = (line.split("\0") for line in calls.read_bytes().decode().split("\0\n") if line)
     assert srun[-3:] == [odd, "0123abcd", "agent"]
-    assert after == ["python", "-m", "hpcrl.launch.slurm.afterwards", odd, "0123abcd", "agent", "0"]
+    assert after == ["python", "-m", "hpcrl.launch.slurm.on_exit", odd, "0123abcd", "agent", "0"]
     assert '--chdir="/scratch/it\'s \\"a\\" $HOME `x` \\\\ é %j @RUN@ run/submission/0123abcd"' in master.text
 
 

@@ -16,7 +16,7 @@ from hpcrl.launch.slurm.commands import Slurm, SlurmError
 from hpcrl.launch.slurm.jobs import JobId
 from hpcrl.launch.slurm.requeue import Facts
 from hpcrl.launch.slurm.submission import send_successor, successor_is_under_way
-from hpcrl.workers.allocation import EVERYTHING
+from hpcrl.master.allocation import EVERYTHING
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 WAIT_S = 30.0
@@ -69,7 +69,7 @@ def hold(fake: FakeSlurm, command: str, folder: Path) -> None:
 def test_signals_that_come_while_slurm_is_asked_do_not_stop_it(sent: Sent, tmp_path: Path) -> None:
     """To queue a job again is to have it signalled."""
     hold(sent.fake, "scontrol", tmp_path)
-    command = [sys.executable, "-m", "hpcrl.launch.slurm.afterwards", str(sent.run.root), NONCE, "master", "137"]
+    command = [sys.executable, "-m", "hpcrl.launch.slurm.on_exit", str(sent.run.root), NONCE, "master", "137"]
     environ = sent.fake.environment | {"SLURM_JOB_ID": str(MASTER.number)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as afterwards:
         deadline = time.monotonic() + WAIT_S

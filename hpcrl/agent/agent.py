@@ -1,0 +1,313 @@
+"""The agent of a node: forks and reaps this node's workers, beats to the master, and outlives both.
+
+Owns the zygote and with it every worker process of its node. Knows nothing of calls, models or the graph. A worker is
+never repaired: when membership changes, all workers of the node are killed and forked anew from the warm zygote.
+"""
+
+import os
+import secrets
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import zmq
+
+from hpcrl.agent.claims import Claims, Holder
+from hpcrl.agent.gpus import Place, places, take_place
+from hpcrl.agent.zygote import Seat, Zygote
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.events import EventLog
+from hpcrl.nameresolve.base import NameTimeoutError
+from hpcrl.nameresolve.filesystem import FilesystemStore
+from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, Meeting, NodeRecord, announce, wait_meeting
+from hpcrl.placement.plan import plan_from_json
+from hpcrl.processes import Signals
+from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.channel import Link, RunKey
+from hpcrl.wire.messages import (
+    AgentHello,
+    Beat,
+    Finish,
+    NodeDraining,
+    StartWorkers,
+    Trouble,
+    WorkerExited,
+)
+from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
+
+LEAVE_S = 10.0
+MEETING_POLL_S = 2.0
+SEEK_S = 0.25
+SEEK_OPERATIONS = 4
+"""How often a look for a master asks the file server."""
+
+Parted = Literal["silent", "message lost"]
+"""Why an agent and its master parted: whether that master may still be there."""
+TICK_MS = 200
+
+
+@dataclass(frozen=True)
+class AgentSeat:
+    """Where an agent sits: its node's number, the submission, where its node is reached, which start of it this is."""
+
+    run_dir: Path
+    node: int
+    submission: str
+    host: str = LOOPBACK
+    incarnation: tuple[int, int] = (0, 0)
+
+
+def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
+    """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
+    run = RunDirectory(at.run_dir)
+    experiment = run.experiment(at.submission)
+    host_module = run.read_run().host.partition(":")[0]
+    zygote = Zygote((host_module,), lambda seat: _run_worker(seat, fault))
+    signals = Signals()
+    # After the zygote, which would hold them too.
+    claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
+    try:
+        return Agent(run, experiment, at, zygote, signals, claims, fault).serve_run()
+    finally:
+        zygote.close()
+        signals.close()
+        claims.release()
+
+
+def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
+    """In the forked worker."""
+    place = Place(**seat["place"])
+    take_place(place.environment, place.cpus)
+    run = RunDirectory(Path(seat["run_dir"]))
+    plan = plan_from_json(run.plan(seat["attempt"]).read_bytes())
+    at = WorkerSeat(
+        run_dir=run.root,
+        attempt=seat["attempt"],
+        rank=seat["rank"],
+        master=seat["master"],
+        host=seat["host"],
+        plan=plan,
+        device=place.device,
+        device_uuid=place.uuid,
+        pid=os.getpid(),
+    )
+    fault(f"as worker-{seat['rank']}")
+    try:
+        return int(ModelWorker(at, fault).run())
+    except HpcrlError as error:
+        traceback.print_exc()
+        return int(error.exit_code)
+
+
+@dataclass
+class Agent:
+    """One node's agent for as long as its submission lives."""
+
+    run: RunDirectory
+    experiment: ExperimentConfig
+    at: AgentSeat
+    zygote: Zygote
+    signals: Signals
+    claims: Claims
+    fault: Callable[[str], None]
+    _places: tuple[Place, ...] = ()
+    _trouble: Trouble | None = None
+    _announced: set[int] = field(default_factory=set)
+    _heard: float = field(default_factory=time.monotonic)
+    _ordered: StartWorkers | None = None
+    _started: StartWorkers | None = None
+    _told_draining: bool = False
+    _has_met: bool = False
+
+    def serve_run(self) -> ExitCode:
+        """Join the master of this submission, again after each loss, until it says how the run ended."""
+        self.fault("agent.start")
+        self._take_devices()
+        cluster = self.experiment.cluster
+        before = self.run.newest_attempt_of(self.at.submission)
+        patience_s, silent = cluster.start_timeout_s, None
+        while time.monotonic() - self._heard < patience_s and not self.signals.caught:
+            attempt = self.run.newest_attempt_of(self.at.submission)
+            ended = self._ended(attempt, before)
+            if ended is not None:
+                return ended
+            meeting = None if attempt in (None, silent) or self.run.is_closed(attempt) else self._ask_in(attempt)
+            if meeting is None:
+                time.sleep(max(SEEK_S, SEEK_OPERATIONS * cluster.nodes / LISTINGS_PER_S))
+                continue
+            code = self._serve(meeting)
+            if isinstance(code, ExitCode):
+                return self._leaving(code)
+            silent = meeting.attempt if code == "silent" else None
+            if self._has_met:
+                patience_s = cluster.replace_timeout_s if cluster.replaces_one_by_one else cluster.orphan_timeout_s
+        return self._leaving(ExitCode.REQUEUE)
+
+    def _leaving(self, code: ExitCode) -> ExitCode:
+        """Who is to come back says whether it was told to go: then nobody has to wait, or count."""
+        return ExitCode.PREEMPTED if code == ExitCode.REQUEUE and self.signals.caught else code
+
+    def _take_devices(self) -> None:
+        """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
+        try:
+            self._places = places(self.experiment.cluster, self.at.node, os.environ)
+            self.claims.take(self._devices, lambda: bool(self.signals.caught))
+        except HpcrlError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            self._trouble = Trouble(str(error), int(error.exit_code))
+        self._heard = time.monotonic()
+
+    @property
+    def _devices(self) -> tuple[str, ...]:
+        """UUIDs by slot; none where workers compute on CPUs."""
+        return tuple(place.uuid for place in self._places if place.uuid)
+
+    # ── finding the master ────────────────────────────────────────────────────────────────────────────────────────────
+    def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
+        """How the run ended while nobody could tell this agent.
+
+        That the jobs were to be queued again, in an attempt from before this agent was started, is why it was started;
+        and where a master comes back, it says itself whom it does not wait for.
+        """
+        verdict = None if attempt is None else self.run.read_verdict(attempt)
+        if verdict is None:
+            return None
+        comes_back = self.experiment.cluster.replaces_one_by_one
+        if verdict.exit_code == ExitCode.REQUEUE and (attempt == before or comes_back):
+            return None
+        return ExitCode(verdict.exit_code)
+
+    def _ask_in(self, attempt: int) -> Meeting | None:
+        """Announce this node in an attempt (once) and wait a little for where its master listens."""
+        store = FilesystemStore(self.run.rendezvous(attempt))
+        if attempt not in self._announced:
+            announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
+            self._announced.add(attempt)
+        try:
+            return wait_meeting(store, MEETING_POLL_S, self.experiment.cluster.nodes)
+        except NameTimeoutError:
+            return None
+
+    # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
+    def _serve(self, meeting: Meeting) -> ExitCode | Parted:
+        """Obey one master until it finishes the run (its exit code), or they part."""
+        node = self.at.node
+        context = zmq.Context(io_threads=1)
+        key = self.run.read_key()
+        run_key = RunKey(key.public.encode(), key.secret.encode())
+        # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
+        name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
+        link = Link(context, run_key, name, meeting.address)
+        log = EventLog(self.run.worker_log(meeting.attempt, f"agent-{node}"))
+        log.event("connected", master=meeting.address)
+        try:
+            slots = self.experiment.cluster.workers_per_node
+            host, devices = socket.gethostname(), self._devices
+            link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
+            return self._obey(link, log, meeting)
+        finally:
+            self._end_workers(grace_s=0.0)
+            self._ordered = self._started = None
+            log.close()
+            link.close()
+            context.term()
+
+    def _obey(self, link: Link, log: EventLog, meeting: Meeting) -> ExitCode | Parted:
+        poller = zmq.Poller()
+        for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
+            poller.register(source, zmq.POLLIN)
+        heard, next_beat, met = time.monotonic(), 0.0, False
+        while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
+            if time.monotonic() >= next_beat:
+                link.send(Beat("draining" if self.signals.caught else f"{len(self.zygote.alive)} workers"))
+                next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
+                if not met and self.run.newest_attempt_of(self.at.submission) != meeting.attempt:
+                    return "silent"
+            poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
+            for envelope, _raw in link.receive():
+                heard, met = time.monotonic(), True
+                self._has_met = True
+                self._heard = heard
+                if link.incoming.lost_from:
+                    log.event("message lost", sender=link.incoming.lost_from[0])
+                    return "message lost"
+                if isinstance(envelope.body, Finish):
+                    log.event("finish", exit_code=envelope.body.exit_code)
+                    self._end_workers(LEAVE_S)
+                    return ExitCode(envelope.body.exit_code)
+                if isinstance(envelope.body, StartWorkers):
+                    self._ordered = envelope.body
+                    self.zygote.kill_all()
+            try:
+                self._report_exits(link, log)
+            except EOFError:
+                link.send(NodeDraining(self.at.node, "the parent of its workers died"))
+                return ExitCode.REQUEUE
+            self._start_ordered(log, meeting.address)
+            self._report_draining(link)
+        log.event("master lost", silent_s=self.experiment.cluster.lost_after_s)
+        return "silent"
+
+    def _report_exits(self, link: Link, log: EventLog) -> None:
+        """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""
+        for exited in self.zygote.exits():
+            log.event("worker ended", rank=exited.rank, attempt=exited.attempt, how=exited.how)
+            current = self._started is not None and exited.attempt == self._started.attempt
+            if current and self._ordered is None:
+                path = self.run.worker_log(exited.attempt, f"worker-{exited.rank}").with_suffix(".err")
+                log_name = self.run.files.name(path)
+                link.send(WorkerExited(exited.attempt, exited.rank, exited.how, exited.exit_code, log_name))
+
+    def _start_ordered(self, log: EventLog, master: str) -> None:
+        """Fork the ordered workers as soon as the last of the old ones is dead."""
+        if self._ordered is None or self.zygote.alive:
+            return
+        order, self._ordered = self._ordered, None
+        self._started = order
+        plan = plan_from_json(self.run.plan(order.attempt).read_bytes())
+        slots = {worker.rank: worker.slot for worker in plan.workers}
+        for rank in order.ranks:
+            path = self.run.worker_log(order.attempt, f"worker-{rank}")
+            seat = {
+                "run_dir": str(self.run.root),
+                "attempt": order.attempt,
+                "rank": rank,
+                "place": asdict(self._places[slots[rank]]),
+                "master": master,
+                "host": self.at.host,
+                "out": str(path.with_suffix(".out")),
+                "err": str(path.with_suffix(".err")),
+            }
+            self.zygote.fork(seat)
+        devices = [self._places[slots[rank]].device for rank in order.ranks]
+        log.event("forked", attempt=order.attempt, ranks=list(order.ranks), devices=devices, uuids=list(self._devices))
+
+    def _report_draining(self, link: Link) -> None:
+        self.signals.quiet()
+        if self.signals.caught and not self._told_draining:
+            self._told_draining = True
+            link.send(NodeDraining(self.at.node, f"got {self.signals.caught}"))
+
+    def _end_workers(self, grace_s: float) -> None:
+        """Give workers that were told to finish some time, then kill what is left."""
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and self._workers_alive():
+            time.sleep(0.01)
+        self.zygote.kill_all()
+        deadline = time.monotonic() + LEAVE_S
+        while time.monotonic() < deadline and self._workers_alive():
+            time.sleep(0.005)
+
+    def _workers_alive(self) -> bool:
+        try:
+            self.zygote.exits()
+        except EOFError:
+            return False
+        return bool(self.zygote.alive)

@@ -1,0 +1,171 @@
+"""The warm parent of a node's workers: imports the heavy stack once, then forks a worker in hundredths of a second.
+
+Forked from the agent before the agent owns a thread or a socket, so that its children inherit neither. It imports,
+forks and reaps; it knows nothing of attempts, the master or models. When the agent dies the kernel kills it, and then
+its workers.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output
+
+Seat = dict[str, Any]
+"""What a worker is told, JSON: passed to `run_worker` as it is."""
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A worker that ended, and how."""
+
+    rank: int
+    attempt: int
+    how: str
+    exit_code: int | None
+
+
+class Zygote:
+    """The agent's end. `start` forks the process; `fork` orders a worker; `exits` tells which ended."""
+
+    def __init__(self, imports: tuple[str, ...], run_worker: Callable[[Seat], int]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            ours.close()
+            _serve(theirs, parent, imports, run_worker)
+        lead_group(self.pid)
+        theirs.close()
+        ours.setblocking(False)
+        self._socket = ours
+        self.alive: dict[int, Seat] = {}
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def fork(self, seat: Seat) -> None:
+        """Start a worker. `seat` needs `rank`, `attempt`, `out` and `err`."""
+        self._order({"fork": seat})
+
+    def kill_all(self) -> None:
+        """SIGKILL every worker; `exits` reports them like any other end."""
+        self._order({"kill": True})
+
+    def _order(self, order: dict[str, Any]) -> None:
+        """Nobody obeys when the zygote is gone; `exits` tells that it is."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.send(json.dumps(order).encode())
+
+    def exits(self) -> list[Exit]:
+        """Workers that ended since the last call. Raises EOFError when the zygote itself is gone."""
+        found: list[Exit] = []
+        while True:
+            try:
+                frame = self._socket.recv(1 << 16)
+            except BlockingIOError:
+                return found
+            except ConnectionResetError as error:
+                raise EOFError from error
+            if not frame:
+                raise EOFError
+            told = json.loads(frame)
+            if "forked" in told:
+                self.alive[told["forked"]] = told["seat"]
+            else:
+                seat = self.alive.pop(told["ended"])
+                found.append(Exit(seat["rank"], seat["attempt"], told["how"], told["code"]))
+
+    def close(self) -> None:
+        """End the zygote and with it all workers."""
+        self._socket.close()
+        kill_group(self.pid)
+        os.waitpid(self.pid, 0)
+
+
+def _serve(orders: socket.socket, parent: int, imports: tuple[str, ...], run_worker: Callable[[Seat], int]) -> None:
+    """The zygote process: never returns."""
+    try:
+        lead_group(os.getpid())
+        die_with_parent(parent)
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(name, signal.SIG_IGN)
+        for module in imports:
+            importlib.import_module(module)
+        _fork_and_reap(orders, run_worker)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(1)
+
+
+def _fork_and_reap(orders: socket.socket, run_worker: Callable[[Seat], int]) -> None:
+    """Obey until the agent hangs up."""
+    children: set[int] = set()
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    selector = selectors.DefaultSelector()
+    selector.register(orders, selectors.EVENT_READ)
+    selector.register(reader, selectors.EVENT_READ)
+    while True:
+        for ready, _ in selector.select():
+            if ready.fd == reader:
+                os.read(reader, 4096)
+                _reap(orders, children)
+                continue
+            frame = orders.recv(1 << 16)
+            if not frame:
+                return
+            order = json.loads(frame)
+            if "fork" in order:
+                pid = _fork(orders, order["fork"], run_worker)
+                children.add(pid)
+                orders.send(json.dumps({"forked": pid, "seat": order["fork"]}).encode())
+            else:
+                for pid in children:
+                    kill_group(pid)
+
+
+def _reap(orders: socket.socket, children: set[int]) -> None:
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            children.discard(pid)
+            kill_group(pid)
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+            orders.send(json.dumps({"ended": pid, "how": describe_status(status), "code": code}).encode())
+
+
+def _fork(orders: socket.socket, seat: Seat, run_worker: Callable[[Seat], int]) -> int:
+    """The child becomes the worker and never returns from here."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        lead_group(pid)
+        return pid
+    code = 1
+    try:
+        lead_group(os.getpid())
+        die_with_parent(parent)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        orders.close()
+        redirect_output(Path(seat["out"]), Path(seat["err"]))
+        code = run_worker(seat)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

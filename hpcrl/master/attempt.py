@@ -1,0 +1,194 @@
+"""The files of one attempt: its journal, events and metrics, and the housekeeping behind closed steps.
+
+Owns what this attempt writes besides spills and shards. Knows nothing of workers. Compaction and pruning run on one
+background thread, the janitor; what it has done is journalled from `tidy`, by the thread that owns the journal.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
+from hpcrl.durable.recovery import RecoveryPlan, recover
+from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.spills import SpillRef
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.events import EventLog
+from hpcrl.placement.plan import Plan
+
+
+class SupersededError(HpcrlError):
+    """A newer attempt has adopted what this one wrote; nothing that this one does counts any more."""
+
+    exit_code = ExitCode.NEVER_REQUEUE
+
+
+def refuse_superseded(run: RunDirectory, number: int) -> None:
+    """Raise SupersededError when a newer attempt counts."""
+    if run.superseded(number):
+        raise SupersededError(f"attempt {number} of {run.root} is superseded by attempt {run.newest_attempt()}")
+
+
+def trained_by(plan: Plan) -> dict[str, str]:
+    """train_step call → its role, in the order of the plan's calls."""
+    return {call.name: call.role for call in plan.calls if call.kind == "train_step"}
+
+
+def begin_attempt(run: RunDirectory, plan: Plan, submission: str, keep: int, compacts: bool) -> "AttemptFiles":
+    """Claim the next number, take over what older attempts finished, and open this attempt's files."""
+    number = run.claim_attempt(submission)
+    run.files.publish(run.plan(number), plan.to_json(), "plan")
+    events = EventLog(run.events(number))
+    recovery, journal = recover(run, number, trained_by(plan), keep)
+    journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
+    return AttemptFiles(run, number, recovery, journal, events, tuple(trained_by(plan).values()), keep, compacts)
+
+
+class AttemptFiles:
+    """Open from `begin_attempt` to `close`. One thread calls it."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        number: int,
+        recovery: RecoveryPlan,
+        journal: Journal,
+        events: EventLog,
+        trained_roles: Sequence[str],
+        keep: int,
+        compacts: bool,
+    ) -> None:
+        self.number = number
+        self.recovery = recovery
+        self.events = events
+        self.fault = run.files.fault
+        self._run = run
+        self._journal = journal
+        self._trained_roles = trained_roles
+        self._keep = max(keep, LEAST_KEPT)
+        self._compacts = compacts
+        self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
+        self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
+        self._verified = {manifest.step for manifest in self._checkpoints}
+        self._exported = set(recovery.exported)
+        self._spills: dict[int, dict[tuple[str, int], SpillRef]] = {}
+        for unit, (_, spill) in recovery.recorded.items():
+            if unit.step not in recovery.closed:
+                self._spills.setdefault(unit.step, {})[unit.call, unit.part] = spill
+        self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
+        self._chores: list[Future[Callable[[], None]]] = []
+        for row in recovery.metrics:
+            self._write_metrics(row.metrics)
+
+    # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def append(self, events: Sequence[Event]) -> None:
+        """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
+        refuse_superseded(self._run, self.number)
+        begun = time.monotonic()
+        self._journal.append(events)
+        self.events.event("journalled", lines=len(events), seconds=time.monotonic() - begun)
+        for event in events:
+            if isinstance(event, Done):
+                parts = self._spills.setdefault(event.step, {})
+                parts[event.call, event.part] = SpillRef(event.spill, event.group)
+
+    # ── what is saved ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def checkpoint_shards(self) -> dict[str, tuple[str, ...]]:
+        """Role → its shards in rank order, of the checkpoint that this attempt starts from."""
+        manifest = self.recovery.checkpoint
+        return {} if manifest is None else {role: tuple(s.name for s in refs) for role, refs in manifest.roles.items()}
+
+    def checkpoint_digests(self) -> dict[str, str]:
+        """Role → digest of its parameters in the checkpoint that this attempt starts from."""
+        manifest = self.recovery.checkpoint
+        return {} if manifest is None else dict(manifest.digests)
+
+    def has_checkpoint(self, step: int) -> bool:
+        return any(manifest.step == step for manifest in self._checkpoints)
+
+    def has_export(self, step: int, role: str) -> bool:
+        return (step, role) in self._exported
+
+    def checkpointed(self, opened: Opened, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
+        """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
+        shards = {role: tuple(refs) for role, refs in roles.items()}
+        manifest = Manifest(opened.step, self.number, shards, opened.epoch, opened.cursor, dict(digests))
+        path = self._run.manifest(opened.step, self.number)
+        ref = write_manifest(self._run.files, path, manifest)
+        self.append([Checkpointed(opened.step, ref)])
+        self._checkpoints.append(manifest)
+        self.events.event("checkpointed", step=opened.step, bytes=sum(s.size for refs in shards.values() for s in refs))
+        del self._checkpoints[: -self._keep - 1]
+        self._chore(self._prune, tuple(self._checkpoints))
+
+    def exported(self, step: int, role: str, path: str) -> None:
+        self._exported.add((step, role))
+        self.append([Exported(step, role, path)])
+        self.events.event("exported", step=step, role=role, path=path)
+
+    # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
+    def closed(self, step: int, row: Mapping[str, float], seconds: float) -> None:
+        """A step's closing line is written: show its row, and merge its spills behind the work."""
+        self._write_metrics(row)
+        self.events.event("closed", step=step, seconds=seconds)
+        parts = self._spills.pop(step, {})
+        if self._compacts and len(parts) > 1:
+            self._chore(self._compact, step, parts)
+
+    def tidy(self) -> None:
+        """Journal what the janitor has finished. Raises what it raised."""
+        while self._chores and self._chores[0].done():
+            self._chores.pop(0).result()()
+
+    @property
+    def idle(self) -> bool:
+        return not self._chores
+
+    def close(self) -> None:
+        """Nobody is to join this attempt any more."""
+        self._janitor.shutdown(wait=True, cancel_futures=True)
+        self._journal.close()
+        self._metrics.close()
+        self.events.close()
+        self._run.close(self.number)
+
+    def _chore(self, work: Callable[..., Callable[[], None]], *arguments: object) -> None:
+        self._chores.append(self._janitor.submit(work, *arguments))
+
+    def _compact(self, step: int, parts: Mapping[tuple[str, int], SpillRef]) -> Callable[[], None]:
+        spill = compact_step(self._run, self.number, step, parts)
+
+        def journal() -> None:
+            self.append([Compacted(step, spill)])
+            self._chore(self._remove_parts, step)
+
+        return journal
+
+    def _remove_parts(self, step: int) -> Callable[[], None]:
+        remove_parts(self._run, self.number, step)
+        return lambda: None
+
+    def _prune(self, checkpoints: Sequence[Manifest]) -> Callable[[], None]:
+        done = prune(self._run, self.number, checkpoints, self._is_whole, self._keep)
+
+        def journal() -> None:
+            if done is not None:
+                self.append([Pruned(done.before_step)])
+
+        return journal
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        """Whether all shards of a checkpoint are as they were written. Each is read once; only the janitor asks."""
+        if manifest.step in self._verified:
+            return True
+        if checkpoint_damage(self._run.files, manifest, self._trained_roles):
+            return False
+        self._verified.add(manifest.step)
+        return True
+
+    def _write_metrics(self, row: Mapping[str, float]) -> None:
+        self._metrics.append([json.dumps(row).encode() + b"\n"])

@@ -1,0 +1,22 @@
+"""How an attempt ended, as the master decides it and the verdict tells it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcrl.errors import ExitCode
+from hpcrl.wire.messages import Failed
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended. `lost` begins another attempt here; all others end this process.
+
+    `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
+    were missing, or of no use, for any other reason.
+    """
+
+    state: Literal["done", "lost", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
+    exit_code: ExitCode
+    reason: str
+    failure: Failed | None = None
+    traceback: str | None = None

@@ -1,0 +1,145 @@
+"""Who is there: the agents and workers that the master hears, and which of them fell silent.
+
+Judges life by what arrived on the master's own monotonic clock, never by anybody's time stamps. Knows nothing of calls.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from hpcrl.errors import ExitCode
+from hpcrl.wire.messages import AgentHello, Failed, WorkerExited, WorkerHello
+
+FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
+
+
+@dataclass
+class Member:
+    """One connected process."""
+
+    identity: bytes
+    heard: float
+    doing: str = ""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A member that is gone: when this process learned of it (its monotonic clock), and how it ended."""
+
+    learned: float
+    who: str
+    how: str
+    log: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Code that raised, and when this process learned of it (its monotonic clock)."""
+
+    learned: float
+    told: Failed
+
+
+@dataclass
+class Members:
+    """Agents by node and workers by rank; workers belong to one attempt."""
+
+    lost_after_s: float
+    clock: Callable[[], float] = time.monotonic
+    agents: dict[int, Member] = field(default_factory=dict)
+    workers: dict[int, Member] = field(default_factory=dict)
+    hellos: dict[int, WorkerHello] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
+    losses: list[Loss] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    draining: dict[int, str] = field(default_factory=dict)
+    hosts: dict[int, AgentHello] = field(default_factory=dict)
+    _by_identity: dict[bytes, Member] = field(default_factory=dict)
+
+    def new_attempt(self) -> None:
+        """Forget all workers; agents stay."""
+        self.workers.clear()
+        self.hellos.clear()
+        self.ready.clear()
+        self.losses.clear()
+        self.failures.clear()
+        self._by_identity = {member.identity: member for member in self.agents.values()}
+
+    def heard(self, identity: bytes, doing: str | None = None) -> None:
+        member = self._by_identity.get(identity)
+        if member is not None:
+            member.heard = self.clock()
+            member.doing = member.doing if doing is None else doing
+
+    def agent(self, identity: bytes, hello: AgentHello) -> bytes | None:
+        """Take an agent in; returns the identity of the one that has to go, if the node has two.
+
+        Of two the one that was started later counts: the other may be cut off from Slurm, and not know that it ended.
+        """
+        known, there = self.hosts.get(hello.node), self.agents.get(hello.node)
+        surplus = there if known is not None and known.pid != hello.pid else None
+        if known is not None and surplus is not None:
+            if hello.incarnation <= known.incarnation:
+                return identity
+            self.losses.append(Loss(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
+        self.hosts[hello.node] = hello
+        self.draining.pop(hello.node, None)
+        member = self.agents[hello.node] = Member(identity, self.clock())
+        self._by_identity[identity] = member
+        return None if surplus is None else surplus.identity
+
+    def is_agent(self, identity: bytes, node: int) -> bool:
+        """Whether this is the one that counts of the node's agents."""
+        return node in self.agents and self.agents[node].identity == identity
+
+    def dismiss(self, node: int) -> None:
+        """A node goes in good order: it is missing, not lost."""
+        self.draining.pop(node, None)
+        self.agents.pop(node, None)
+
+    def worker(self, identity: bytes, hello: WorkerHello) -> None:
+        member = self.workers[hello.rank] = Member(identity, self.clock())
+        self._by_identity[identity] = member
+        self.hellos[hello.rank] = hello
+
+    def exited(self, told: WorkerExited) -> None:
+        """A worker ended. With the exit code of an error that another attempt would not cure, its code has failed."""
+        if told.exit_code in FAILURES:
+            failed = Failed(told.rank, "starting", f"{told.how}, see {told.log}", "", told.exit_code, time.time())
+            self.failed(failed)
+        else:
+            self.losses.append(Loss(self.clock(), f"worker-{told.rank}", told.how, told.log))
+
+    def failed(self, told: Failed) -> None:
+        self.failures.append(Failure(self.clock(), told))
+
+    def missed(self, sender: str) -> None:
+        """A message of this sender got lost: nobody knows what it said."""
+        who = ".".join(sender.split(".")[:1])
+        self.losses.append(Loss(self.clock(), who, "a message of it got lost while it reconnected"))
+
+    def is_current(self, identity: bytes) -> bool:
+        """Whether a worker of this attempt has this identity; what a late one of an older attempt says is not heard."""
+        return self._by_identity.get(identity) in self.workers.values()
+
+    def find_silent(self) -> None:
+        """Count as lost whoever has not been heard for `lost_after_s`; a lost agent leaves the table."""
+        late = self.clock() - self.lost_after_s
+        for node in [node for node, agent in self.agents.items() if agent.heard < late]:
+            del self.agents[node]
+            self.losses.append(Loss(self.clock(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
+        known = {loss.who for loss in self.losses}
+        for rank, worker in self.workers.items():
+            if worker.heard < late and f"worker-{rank}" not in known:
+                self.losses.append(Loss(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
+
+    def missing_nodes(self, nodes: int) -> dict[int, tuple[int, int] | None]:
+        """Node → the incarnation of the agent that it had, if it ever had one."""
+        hosts = self.hosts
+        return {n: hosts[n].incarnation if n in hosts else None for n in range(nodes) if n not in self.agents}
+
+    def all_connected(self, ranks: Collection[int]) -> bool:
+        return self.workers.keys() >= set(ranks)
+
+    def all_ready(self, ranks: Collection[int]) -> bool:
+        return self.ready >= set(ranks)

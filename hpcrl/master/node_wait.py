@@ -1,0 +1,104 @@
+"""Waiting for the agents of all nodes: how long, what is done about those that are missing, and when it is given up.
+
+Decides; the master's loop listens meanwhile. Who only waits for a turn in a queue may try for ever; any other reason is
+tried again a few times, because what is wrong with a node may be right when it is queued the next time.
+"""
+
+import time
+from collections.abc import Collection, Iterable
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.durable.history import meetings_in_vain
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.ending import Ending
+from hpcrl.master.members import Members
+from hpcrl.master.node_check import judge_nodes
+from hpcrl.nameresolve.filesystem import FilesystemStore
+from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
+from hpcrl.placement.plan import WorkerPlan
+
+MEETINGS_IN_VAIN = 5
+"""How often nodes may fail to come, one time after another, before the run gives up."""
+
+
+class RollCall:
+    """One master's, for all of its attempts. `is_complete` is asked in a loop, `given_up` while it says no."""
+
+    def __init__(
+        self, run: RunDirectory, submission: str, cluster: ClusterConfig, members: Members, watch: AllocationWatch
+    ) -> None:
+        self._run = run
+        self._submission = submission
+        self._cluster = cluster
+        self._members = members
+        self._watch = watch
+        self._store: FilesystemStore
+        self._address = ""
+        self._was_complete = False
+        self._since: float | None = None
+
+    def begin(self, attempt: int, address: str) -> None:
+        """Tell all nodes where the master of this attempt listens. The time that some have been missing runs on."""
+        self._store, self._address = FilesystemStore(self._run.rendezvous(attempt)), address
+        publish_meeting(self._store, Meeting(attempt, address))
+
+    def is_complete(self) -> bool:
+        if self._members.missing_nodes(self._cluster.nodes):
+            self._since = self._since or time.monotonic()
+            return False
+        self._since, self._was_complete = None, True
+        self._watch.found_all()
+        return True
+
+    def given_up(self) -> Ending | None:
+        """Whether those that are missing are waited for no longer; if they are, they are seen to."""
+        missing = self._members.missing_nodes(self._cluster.nodes)
+        if gone := {node: what for node, what in self._watch.gone.items() if node in missing}:
+            said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
+            return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
+        if self._since is not None and time.monotonic() - self._since > self._patience_s:
+            why = self._why_incomplete(missing)
+            return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
+        self._watch.look_after(missing)
+        return None
+
+    def unfit(self, workers: Iterable[WorkerPlan]) -> Ending | None:
+        """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
+        hosts = {node: self._members.hosts[node] for node in self._members.agents}
+        code, why = judge_nodes(hosts, workers)
+        if code == ExitCode.DONE:
+            return None
+        return self._in_vain(why) if code == ExitCode.REQUEUE else Ending("failed", code, why)
+
+    def _in_vain(self, why: str) -> Ending:
+        """What another turn may cure, but not for ever."""
+        times = 1 + meetings_in_vain(self._run, self._submission)
+        if times < MEETINGS_IN_VAIN:
+            return Ending("incomplete", ExitCode.REQUEUE, why)
+        return Ending("failed", ExitCode.NEVER_REQUEUE, f"for the {times}th time in a row and no more: {why}")
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for nodes: all of them at first, later one in the place of another."""
+        if not self._was_complete:
+            return self._cluster.start_timeout_s
+        return self._cluster.replace_timeout_s if self._cluster.replaces_one_by_one else 0.0
+
+    def _why_incomplete(self, missing: Collection[int]) -> str:
+        nodes, patience_s = self._cluster.nodes, self._patience_s
+        said = [f"{nodes - len(missing)} of {nodes} nodes came within {patience_s:g} s, missing: {list(missing)}"]
+        said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
+        if len(missing) < nodes:
+            said.append(f"the others were held for {patience_s:g} s and are let go")
+        if unreachable := sorted({record.node for record in announced(self._store)} & set(missing)):
+            said.append(f"{unreachable} started but could not connect to {self._address}: is a firewall between?")
+        advice = f"Raise cluster.{'replace' if self._was_complete else 'start'}_timeout_s"
+        if self._cluster.replaces_one_by_one:
+            advice += "; cluster.topology hetjob or colocated starts all nodes together"
+        return f"{'; '.join(said)}. {advice}. {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        return f"`hpcrl resume {self._run.root}` sends all jobs anew; with --nodes N, on so many nodes."

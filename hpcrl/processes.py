@@ -1,0 +1,90 @@
+"""Operating-system processes: their signals as a flag, groups, death with the parent, what a wait status means.
+
+A signal handler remembers which signal came first and wakes a poller; nothing is done inside a handler.
+"""
+
+import ctypes
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+PR_SET_PDEATHSIG = 1
+DRAINING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel SIGKILL this process when its parent ends. Exits at once if the parent is gone already."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def describe_status(status: int) -> str:
+    """What a `waitpid` status means: `exit code 3` or `killed by SIGKILL`."""
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL everything in a process group; nothing if it is gone."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def lead_group(pid: int) -> None:
+    """Make a child the leader of its own process group; called on both sides of the fork, so that neither is late."""
+    try:
+        os.setpgid(pid, pid)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def limit_threads(threads: int) -> None:
+    """Say how many threads numerical libraries may use; before they are imported."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+
+
+def redirect_output(out: Path, err: Path) -> None:
+    """Append this process's standard output and error to files (0600)."""
+    for path, descriptor in ((out, 1), (err, 2)):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+class Signals:
+    """Catches the signals that ask a process to go, from construction to `close`. Made in the main thread."""
+
+    def __init__(self) -> None:
+        self.caught = ""
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._before = {number: signal.signal(number, self._remember) for number in DRAINING}
+        self._before_wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        """Readable once a signal came, until `quiet`."""
+        return self._reader
+
+    def quiet(self) -> None:
+        """The waiting poller has seen it."""
+        with suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+
+    def _remember(self, number: int, _frame: FrameType | None) -> None:
+        self.caught = self.caught or signal.Signals(number).name
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(self._before_wakeup)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        os.close(self._reader)
+        os.close(self._writer)

@@ -1,0 +1,153 @@
+"""Authenticated message channels over ZeroMQ: a `Hub` that many connect to, a `Link` that connects to one hub.
+
+Every connection is encrypted and authenticated by CURVE with the one key pair of the run: a peer that does not hold it
+is refused in the handshake. Inside, each sender numbers its envelopes; a frame whose number is not larger than the
+last of its sender, or which is not an envelope, is dropped and counted; a number that was left out means that a message
+got lost while a connection was made anew, and is told. Knows nothing of what the messages mean.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from hpcrl.wire.messages import Envelope, Message, decode, encode
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """The key pair of a run, Z85. Whoever holds it is a member."""
+
+    public: bytes
+    secret: bytes
+
+    @classmethod
+    def generate(cls) -> "RunKey":
+        public, secret = zmq.curve_keypair()
+        return cls(public, secret)
+
+
+class Gatekeeper:
+    """Answers ZeroMQ's authentication requests of one context: lets in holders of the run's key and nobody else.
+
+    Its thread and socket end with the context (`Context.term`).
+    """
+
+    def __init__(self, context: zmq.Context, key: RunKey) -> None:
+        self.refused = 0
+        self._allowed = z85.decode(key.public)
+        self._socket = context.socket(zmq.REP)
+        self._socket.linger = 0
+        self._socket.bind(ZAP_ADDRESS)
+        self._thread = threading.Thread(target=self._answer, name="gatekeeper", daemon=True)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                self._answer_one()
+        except zmq.ContextTerminated:
+            self._socket.close(0)
+
+    def _answer_one(self) -> None:
+        version, request, _domain, _address, _identity, mechanism, *credentials = self._socket.recv_multipart()
+        welcome = mechanism == b"CURVE" and credentials == [self._allowed]
+        if not welcome:
+            self.refused += 1
+        status, text = (b"200", b"OK") if welcome else (b"400", b"not a member of this run")
+        self._socket.send_multipart([version, request, status, text, b"member", b""])
+
+
+class Incoming:
+    """Drops what is not an envelope and what was seen before; `lost_from` are the senders of messages that got lost."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self.lost_from: list[str] = []
+        self._last: dict[str, int] = {}
+
+    def accept(self, frame: bytes) -> Envelope | None:
+        try:
+            envelope = decode(frame)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            self.refused += 1
+            return None
+        if envelope.seq <= self._last.get(envelope.sender, 0):
+            self.refused += 1
+            return None
+        if envelope.seq != self._last.get(envelope.sender, 0) + 1:
+            self.lost_from.append(envelope.sender)
+        self._last[envelope.sender] = envelope.seq
+        return envelope
+
+
+class Hub:
+    """A bound ROUTER: many members connect. `name` goes into the envelopes that it sends."""
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, host: str = "127.0.0.1") -> None:
+        self.name = name
+        self.incoming = Incoming()
+        self._sent: Counter[bytes] = Counter()
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.router_handover = True
+        self.socket.curve_server = True
+        self.socket.curve_secretkey = key.secret
+        self.socket.curve_publickey = key.public
+        port = self.socket.bind_to_random_port(f"tcp://{host}")
+        self.address = f"tcp://{host}:{port}"
+
+    def receive(self) -> list[tuple[bytes, Envelope, list[bytes]]]:
+        """All that has come and is accepted: (where it came from, envelope, raw frames)."""
+        frames = [(identity, self.incoming.accept(frame), raw) for identity, frame, *raw in _waiting(self.socket)]
+        return [(identity, envelope, raw) for identity, envelope, raw in frames if envelope is not None]
+
+    def send(self, identity: bytes, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+        self._sent[identity] += 1
+        envelope = Envelope(self.name, self._sent[identity], body)
+        self.socket.send_multipart([identity, encode(envelope), *raw], copy=not raw)
+
+
+class Link:
+    """A DEALER connected to one hub."""
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, address: str) -> None:
+        self.name = name
+        self.incoming = Incoming()
+        self._seq = 0
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = 0
+        self.socket.identity = name.encode()
+        self.socket.curve_serverkey = key.public
+        self.socket.curve_publickey = key.public
+        self.socket.curve_secretkey = key.secret
+        self.socket.reconnect_ivl = 50
+        self.socket.reconnect_ivl_max = 1000
+        self.socket.connect(address)
+
+    def receive(self) -> list[tuple[Envelope, list[bytes]]]:
+        """All that has come and is accepted: (envelope, raw frames)."""
+        frames = [(self.incoming.accept(frame), raw) for frame, *raw in _waiting(self.socket)]
+        return [(envelope, raw) for envelope, raw in frames if envelope is not None]
+
+    def send(self, body: Message, raw: Sequence[memoryview | bytes] = ()) -> None:
+        self._seq += 1
+        self.socket.send_multipart([encode(Envelope(self.name, self._seq, body)), *raw])
+
+    def close(self, linger_ms: int = 1000) -> None:
+        """Close, giving what was sent last some time to leave."""
+        self.socket.close(linger_ms)
+
+
+def _waiting(socket: zmq.Socket) -> Iterator[list[bytes]]:
+    """The multipart messages that are there now."""
+    while int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        yield socket.recv_multipart(zmq.NOBLOCK)

@@ -1,0 +1,102 @@
+"""What a model worker asks of the code that holds the models. Knows neither torch nor messages.
+
+The plan names a host class by import path (`hpcrl.algos.host:TorchHost`, `hpcrl.workers.toy:ToyHost`). One worker
+process builds one host; the host holds this worker's shard of every role that the plan puts on it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpcrl.data.samples import SequenceSample
+from hpcrl.placement.plan import Plan
+from hpcrl.wire.address import LOOPBACK
+
+Stats = Mapping[str, tuple[float, float]]
+"""name → (total, weight); the master adds the parts up in part order and reports total / weight."""
+
+
+@dataclass(frozen=True)
+class HostContext:
+    """All that a host may know of the world around it."""
+
+    rank: int
+    plan: Plan
+    run_dir: Path
+    device: str = "cpu"
+    """As torch names it."""
+    device_uuid: str = ""
+    """What `device` has to be, as nvidia-smi names it; "" where nobody said."""
+    host: str = LOOPBACK
+    """How other nodes reach this one."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One part of one call, to be done now.
+
+    `batch` holds the rows of this part under the call's own key names (remaps undone). `minibatches` are ids of the
+    whole batch in canonical order, for train_step. `record` is set in replay: it is followed, nothing is decided anew.
+    """
+
+    step: int
+    call: str
+    part: int
+    batch: SequenceSample
+    minibatches: tuple[tuple[str, ...], ...] = ()
+    record: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call produced. Only train_step has a record; only the others have a sample.
+
+    A record is JSON-able, equal on all ranks of the role, and holds all that a replay follows and
+    `digest`, a hex string over this role's parameters and optimizer state.
+    """
+
+    sample: SequenceSample | None = None
+    stats: Stats = field(default_factory=dict)
+    record: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A host-memory copy of this rank's shard of a role's state, safe to write while training goes on."""
+
+    arrays: Mapping[str, np.ndarray]
+    state: Mapping[str, Any]
+
+
+class Host(Protocol):
+    """Holds this worker's shards. Called from one thread only."""
+
+    @property
+    def software(self) -> str:
+        """What computes, besides the device, as far as bits depend on it: a library, its version, its variant."""
+        ...
+
+    def prepare(self) -> str:
+        """What the peers need to find this worker (rank 0: address of the store of the process group), or ""."""
+
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+        """Join the peers (what every rank's `prepare` returned, by rank) and load all roles placed here.
+
+        `checkpoint` maps a trained role to the shard files of the cut, in rank order; a role that is not in it
+        starts from its base weights.
+        """
+
+    def execute(self, work: Work) -> Outcome: ...
+
+    def snapshot(self, role: str) -> Snapshot: ...
+
+    def exporter(self, role: str) -> Callable[[Path], None] | None:
+        """Copy the role's weights now; what is returned writes them to a directory later, from another thread.
+
+        None where this rank has nothing to write.
+        """
+
+    def close(self) -> None: ...

@@ -1,0 +1,342 @@
+"""From what an nvidia-smi says to what a worker sees, through real agents with an nvidia-smi of the test's own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
+from support.cluster import start
+from support.nodes import VARIABLES, OnNode
+
+from hpcrl.agent import claims, gpus
+from hpcrl.agent.devices import parse_nvidia_smi, parse_nvidia_smi_list, usable
+from hpcrl.agent.gpus import Inventory, Place, choose, place_on, places, read_inventory
+from hpcrl.algos import host as host_module
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError, StoppedError
+
+TEXTS = Path(__file__).parent / "texts"
+
+
+def nvidia_smi(folder: Path, query: str, listing: str = "none", code: int = 0) -> Path:
+    """A folder with an nvidia-smi that prints recorded texts."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.write_text(
+        f"#!/bin/sh\ncase \"$1\" in\n-L) cat '{TEXTS / listing}.txt' ;;\n*) cat '{TEXTS / query}.txt' ;;\nesac\n"
+        f"exit {code}\n"
+    )
+    program.chmod(0o755)
+    return folder
+
+
+def inventory(query: str, listing: str = "none") -> Inventory:
+    said = (TEXTS / f"{query}.txt").read_text()
+    devices = usable(parse_nvidia_smi(said), parse_nvidia_smi_list((TEXTS / f"{listing}.txt").read_text()))
+    return Inventory(devices, gpus.complaints(said))
+
+
+def cluster(**values: Any) -> ClusterConfig:
+    return ClusterConfig(**{"device": "auto", "workers_per_node": 2, "type": "slurm"} | values)
+
+
+# ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def test_workers_compute_on_cpus_where_that_is_asked_for_or_gpus_are_hidden(monkeypatch):
+    monkeypatch.setattr(gpus, "read_inventory", lambda: pytest.fail("nobody had to ask"))
+    assert places(cluster(device="cpu"), 0, {}) == (Place(), Place())
+    assert places(cluster(), 0, {"CUDA_VISIBLE_DEVICES": ""}) == (Place(), Place())
+
+
+def test_auto_takes_cpus_where_there_is_no_gpu_and_cuda_refuses(monkeypatch):
+    monkeypatch.setattr(gpus, "DEVICE_FILES", "/nowhere")
+    for there in (Inventory(asked=False), inventory("none"), inventory("no-driver")):
+        assert choose(cluster(), 0, {}, there) == ()
+        with pytest.raises(ConfigurationError, match=r"cluster\.workers_per_node = 2"):
+            choose(cluster(device="cuda"), 0, {}, there)
+    # What a cluster with made-up GPUs sets.
+    assert choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "0,1"}, Inventory(asked=False)) == ()
+
+
+def test_gpus_without_an_nvidia_smi_are_not_overlooked(monkeypatch, tmp_path):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpus, "DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
+    with pytest.raises(ConfigurationError, match="nvidia-smi is not on the PATH"):
+        choose(cluster(), 0, {}, Inventory(asked=False))
+
+
+@pytest.mark.parametrize("text", ["none", "no-driver", "mismatch", "fallen-query"])
+def test_a_broken_node_is_left_to_be_tried_elsewhere(text):
+    with pytest.raises(StoppedError) as refused:
+        choose(cluster(workers_per_node=4), 0, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, inventory(text))
+    assert inventory(text).complaints[0] in str(refused.value)
+
+
+def test_devices_that_a_mask_does_not_name_are_not_taken():
+    with pytest.raises(ConfigurationError, match="CUDA_VISIBLE_DEVICES=6,7"):
+        choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "6,7"}, inventory("a100-query"))
+
+
+def test_agents_of_one_machine_without_slurm_take_turns():
+    there = inventory("a100-query")
+    given = [choose(cluster(type="local"), node, {}, there) for node in range(2)]
+    assert [device.index for devices in given for device in devices] == [0, 1, 2, 3]
+    with pytest.raises(ConfigurationError, match="after the 4"):
+        choose(cluster(type="local"), 2, {}, there)
+    assert choose(cluster(), 2, {}, there) == given[0]
+
+
+def test_shared_workers_see_what_the_job_sees_and_name_their_own():
+    there = inventory("a100-query").devices
+    visible = (there[2], there[0])
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert place_on(there[0], visible, True, False) == Place("cuda:1", there[0].uuid, order)
+    named = order | {"CUDA_VISIBLE_DEVICES": f"{there[2].uuid},{there[0].uuid}"}
+    assert place_on(there[0], visible, False, False) == Place("cuda:1", there[0].uuid, named)
+
+
+def test_strict_workers_and_those_on_instances_see_one_device():
+    there = inventory("mig-query", "mig-list").devices
+    for device, strict in ((there[3], True), (there[1], False)):
+        place = place_on(device, there, False, strict)
+        assert place.device == "cuda:0" and place.environment["CUDA_VISIBLE_DEVICES"] == device.uuid
+    # Beside instances a whole GPU is seen alone: no process sees both.
+    place = place_on(there[3], there, False, False)
+    assert place.device == "cuda:0" and place.environment["CUDA_VISIBLE_DEVICES"] == there[3].uuid
+
+
+# ── reading the node ──────────────────────────────────────────────────────────────────────────────────────────────────
+def test_an_inventory_is_read_from_nvidia_smi_and_the_kernel(tmp_path, monkeypatch):
+    place = tmp_path / "pci" / "0000:0b:00.0"
+    place.mkdir(parents=True)
+    (place / "numa_node").write_text("1\n")
+    (place / "local_cpulist").write_text("8-15\n")
+    monkeypatch.setattr(gpus, "PCI", tmp_path / "pci")
+    monkeypatch.setenv("PATH", f"{nvidia_smi(tmp_path / 'bin', 'mig-query', 'mig-list')}:{os.environ['PATH']}")
+    found = read_inventory()
+    assert [(device.uuid[:12], device.numa, device.cpus) for device in found.devices] == [
+        ("MIG-dc34c2fd", None, ()),
+        ("MIG-ec4c3916", 1, tuple(range(8, 16))),
+        ("MIG-676485be", 1, tuple(range(8, 16))),
+        ("GPU-c78d556a", None, ()),
+    ]
+    assert found.complaints == ()
+
+
+def test_an_nvidia_smi_that_hangs_or_dies_is_a_complaint(tmp_path, monkeypatch):
+    folder = nvidia_smi(tmp_path / "bin", "none")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(gpus, "NVIDIA_SMI_S", 0.2)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    assert read_inventory() == Inventory((), ("nvidia-smi did not answer within 0.2 s",))
+    monkeypatch.setattr(gpus, "NVIDIA_SMI_S", 10)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\nexit 3\n")
+    assert read_inventory().complaints == ("nvidia-smi said nothing and ended with 3",)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_inventory() == Inventory(asked=False)
+
+
+# ── through real agents ───────────────────────────────────────────────────────────────────────────────────────────────
+def gpu_run(root: Path, device: Any = "auto", **values: Any) -> RunDirectory:
+    toy = toy_experiment(steps=2, **values)
+    return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device, start_timeout_s=10.0)))
+
+
+def of_worker(folder: Path, rank: int) -> dict[str, Any]:
+    return json.loads((folder / f"worker-{rank}.json").read_text())
+
+
+def forked(run: RunDirectory, node: int = 0) -> dict[str, Any]:
+    return next(row for row in rows_of(run.worker_log(0, f"agent-{node}")) if row["event"] == "forked")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return f"{nvidia_smi(tmp_path / 'bin', 'a100-query')}:{os.environ['PATH']}"
+
+
+def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path, path):
+    run = gpu_run(tmp_path / "run")
+    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "3,1", "SLURM_JOB_GPUS": "7,5"})
+    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    event = forked(run)
+    assert event["devices"] == ["cuda:0", "cuda:1"] and [uuid[:12] for uuid in event["uuids"]] == [
+        "GPU-c78d556a",
+        "GPU-e52dfcc4",
+    ]
+    allowed = os.sched_getaffinity(0)
+    for rank in range(2):
+        found = of_worker(tmp_path, rank)
+        assert found["CUDA_VISIBLE_DEVICES"] == "3,1" and found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        assert set(found["cpus"]) <= allowed
+    if len(allowed) > 1:
+        assert not set(of_worker(tmp_path, 0)["cpus"]) & set(of_worker(tmp_path, 1)["cpus"])
+
+
+def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path, path):
+    run = gpu_run(tmp_path / "run", gpu_isolation="strict", bind_cpus=False)
+    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "GPU-2812eb50,GPU-b6"})
+    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    assert forked(run)["devices"] == ["cuda:0", "cuda:0"]
+    assert [of_worker(tmp_path, rank)["CUDA_VISIBLE_DEVICES"][:12] for rank in range(2)] == [
+        "GPU-2812eb50",
+        "GPU-b614723c",
+    ]
+    assert of_worker(tmp_path, 0)["cpus"] == sorted(os.sched_getaffinity(0))
+
+
+def test_cpu_workers_are_left_alone(tmp_path, path):
+    run = gpu_run(tmp_path / "run", device="cpu")
+    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0"})
+    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    found = of_worker(tmp_path, 1)
+    assert found["CUDA_VISIBLE_DEVICES"] == "0" and found["CUDA_DEVICE_ORDER"] is None
+    assert found["cpus"] == sorted(os.sched_getaffinity(0))
+    assert not list((tmp_path / "shm").iterdir())
+
+
+def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tmp_path, path):
+    run = gpu_run(tmp_path / "run")
+    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "1"})).wait(30)
+    assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "failed"
+    assert "cluster.workers_per_node = 2" in verdict.reason and "CUDA_VISIBLE_DEVICES=1" in verdict.reason
+    assert not list(tmp_path.glob("worker-*.json"))
+
+
+def test_a_node_whose_driver_does_not_answer_is_tried_again_elsewhere(tmp_path):
+    run = gpu_run(tmp_path / "run")
+    path = f"{nvidia_smi(tmp_path / 'bin', 'no-driver', code=9)}:{os.environ['PATH']}"
+    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"})).wait(30)
+    assert set(codes.values()) == {ExitCode.REQUEUE}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and "communicate with the NVIDIA driver" in verdict.reason
+
+
+def test_two_runs_on_one_gpu_are_refused_naming_the_other(tmp_path, path):
+    first, second = gpu_run(tmp_path / "first", lost_after_s=10.0), gpu_run(tmp_path / "second")
+    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"})
+    jobs = start(first.root, "s", node)
+    os.kill(jobs.pid("master"), signal.SIGSTOP)
+    try:
+        wait_for_claims(tmp_path / "shm", 2)
+        codes = start(second.root, "s", node).wait(30)
+        assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(second)
+        verdict = second.read_verdict(0)
+        assert verdict is not None
+        assert f"process {jobs.pid('agent-0')}" in verdict.reason and str(first.root) in verdict.reason
+    finally:
+        os.kill(jobs.pid("master"), signal.SIGCONT)
+        jobs.kill_all()
+    # What was killed holds nothing.
+    assert set(start(second.root, "again", node).wait(30).values()) == {0}, outputs(second)
+
+
+def wait_for_claims(shared: Path, count: int) -> None:
+    wait_until(lambda: len(list(shared.glob("*/*.lock"))) == count, 20, "the claims")
+
+
+def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by_the_master(tmp_path, path):
+    run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
+    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "2"}, private=("agent-1",))
+    codes = start(run.root, "s", node, nodes=2).wait(30)
+    assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and "worker-0 and worker-1 have the same GPU GPU-2812eb50" in verdict.reason
+    assert not list(tmp_path.glob("worker-*.json"))
+
+
+def test_several_agents_of_one_node_have_the_gpus_that_slurm_gave_each(tmp_path, path):
+    run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
+    given = {"agent-0": {"CUDA_VISIBLE_DEVICES": "2"}, "agent-1": {"CUDA_VISIBLE_DEVICES": "0"}}
+    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path}, by_agent=given), nodes=2).wait(30)
+    assert set(codes.values()) == {0}, outputs(run)
+    assert [forked(run, node)["uuids"][0][:12] for node in range(2)] == ["GPU-2812eb50", "GPU-b614723c"]
+
+
+def test_a_run_on_this_machine_has_the_gpus_that_its_user_named_and_not_submitits(tmp_path):
+    run = gpu_run(tmp_path / "run")
+    # These agents claim in the real place: nobody else has these devices.
+    uuids = [f"GPU-{uuid.uuid4()}" for _ in range(3)]
+    folder = nvidia_smi(tmp_path / "bin", "a100-query")
+    lines = (TEXTS / "a100-query.txt").read_text().splitlines()[:3]
+    for line, other in zip(lines, uuids, strict=True):
+        (folder / "query").open("a").write(line.replace(line.split(", ")[1], other) + "\n")
+    (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat '{folder}/query'\n")
+    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": f"{uuids[2]},{uuids[0]}"}
+    try:
+        subprocess.run([sys.executable, "-m", "hpcrl.launch.local", str(run.root), "s"], env=environ, check=True)
+        wait_until(lambda: run.read_verdict(0) is not None if run.numbers() else False, 30, "the end of the run")
+        verdict = run.read_verdict(0)
+        assert verdict is not None and verdict.state == "done", verdict
+        assert forked(run)["uuids"] == [uuids[2], uuids[0]]
+    finally:
+        for name in uuids:
+            (claims.claims_folder() / f"{name}.lock").unlink(missing_ok=True)
+
+
+# ── the worker's side ─────────────────────────────────────────────────────────────────────────────────────────────────
+def test_a_worker_refuses_a_device_that_is_not_the_one_that_was_meant(monkeypatch):
+    class Properties:
+        uuid = "b614723c-e261-4605-066e-79daab4c00ff"
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert host_module._device("cuda:1", f"GPU-{Properties.uuid}") == torch.device("cuda", 1)
+    assert host_module._device("cuda:0", "MIG-dc34c2fd") == torch.device("cuda", 0)
+    with pytest.raises(InternalError, match="GPU-e52dfcc4"):
+        host_module._device("cuda:1", "GPU-e52dfcc4-406d-a3d4-f787-4402b535877a")
+    assert host_module._device("cpu", "") == torch.device("cpu")
+
+
+SEEN = """
+import json, sys, torch
+from hpcrl.agent.gpus import take_place
+take_place(json.loads(sys.argv[1]), json.loads(sys.argv[3]))
+import os
+found = torch.cuda.get_device_properties(torch.device(sys.argv[2]))
+print(json.dumps([torch.cuda.device_count(), str(found.uuid), sorted(os.sched_getaffinity(0))]))
+"""
+
+
+def seen_by(place: Place, environ: dict[str, str]) -> list[Any]:
+    """How many devices a process in this place sees, its own one's UUID, and where it runs."""
+    clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    words = [json.dumps(dict(place.environment)), place.device, json.dumps(place.cpus)]
+    done = subprocess.run([sys.executable, "-c", SEEN, *words], env=clean | environ, capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("isolation", ["shared", "strict"])
+@pytest.mark.parametrize("spelling", ["unset", "numbers", "reversed", "uuids", "prefixes", "ignored rest", "slurm"])
+def test_cuda_gives_a_worker_the_device_that_was_meant(isolation, spelling):
+    there = read_inventory().devices
+    whole = [device for device in there if device.mig is None]
+    numbers, uuids = [str(device.index) for device in whole], [device.uuid for device in whole]
+    environ = {
+        "unset": {},
+        "numbers": {"CUDA_VISIBLE_DEVICES": ",".join(numbers)},
+        "reversed": {"CUDA_VISIBLE_DEVICES": ",".join(reversed(numbers)), "CUDA_DEVICE_ORDER": "FASTEST_FIRST"},
+        "uuids": {"CUDA_VISIBLE_DEVICES": ",".join(reversed(uuids))},
+        "prefixes": {"CUDA_VISIBLE_DEVICES": ",".join(uuid[:16] for uuid in uuids)},
+        "ignored rest": {"CUDA_VISIBLE_DEVICES": f"{numbers[-1]}, -1, {numbers[0]}"},
+        "slurm": {"SLURM_STEP_GPUS": numbers[-1]},
+    }[spelling]
+    count = len(gpus.visible_devices(environ, there))
+    given = places(cluster(workers_per_node=count, gpu_isolation=isolation), 0, environ)
+    for place in given:
+        number, uuid, cpus = seen_by(place, environ)
+        assert number == (1 if isolation == "strict" else count)
+        assert place.uuid.startswith("MIG-") or f"GPU-{uuid}" == place.uuid
+        assert tuple(cpus) == place.cpus

@@ -1,0 +1,58 @@
+import random
+
+import pytest
+
+from hpcrl.data.slots import Move, Scheduler
+
+
+def simulate(lengths, ends, slots, prefill_tokens):
+    """Rows end after `ends[row]` steps. Returns each row's slots over time, and the batch sizes."""
+    scheduler = Scheduler(lengths, slots, prefill_tokens)
+    seats: dict[int, int] = {}
+    left = dict(enumerate(ends))
+    admissions, sizes = [], []
+    while not scheduler.done:
+        first = scheduler.active
+        rows = scheduler.admit()
+        admissions.append(rows)
+        seats |= {first + place: row for place, row in enumerate(rows)}
+        stepping = range(first, first + len(rows)) if rows else range(scheduler.active)
+        sizes.append(scheduler.active)
+        for slot in stepping:
+            left[seats[slot]] -= 1
+        ended = [slot for slot in stepping if not left[seats[slot]]]
+        moves = scheduler.retire(ended)
+        assert not {move.source for move in moves} & {move.target for move in moves}
+        for slot in ended:
+            del seats[slot]
+        for move in moves:
+            seats[move.target] = seats.pop(move.source)
+        assert sorted(seats) == list(range(scheduler.active))
+    assert not seats
+    assert not any(left.values())
+    return [rows for rows in admissions if rows], sizes
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_row_is_served_once_in_order_without_holes(seed):
+    draw = random.Random(seed)
+    rows = draw.randint(1, 40)
+    lengths = [draw.randint(1, 30) for _ in range(rows)]
+    slots, prefill_tokens = draw.randint(1, 12), draw.randint(1, 60)
+    admissions, sizes = simulate(lengths, [draw.randint(1, 9) for _ in range(rows)], slots, prefill_tokens)
+    assert [row for group in admissions for row in group] == list(range(rows))
+    assert max(sizes) <= slots
+    for group in admissions:
+        assert len(group) == 1 or sum(lengths[row] for row in group) <= prefill_tokens
+
+
+def test_a_prompt_longer_than_a_prefill_goes_alone():
+    assert simulate([2, 50, 2], [1, 1, 1], 8, 10)[0] == [[0], [1], [2]]
+
+
+def test_rows_from_the_end_fill_the_holes():
+    scheduler = Scheduler([1] * 6, 6, 100)
+    scheduler.admit()
+    assert scheduler.retire([0, 2, 5]) == [Move(3, 0), Move(4, 2)]
+    assert scheduler.active == 3
+    assert scheduler.retire([2]) == []

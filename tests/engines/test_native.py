@@ -1,0 +1,246 @@
+"""Training by the native backend: the same for any split, and against plain autograd."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from support.pool import everyone, gloo_pool
+from support.tiny import CONFIG, OPTIMIZER, native, random_sequences
+from support.tiny_models import tiny_model
+
+from hpcrl.algos.functional.losses import Denominators, policy_loss, token_weights, value_loss
+from hpcrl.engines.engine import Predictions
+from hpcrl.errors import InternalError
+from hpcrl.models.init import random_init
+from hpcrl.models.packing import Packing
+
+COUNT = 11
+WHOLE = random_sequences(COUNT)
+SPLITS = [([*range(COUNT)], []), ([0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]), ([10, 3], [0, 1, 2, 4, 5, 6, 7, 8, 9])]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with gloo_pool(2) as ranks:
+        yield ranks
+
+
+def columns_of(sequences, rows):
+    """Weights of a mean over all sequences, and a number for each label."""
+    lengths = torch.from_numpy(sequences.labels[rows])
+    whole = Denominators(int(WHOLE.labels.sum()), COUNT)
+    return {
+        "weights": token_weights("seq-mean-token-mean", lengths, whole).numpy(),
+        "advantages": np.concatenate([np.sin(np.arange(sequences.labels[row]) + row) for row in rows] or [[]]),
+        "old": np.concatenate([np.full(sequences.labels[row], -3.0) for row in rows] or [[]]),
+    }
+
+
+def policy(predictions, columns):
+    terms = policy_loss(predictions.log_probs, columns["old"], columns["advantages"], clip=0.2)
+    loss = terms.loss - 0.01 * predictions.entropy
+    return (columns["weights"] * loss).sum(), {"ratio": terms.ratio.sum(), "clipped": terms.clipped.sum()}
+
+
+def values(predictions, columns):
+    loss, clipped = value_loss(predictions.values, columns["old"], columns["advantages"], clip=0.5)
+    return (columns["weights"] * loss).sum(), {"clipped": clipped.sum()}
+
+
+def train(engine, rows, head, updates=3):
+    results = [
+        engine.train_batch(
+            WHOLE.select(rows),
+            columns_of(WHOLE, rows),
+            policy if head == "vocabulary" else values,
+            0.01,
+            temperature=0.8,
+            with_entropy=head == "vocabulary",
+        )
+        for _ in range(updates)
+    ]
+    return results, engine._model.flat.clone()
+
+
+def on_two_ranks(context, split, head, micro_batch_tokens):
+    engine = native(head, group=everyone(context), micro_batch_tokens=micro_batch_tokens)
+    results, flat = train(engine, split[context.rank], head)
+    return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.state()
+
+
+@pytest.mark.parametrize("head", ["vocabulary", "value"])
+def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_float64(head, device):
+    """Catches gradients that are not scaled to the mini-batch."""
+    expected, parameters = train(native(head), range(COUNT), head)
+    for micro_batch_tokens in (1, 30, 77):
+        engine = native(head, micro_batch_tokens=micro_batch_tokens, device=device)
+        results, got = train(engine, range(COUNT), head)
+        for result, reference in zip(results, expected, strict=True):
+            assert dict(result.totals) == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
+            assert result.grad_norm == pytest.approx(reference.grad_norm, rel=1e-9)
+        torch.testing.assert_close(got.cpu(), parameters, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("head", ["vocabulary", "value"])
+def test_any_split_over_ranks_gives_the_same_loss_and_parameters_in_float64(pool, head, split):
+    expected, parameters = train(native(head), range(COUNT), head)
+    first, second = pool.run(on_two_ranks, split, head, 50)
+    for (totals, norm), reference in zip(first[0], expected, strict=True):
+        assert totals == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
+        assert norm == pytest.approx(reference.grad_norm, rel=1e-9)
+    torch.testing.assert_close(first[1], parameters, rtol=1e-9, atol=1e-11)
+    assert torch.equal(first[1], second[1])
+    assert first[2] == second[2]
+
+
+def test_loss_and_gradient_equal_plain_autograd():
+    rows, model = list(range(COUNT)), tiny_model(CONFIG, dtype=torch.float64)
+    columns = {name: torch.from_numpy(column) for name, column in columns_of(WHOLE, rows).items()}
+    log_probs, entropies, end = [], [], 0
+    for length, labels in zip(WHOLE.lengths.tolist(), WHOLE.labels.tolist(), strict=True):
+        tokens = torch.from_numpy(WHOLE.tokens[end : end + length]).long()
+        end += length
+        logits = model.logits(model.hidden(tokens, Packing.of([length])))[length - labels - 1 : length - 1] / 0.8
+        table = logits.log_softmax(-1)
+        log_probs.append(table.gather(-1, tokens[-labels:, None])[:, 0])
+        entropies.append(-(table.exp() * table).sum(-1))
+    loss, _ = policy(Predictions(torch.cat(log_probs), torch.cat(entropies), torch.zeros(0)), columns)
+    loss.backward()
+    results, _ = train(native(), rows, "vocabulary", updates=1)
+    assert results[0].totals["loss"] == pytest.approx(loss.item(), rel=1e-9)
+    assert results[0].grad_norm == pytest.approx(model.flat_grad.norm().item(), rel=1e-9)
+
+
+def test_a_refused_mini_batch_changes_nothing_at_all():
+    """Catches an early stop that zeroes the loss but steps: momentum and weight decay would still move parameters."""
+    engine, seen = native(), []
+    train(engine, range(COUNT), "vocabulary")
+    before, digest = engine._model.flat.clone(), engine.digest()
+    result = engine.train_batch(
+        WHOLE,
+        columns_of(WHOLE, range(COUNT)),
+        policy,
+        0.01,
+        with_entropy=True,
+        accept=lambda totals: bool(seen.append(dict(totals))),
+    )
+    assert not result.stepped
+    assert result.grad_norm is None
+    assert seen == [dict(result.totals)]
+    assert torch.equal(engine._model.flat, before)
+    assert engine.digest() == digest
+
+
+def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
+    judged, free = native(), native()
+    for engine, accept in ((judged, lambda totals: True), (free, None)):
+        engine.train_batch(WHOLE, columns_of(WHOLE, range(COUNT)), policy, 0.01, with_entropy=True, accept=accept)
+    assert judged.digest() == free.digest()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_saved_state_continues_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
+    train(engine, range(COUNT), "vocabulary")
+    other.load_state([copy.deepcopy(engine.state())])
+    assert other.digest() == engine.digest()
+    results = [train(each, range(COUNT), "vocabulary") for each in (engine, other)]
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+    assert other.digest() == engine.digest()
+
+
+def continue_on_two_ranks(context, split, shards):
+    engine = native(group=everyone(context))
+    engine.load_state(shards)
+    return train(engine, split[context.rank], "vocabulary")[1]
+
+
+def test_a_checkpoint_of_two_ranks_continues_on_one_and_back(pool):
+    split = SPLITS[1]
+    on_two = pool.run(on_two_ranks, split, "vocabulary", 50)
+    shards = [state for *_, state in on_two]
+    alone = native()
+    alone.load_state(shards)
+    assert torch.equal(alone._model.flat, on_two[0][1])
+    assert alone.digest() == on_two[0][2]
+    whole = alone.state()
+    torch.testing.assert_close(
+        pool.run(continue_on_two_ranks, split, [whole])[0],
+        train(alone, range(COUNT), "vocabulary")[1],
+        rtol=1e-9,
+        atol=1e-11,
+    )
+
+
+def test_a_checkpoint_of_another_model_is_refused():
+    with pytest.raises(InternalError, match=r"actor.path holds another model"):
+        native().load_state([native("value").state()])
+
+
+def test_bf16_trains_with_fp32_masters_and_gradients(device):
+    engine = native(dtype=torch.bfloat16, device=device)
+    results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
+    assert flat.dtype == torch.bfloat16
+    assert engine.state()[0]["master"].dtype == np.float32
+    assert results[-1].totals["loss"] < results[0].totals["loss"]
+
+
+def test_norms_and_biases_have_no_weight_decay():
+    engine = native("value")
+    engine._model.flat.uniform_(0.5, 1.5)
+    before = {name: view.detach().clone() for name, view in engine._model.views.items()}
+    nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
+    assert engine.train_batch(WHOLE, nothing, values, 0.5).grad_norm == 0.0
+    assert {len(parameter.shape) for parameter in before.values()} == {1, 2}
+    for name, parameter in engine._model.views.items():
+        shrunk = 1.0 - 0.5 * OPTIMIZER.weight_decay if parameter.dim() > 1 else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * shrunk, rtol=1e-12, atol=0, msg=name)
+
+
+def as_in_a_file():
+    """Every parameter in fp32; matrices as the transposed views that reading gives."""
+    for name, tensor in random_init(CONFIG, seed=4):
+        yield name, tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+
+
+def loaded(context):
+    engine = native(dtype=torch.bfloat16, group=everyone(context))
+    engine.load(as_in_a_file())
+    return engine._model.flat, engine.state()
+
+
+def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ranks(pool):
+    alone = native(dtype=torch.bfloat16)
+    alone.load(as_in_a_file())
+    exact = native(dtype=torch.float32)
+    exact.load(as_in_a_file())
+    (masters, _), flat = alone.state(), alone._model.flat
+    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.flat)
+    assert torch.equal(flat, exact._model.flat.bfloat16())
+    on_ranks = pool.run(loaded)
+    assert all(torch.equal(of_rank, flat) for of_rank, _ in on_ranks)
+    slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
+    assert np.array_equal(slices, masters["master"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, device):
+    engine, other = (native(dtype=dtype, device=device) for _ in range(2))
+    for each in (engine, other):
+        train(each, range(COUNT), "vocabulary")
+    engine.release()
+    model, optimizer = engine._model, engine._optimizer
+    for held in (model.flat, model.flat_grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
+        assert held.untyped_storage().nbytes() == 0
+    engine.restore()
+    assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
+
+
+def test_a_loss_that_is_not_finite_is_an_error_that_names_the_role():
+    columns = columns_of(WHOLE, range(COUNT))
+    columns["advantages"][3] = np.nan
+    with pytest.raises(InternalError, match="actor: the gradient of update 0 has norm nan"):
+        native().train_batch(WHOLE, columns, policy, OPTIMIZER.lr, with_entropy=True)

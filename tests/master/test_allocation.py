@@ -1,0 +1,126 @@
+"""Nodes that do not come: who is waited for, how often, and when a run gives up."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.allocations import Lacks
+from support.chaos import create_run, outputs, toy_experiment, wait_until
+from support.cluster import start
+
+from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.errors import ExitCode
+from hpcrl.master.allocation import Absence, AllocationWatch
+from hpcrl.master.node_wait import MEETINGS_IN_VAIN
+
+
+def made(tmp_path: Path, **cluster: object) -> RunDirectory:
+    return create_run(tmp_path / "run", toy_experiment(steps=30 if "nodes" in cluster else 2, **cluster))
+
+
+def meet(run: RunDirectory, absence: Absence, submission: str = "first") -> Verdict:
+    """A master whose node never comes, to its end."""
+    code = start(run.root, submission, nodes=0, allocation=Lacks(absence)).wait_for("master", 30)
+    verdict = run.read_verdict(max(run.numbers()))
+    assert verdict is not None and verdict.exit_code == code, outputs(run)
+    return verdict
+
+
+@pytest.mark.parametrize("standing", ["silent", "held"])
+def test_a_run_whose_nodes_never_come_gives_up(tmp_path: Path, standing: str) -> None:
+    run = made(tmp_path, start_timeout_s=0.3)
+    absence = Absence(standing, "job 7_0 is so and so")  # type: ignore[arg-type]
+    for _ in range(MEETINGS_IN_VAIN - 1):
+        verdict = meet(run, absence)
+        assert (verdict.state, verdict.exit_code) == ("incomplete", ExitCode.REQUEUE)
+        assert "node 0: job 7_0 is so and so" in verdict.reason and "start_timeout_s" in verdict.reason
+    verdict = meet(run, absence)
+    assert (verdict.state, verdict.exit_code) == ("failed", ExitCode.NEVER_REQUEUE)
+    assert f"for the {MEETINGS_IN_VAIN}th time in a row" in verdict.reason and "hpcrl resume" in verdict.reason
+    assert meet(run, absence, "resumed").state == "incomplete", "somebody has put it right: it is counted anew"
+
+
+def test_a_run_whose_nodes_wait_for_their_turn_never_gives_up(tmp_path: Path) -> None:
+    run = made(tmp_path, start_timeout_s=0.3)
+    for _ in range(MEETINGS_IN_VAIN + 2):
+        verdict = meet(run, Absence("queued", "job 7_0 is pending (Priority)"))
+        assert (verdict.state, verdict.exit_code) == ("queued", ExitCode.REQUEUE)
+
+
+def test_a_node_that_is_gone_for_good_ends_the_run_long_before_the_deadline(tmp_path: Path) -> None:
+    run = made(tmp_path, start_timeout_s=300.0)
+    verdict = meet(run, Absence("gone", "job 7_0 was cancelled"))
+    assert (verdict.state, verdict.exit_code) == ("failed", ExitCode.NEVER_REQUEUE)
+    assert "node 0: job 7_0 was cancelled. `hpcrl resume" in verdict.reason
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An allocation with a bug."""
+
+    def ends(self) -> Mapping[int, float]:
+        raise KeyError("ends")
+
+    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+        raise ValueError("absences")
+
+
+def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
+    noted: list[tuple[str, dict[str, object]]] = []
+    watch = AllocationWatch(Broken(), lambda name, **fields: noted.append((name, fields)))
+    watch.ask_ends()
+    watch.look_after({3: None})
+    deadline = time.monotonic() + 10
+    while len(noted) < 3 and time.monotonic() < deadline:
+        assert watch.time_left_s() == math.inf
+        watch.look_after({3: None})
+        time.sleep(0.01)
+    silent = [fields for name, fields in noted if name == "allocation silent"]
+    assert sorted(str(fields["error"]) for fields in silent) == ["KeyError: 'ends'", "ValueError: absences"]
+
+
+def learn(watch: AllocationWatch, *looks: Absence) -> dict[int, str]:
+    for absence in looks:
+        watch._learn({3: absence})
+    return watch.gone
+
+
+def test_one_look_does_not_make_a_node_gone() -> None:
+    noted: list[object] = []
+    watch = AllocationWatch(None, lambda name, **fields: noted.append((name, fields)))
+    gone, queued = Absence("gone", "was cancelled"), Absence("queued", "is pending")
+    assert learn(watch, gone) == {}
+    assert learn(watch, queued, gone) == {}
+    assert learn(watch, gone) == {3: "was cancelled"}
+    watch.found_all()
+    assert learn(watch, gone) == {}
+    assert noted[0] == ("missing", {"nodes": {"3": "was cancelled"}})
+
+
+def test_nodes_of_which_nothing_is_known_do_not_only_queue() -> None:
+    watch = AllocationWatch(None, lambda *_, **__: None)
+    learn(watch, Absence("queued", "is pending"))
+    assert watch.only_queue([3])
+    assert not watch.only_queue([3, 4])
+
+
+def test_a_second_master_of_a_submission_takes_the_agents_over(tmp_path: Path) -> None:
+    """Split brain: the node of the master is given up by Slurm, its process lives on, and its job is started again."""
+    here = {"type": "slurm", "topology": "array", "nodes": 2, "workers_per_node": 1}
+    run = made(tmp_path, **here, start_timeout_s=30.0, replace_timeout_s=20.0)
+    jobs = start(run.root, "first", nodes=2)
+    try:
+        wait_until(lambda: any(run.has_adopted(n) for n in run.numbers()), 20, "the first attempt")
+        second = start(run.root, "first", nodes=0)
+        assert second.wait_for("master", 40) == ExitCode.DONE, outputs(run)
+        codes = jobs.wait(20)
+        assert codes["agent-0"] == codes["agent-1"] == ExitCode.DONE
+        assert codes["master"] == ExitCode.NEVER_REQUEUE
+        verdicts = [run.read_verdict(number) for number in run.numbers()]
+        assert [verdict and verdict.state for verdict in verdicts][-1] == "done"
+        assert "superseded" in [verdict and verdict.state for verdict in verdicts][:-1]
+    finally:
+        jobs.kill_all()

@@ -1,0 +1,300 @@
+"""What befalls a run besides being killed: full disks, damaged files, frozen processes, rivals, code that raises."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.chaos import (
+    Remains,
+    begin,
+    create_run,
+    finish,
+    outputs,
+    remains,
+    rows_of,
+    started_twice,
+    toy_experiment,
+    wait_until,
+)
+from support.cluster import alive_of, children_of, is_alive, no_fault
+from support.faults import Ordering, Strike
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.errors import ExitCode
+from hpcrl.master.control import Order, give_order
+
+FULL = [
+    ("worker-0", "spill.write", 3),
+    ("worker-1", "spill.write", 8),
+    ("worker-0", "shard.write", 1),
+    ("worker-1", "shard.write", 2),
+    ("worker-0", "export.write", 1),
+    ("master", "claim.write", 1),
+    ("master", "plan.write", 1),
+    ("master", "adopted.write", 1),
+    ("master", "journal.before", 1),
+    ("master", "journal.before", 7),
+    ("master", "journal.before", 15),
+    ("master", "metrics.before", 2),
+    ("master", "manifest.write", 1),
+    ("master", "compact.write", 2),
+]
+
+
+@pytest.mark.parametrize(("role", "point", "nth"), FULL)
+def test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost(
+    folder: Path, undisturbed: Remains, role: str, point: str, nth: int
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    strike = Strike(folder, "full", role, point, "FULL", nth=nth)
+    jobs = begin(run, "first", strike)
+    assert jobs.wait_for("master", 20) == ExitCode.INTERNAL, outputs(run)
+    jobs.kill_all()
+    assert strike.marker.exists()
+    said = outputs(run)
+    assert "no room for" in said and "bytes" in said and str(run.root) in said
+    finish(run)
+    assert remains(run) == undisturbed
+    assert started_twice(run) == []
+
+
+def test_a_disk_that_is_full_when_an_attempt_closes_does_not_hide_why_it_ended(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "full", "master", "closed.write", "FULL"))
+    assert jobs.wait_for("master", 20) == ExitCode.DONE, outputs(run)
+    jobs.kill_all()
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "done"
+    assert "attempt 0 was not closed" in outputs(run)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def tear(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 3)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+KINDS = {
+    "spill": "spills/step-*/*.h5",
+    "compacted": "spills/step-*.h5",
+    "shard": "checkpoints/*/*.safetensors",
+    "manifest": "checkpoints/*/MANIFEST.json",
+    "journal": "attempts/*/journal.jsonl",
+    "metrics": "attempts/*/metrics.jsonl",
+    "events": "attempts/*/events.jsonl",
+}
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, tear, empty, remove])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_file_is_treated_as_absent(
+    folder: Path, undisturbed: Remains, kind: str, damage: Callable[[Path], None]
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    # The first spills of a step are there before it closes; the second checkpoint is named before the first pruning.
+    role, point, nth = ("worker-1", "spill.published", 9) if kind == "spill" else ("master", "prune.unlink", 1)
+    jobs = begin(run, "first", Strike(folder, "kill", role, point, "KILL", "all", nth=nth))
+    jobs.wait_for("master", 20)
+    jobs.kill_all()
+    victims = sorted(path for path in run.root.glob(KINDS[kind]) if path.is_file())
+    assert victims, f"no {kind} to damage"
+    damage(victims[-1])
+    finish(run)
+    after = remains(run, damaged=True)
+    assert after == undisturbed, outputs(run)
+
+
+def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> None:
+    for race in range(3):
+        run = create_run(folder / f"run{race}", toy_experiment())
+        jobs = begin(run, "first", Strike(folder, f"kill{race}", "master", "journal.after", "KILL", "all", nth=9))
+        jobs.wait_for("master", 20)
+        rivals = [begin(run, name) for name in ("left", "right")]
+        codes = [rival.wait(30)["master"] for rival in rivals]
+        assert set(codes) <= {ExitCode.DONE, ExitCode.NEVER_REQUEUE}, outputs(run)
+        finish(run)
+        assert remains(run) == undisturbed
+        jobs.kill_all()
+
+
+@pytest.mark.parametrize(("role", "point", "nth"), [("master", "journal.before", 9), ("master", "journal.after", 14)])
+def test_a_master_that_slept_while_another_finished_changes_nothing(
+    folder: Path, undisturbed: Remains, role: str, point: str, nth: int
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    strike = Strike(folder, "sleep", role, point, "STOP", nth=nth)
+    old = begin(run, "old", strike)
+    wait_until(strike.marker.exists, 10, "the strike")
+    finish(run, no_fault)
+    before = remains(run)
+    os.kill(old.pid("master"), signal.SIGCONT)
+    codes = old.wait(20)
+    assert 999 not in codes.values(), codes
+    assert codes["master"] == ExitCode.NEVER_REQUEUE, outputs(run)
+    assert before == remains(run) == undisturbed
+    assert alive_of(run.root) == []
+
+
+def test_a_node_that_slept_while_the_run_went_on_elsewhere_changes_nothing(folder: Path, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.1))
+    strike = Strike(folder, "sleep", "master", "journal.after", "STOP", "agent-0", nth=9)
+    old = begin(run, "old", strike)
+    assert old.wait_for("master", 20) == ExitCode.REQUEUE
+    finish(run)
+    os.kill(old.pid("agent-0"), signal.SIGCONT)
+    assert 999 not in old.wait(20).values()
+    assert remains(run) == undisturbed
+    assert alive_of(run.root) == []
+
+
+def test_a_frozen_worker_is_replaced_within_the_job(folder: Path, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    assert finish(run, Strike(folder, "freeze", "worker-1", "worker.call", "STOP", nth=9)) == [0], outputs(run)
+    assert len(run.numbers()) == 2
+    assert remains(run) == undisturbed
+    assert alive_of(run.root) == []
+
+
+def test_a_killed_worker_is_noticed_within_two_seconds_and_named(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment(heartbeat_s=1.0, lost_after_s=10.0))
+    strike = Strike(folder, "kill", "worker-1", "worker.executed", "KILL", nth=5)
+    assert finish(run, strike) == [0]
+    struck = strike.marker.stat().st_mtime
+    [noticed] = [row for row in rows_of(run.events(0)) if row["event"] == "worker ended"]
+    assert noticed["rank"] == 1 and noticed["how"] == "killed by SIGKILL" and noticed["log"].endswith("worker-1.err")
+    assert noticed["time"] - struck < 2.0
+    [ending] = [row for row in rows_of(run.events(0)) if row["event"] == "ending"]
+    assert "worker-1" in ending["reason"] and "SIGKILL" in ending["reason"]
+
+
+def test_a_killed_agent_is_noticed_within_ten_seconds(folder: Path) -> None:
+    run = create_run(
+        folder / "run", toy_experiment(heartbeat_s=1.0, lost_after_s=ClusterConfig.lost_after_s, steps=500)
+    )
+    strike = Strike(folder, "kill", "master", "journal.after", "KILL", "agent-0", nth=9)
+    jobs = begin(run, "first", strike)
+    assert jobs.wait_for("master", 20) == ExitCode.REQUEUE
+    [ending] = [row for row in rows_of(run.events(0)) if row["event"] == "ending"]
+    assert ending["time"] - strike.marker.stat().st_mtime < 10.0
+    jobs.kill_all()
+
+
+def test_code_that_raises_ends_the_run_and_the_first_failure_is_named(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "raise", "worker-1", "worker.call", "RAISE", nth=6))
+    codes = jobs.wait(20)
+    assert codes == {"master": ExitCode.USER_CODE, "agent-0": ExitCode.USER_CODE}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None
+    assert verdict.state == "failed" and verdict.worker == "worker-1"
+    assert verdict.call is not None and verdict.call.startswith("step ")
+    assert "logs/worker-1.jsonl" in verdict.reason
+    assert verdict.traceback is not None and "divided by zero" in verdict.traceback
+    assert alive_of(run.root) == []
+
+
+@pytest.mark.parametrize("worker", ["worker-0", "worker-1"])
+def test_a_worker_that_cannot_make_its_host_ends_the_run_and_is_named_with_its_traceback(
+    folder: Path, worker: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    codes = begin(run, "first", Strike(folder, "broken", worker, "worker.start", "FULL")).wait(20)
+    assert codes == {"master": ExitCode.INTERNAL, "agent-0": ExitCode.INTERNAL}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None
+    assert (verdict.state, verdict.worker, verdict.call) == ("failed", worker, "starting"), outputs(run)
+    assert verdict.traceback is not None and "OSError" in verdict.traceback
+    assert run.numbers() == [0]
+    assert alive_of(run.root) == []
+
+
+def test_three_attempts_without_progress_are_the_last(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    strike = Strike(folder, "kill", "worker-*", "worker.call", "KILL", always=True)
+    codes = begin(run, "first", strike).wait(20)
+    assert codes["master"] == ExitCode.NEVER_REQUEUE, outputs(run)
+    verdict = run.read_verdict(2)
+    assert verdict is not None and "3 attempts in a row finished no call" in verdict.reason
+    assert run.numbers() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("command", ["drain", "stop"])
+def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
+    folder: Path, undisturbed: Remains, command: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=2)
+    jobs = begin(run, "first", Ordering(run, strike, Order(command, "first")))  # type: ignore[arg-type]
+    assert jobs.wait_for("master", 20) == ExitCode.NEVER_REQUEUE, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "stopped"
+    jobs.wait(20)
+    finish(run)
+    assert remains(run) == undisturbed
+
+
+def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    give_order(run, Order("pause", "first"))
+    jobs = begin(run, "first")
+    wait_until(lambda: any(row["event"] == "ready" for row in rows_of(run.events(0))), 10, "ready")
+    time.sleep(0.5)
+    sent = [row for row in rows_of(run.events(0)) if row["event"] == "sent"]
+    assert sent == []
+    give_order(run, Order("continue", "first"))
+    assert jobs.wait_for("master", 20) == 0
+    assert remains(run) == undisturbed
+
+
+@pytest.mark.parametrize("target", ["self", "agent-0"])
+def test_a_run_that_gets_sigterm_finishes_its_calls_and_asks_to_be_requeued(
+    folder: Path, undisturbed: Remains, target: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.02))
+    jobs = begin(run, "first", Strike(folder, "term", "master", "journal.after", "TERM", target, nth=6))
+    codes = jobs.wait(20)
+    agents = ExitCode.PREEMPTED if target == "agent-0" else ExitCode.REQUEUE
+    assert codes == {"master": ExitCode.REQUEUE, "agent-0": agents}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "preempted" and "SIGTERM" in verdict.reason
+    assert alive_of(run.root) == []
+    finish(run)
+    assert remains(run) == undisturbed
+    assert started_twice(run) == []
+
+
+@pytest.mark.parametrize("victim", ["agent", "parent of the workers"])
+def test_killing_what_holds_the_workers_leaves_none_of_them_behind(
+    folder: Path, undisturbed: Remains, victim: str
+) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.05))
+    jobs = begin(run, "first")
+    wait_until(lambda: any(row["event"] == "closed" for row in rows_of(run.events(0))), 20, "the first step")
+    [zygote] = children_of(jobs.pid("agent-0"))
+    workers = children_of(zygote)
+    assert len(workers) == 2
+    os.kill(jobs.pid("agent-0") if victim == "agent" else zygote, signal.SIGKILL)
+    assert jobs.wait_for("master", 20) == ExitCode.REQUEUE, outputs(run)
+    jobs.wait(20)
+    assert not [pid for pid in (zygote, *workers) if is_alive(pid)]
+    finish(run)
+    assert remains(run) == undisturbed

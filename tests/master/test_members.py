@@ -1,0 +1,112 @@
+"""Who is there and who is lost, on a clock of the test's own."""
+
+from hpcrl.master.members import Members
+from hpcrl.wire.messages import AgentHello, WorkerExited, WorkerHello
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def members_of_one_node(clock: Clock) -> Members:
+    members = Members(lost_after_s=10.0, clock=clock)
+    members.agent(b"agent", AgentHello(0, "host", 2, 1))
+    for rank in range(2):
+        members.worker(b"worker%d" % rank, WorkerHello(0, rank, 100 + rank, "tcp://x", ""))
+    return members
+
+
+def test_nobody_is_lost_who_goes_on_being_heard() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    for _ in range(30):
+        clock.now += 1.0
+        for identity in (b"agent", b"worker0", b"worker1"):
+            members.heard(identity)
+        members.find_silent()
+    assert members.losses == [] and members.missing_nodes(1) == {}
+
+
+def test_a_silent_worker_is_lost_once() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    for _ in range(15):
+        clock.now += 1.0
+        members.heard(b"agent")
+        members.heard(b"worker0")
+        members.find_silent()
+    assert [loss.who for loss in members.losses] == ["worker-1"]
+    assert "silent" in members.losses[0].how
+
+
+def test_a_silent_agent_leaves_a_node_without_one() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    clock.now = 11.0
+    members.heard(b"worker0")
+    members.heard(b"worker1")
+    members.find_silent()
+    assert [loss.who for loss in members.losses] == ["agent-0"]
+    assert members.missing_nodes(2) == {0: (0, 0), 1: None}
+
+
+def test_a_worker_that_ended_is_not_lost_a_second_time_by_its_silence() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.exited(WorkerExited(0, 1, "killed by SIGKILL", None, "logs/worker-1.err"))
+    clock.now = 11.0
+    for identity in (b"agent", b"worker0"):
+        members.heard(identity)
+    members.find_silent()
+    assert [(loss.who, loss.how) for loss in members.losses] == [("worker-1", "killed by SIGKILL")]
+
+
+def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.exited(WorkerExited(0, 1, "exit code 1", 1, ""))
+    members.ready.add(0)
+    members.new_attempt()
+    assert members.missing_nodes(1) == {}
+    assert not members.workers and not members.losses and not members.ready
+    clock.now = 5.0
+    members.heard(b"agent", doing="2 workers")
+    assert members.agents[0].heard == 5.0 and members.agents[0].doing == "2 workers"
+
+
+def test_all_are_connected_and_ready_only_when_every_rank_is() -> None:
+    members = members_of_one_node(Clock())
+    assert members.all_connected([0, 1]) and not members.all_connected([0, 1, 2])
+    members.ready.add(0)
+    assert not members.all_ready([0, 1])
+    members.ready.add(1)
+    assert members.all_ready([0, 1])
+
+
+def test_a_worker_that_ended_with_the_code_of_an_error_has_failed() -> None:
+    members = members_of_one_node(Clock())
+    members.exited(WorkerExited(0, 1, "exit code 65", 65, "logs/worker-1.err"))
+    assert members.losses == []
+    [failure] = members.failures
+    assert failure.told.exit_code == 65 and "logs/worker-1.err" in failure.told.error
+
+
+def test_a_worker_of_an_older_attempt_is_not_heard() -> None:
+    members = members_of_one_node(Clock())
+    members.new_attempt()
+    assert not members.is_current(b"worker0")
+    members.worker(b"newer", WorkerHello(1, 0, 200, "tcp://x", ""))
+    assert members.is_current(b"newer") and not members.is_current(b"agent")
+
+
+def test_of_two_agents_of_a_node_the_one_of_the_later_job_counts_and_of_one_job_the_first() -> None:
+    members = Members(lost_after_s=10.0, clock=Clock())
+    assert members.agent(b"first", AgentHello(0, "host", 2, 1, (7, 1))) is None
+    assert members.agent(b"twin", AgentHello(0, "other", 2, 2, (7, 1))) == b"twin"
+    assert members.agent(b"older", AgentHello(0, "other", 2, 3, (7, 0))) == b"older"
+    assert members.is_agent(b"first", 0) and members.losses == []
+    assert members.agent(b"later", AgentHello(0, "other", 2, 4, (7, 2))) == b"first"
+    assert members.is_agent(b"later", 0) and [loss.who for loss in members.losses] == ["agent-0"]

@@ -1,0 +1,62 @@
+"""What a step opens with, and what another number of workers makes of it."""
+
+import dataclasses
+
+import msgspec
+import pytest
+from support.chaos import toy_experiment
+
+from hpcrl.config.experiment import ToyExperiment
+from hpcrl.config.model import PlacementConfig
+from hpcrl.dataflow.recipes import evaluates
+from hpcrl.durable.journal import Opened
+from hpcrl.master.schedule import Calendar
+from hpcrl.master.stepping import StepSource, step_source
+from hpcrl.placement.plan import make_plan
+
+
+def source_of(experiment: ToyExperiment) -> StepSource:
+    return step_source(make_plan(experiment), experiment, Calendar(experiment.control, evaluates(experiment)))
+
+
+def on(workers: int) -> ToyExperiment:
+    """Actor and reference on all, critic and reward on the first."""
+    one = PlacementConfig(mesh="0", layout="d1")
+    return dataclasses.replace(toy_experiment(workers_per_node=workers), critic=one, reward=one)
+
+
+def steps(source: StepSource, last: int = 3) -> list[Opened]:
+    found: list[Opened] = []
+    while len(found) <= last:
+        opened = source.open(len(found), found[-1] if found else None)
+        assert opened is not None
+        found.append(opened)
+    return found
+
+
+def test_a_step_says_in_how_many_parts_its_calls_are_made() -> None:
+    opened = steps(source_of(on(3)))[1]
+    assert opened.calls == {
+        "actor_gen": 3, "rew_inf": 1, "ref_inf": 3, "critic_inf": 1, "actor_train": 1, "critic_train": 1
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["train", "eval"])
+def test_parts_for_a_size_that_the_step_was_not_opened_for_are_those_that_opening_would_have_made(source: str) -> None:
+    few, many = source_of(on(2)), source_of(on(4))
+    step = 3 if source == "eval" else 1
+    written, other = steps(few)[step], steps(many)[step]
+    assert written.ids == other.ids and written.eval_ids == other.eval_ids
+    cuts = written.partitions if source == "train" else written.eval_partitions
+    assert "2" in cuts and "4" not in cuts
+    made = many.parts(written, source, 4)
+    assert made == many.parts(other, source, 4)
+    assert sorted(sum(made, ())) == sorted(written.ids if source == "train" else written.eval_ids)
+
+
+def test_parts_that_the_step_was_opened_with_are_kept_word_for_word() -> None:
+    source = source_of(on(2))
+    opened = steps(source)[1]
+    uneven = msgspec.structs.replace(opened, partitions={"2": ((0,), tuple(range(1, len(opened.ids))))})
+    assert source.parts(uneven, "train", 2) == (opened.ids[:1], opened.ids[1:])
+    assert source.parts(opened, "train", 2) != (opened.ids[:1], opened.ids[1:])
