@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
-from hpcrl.nameresolve.rendezvous import Meeting, NodeRecord, announce, publish_meeting, wait_meeting
+from hpcrl.nameresolve.rendezvous import MasterAddress, NodeRecord, announce, publish_master, wait_master
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.messages import AgentHello
 
@@ -66,7 +66,7 @@ def be_agents(root: Path, key: RunKey, mine: range, nodes: int, slots: int, pipe
         calls = CountingCalls(root)
         store = FilesystemStore(root, calls=calls)
         announce(store, NodeRecord(node, f"n{node:03d}", node, (node, 0)))
-        meeting = wait_meeting(store, TIMEOUT_S, nodes)
+        meeting = wait_master(store, TIMEOUT_S, nodes)
         link = Link(context, key, f"agent-{node}", meeting.address)
         link.send(AgentHello(node, f"n{node:03d}", slots, node))
         links.append(link)
@@ -100,7 +100,7 @@ def measure(root: Path, nodes: int, slots: int, processes: int) -> tuple[float, 
     context = zmq.Context()
     gatekeeper = Gatekeeper(context, key)
     hub = Hub(context, key, "master")
-    publish_meeting(FilesystemStore(root, calls=calls), Meeting(0, hub.address))
+    publish_master(FilesystemStore(root, calls=calls), MasterAddress(0, hub.address))
     there: set[int] = set()
     while len(there) < nodes and time.perf_counter() - started < TIMEOUT_S:
         hub.socket.poll(100)

@@ -77,13 +77,13 @@ class Ours:
         from hpcrl.algos.sft import answer_loss
         from hpcrl.config.model import OptimizerConfig
         from hpcrl.engines.engine import Sequences
-        from hpcrl.engines.inference import Site
+        from hpcrl.engines.inference import EngineContext
         from hpcrl.engines.native import NativeEngine
         from hpcrl.models.pretrained import new_model
         from hpcrl.parallel.context import Group
 
         alone = Group((0,), 0, torch.device("cpu"))
-        site = Site("actor", folder, alone, micro_batch_tokens=10**9)
+        site = EngineContext("actor", folder, alone, micro_batch_tokens=10**9)
         self._engine = NativeEngine(new_model(folder), site, OptimizerConfig(lr=PEAK_RATE))
         self._sequences = Sequences.from_rows(prompts, answers)
         self._loss = answer_loss

@@ -10,9 +10,9 @@ from serving import serve
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
-from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, Source, Syn, encode
+from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, RowSource, Syn, encode
 from hpcrl.workers.sample_store import SampleStore
-from hpcrl.workers.transport import Courier
+from hpcrl.workers.transport import Transport
 
 CALLS = 500
 IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))
@@ -20,7 +20,7 @@ IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))
 
 def work(address: str, key: RunKey, pipe: Connection) -> None:
     """The worker: executes nothing, as soon as it may."""
-    courier = Courier(0, "worker-0", address, key, SampleStore(), no_rows, no_spill, 1.0, 60.0)
+    courier = Transport(0, "worker-0", address, key, SampleStore(), no_rows, no_spill, 1.0, 60.0)
     courier.start()
     pipe.send("up")
     while not isinstance(job := courier.work.get(), Finish):
@@ -32,7 +32,7 @@ def no_rows(_name: str, _ids: object) -> SequenceSample:
     raise AssertionError("the calls have no inputs")
 
 
-def no_spill(_source: Source) -> SequenceSample:
+def no_spill(_source: RowSource) -> SequenceSample:
     raise AssertionError("the calls have no inputs")
 
 

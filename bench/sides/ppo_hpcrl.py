@@ -48,7 +48,7 @@ def step() -> dict[str, object]:
     batch = rows_of(prompts=prompts())
     minibatches = tuple(batch.ids[start::MINIBATCHES] for start in range(MINIBATCHES))
     for call in plan.calls:
-        if call.source == "eval":
+        if call.dataset == "eval":
             continue
         work = Work(1, call.name, 0, batch, minibatches if call.kind == "train_step" else ())
         made = score(batch) if call.role == "reward" else roles[call.role].calls[call.kind](work, call).sample

@@ -12,7 +12,7 @@ from hpcrl.algos.sft import ROLES
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import SFTExperiment
-from hpcrl.config.model import OptimizerConfig, StudentConfig
+from hpcrl.config.model import OptimizerConfig, SFTModelConfig
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers.host import Work
 
@@ -20,7 +20,7 @@ settle()
 folder = sys.argv[1]
 experiment = SFTExperiment(
     data=DataConfig(train="texts.jsonl", tokenizer=folder, batch_size=len(texts())),
-    actor=StudentConfig(path=folder, optimizer=OptimizerConfig(lr=1e-4)),
+    actor=SFTModelConfig(path=folder, optimizer=OptimizerConfig(lr=1e-4)),
     control=ControlConfig(steps=1000),
 )
 role = build(ROLES, "actor", experiment, Path(folder, "tokenizer.json"))

@@ -18,15 +18,15 @@ from typing import Literal
 import zmq
 
 from hpcrl.agent.claims import Claims, Holder
-from hpcrl.agent.gpus import Place, places, take_place
-from hpcrl.agent.zygote import Seat, Zygote
+from hpcrl.agent.gpus import DeviceBinding, bind, bindings
+from hpcrl.agent.zygote import WorkerArgs, Zygote
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog
 from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, Meeting, NodeRecord, announce, wait_meeting
+from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
 from hpcrl.placement.plan import plan_from_json
 from hpcrl.processes import Signals
 from hpcrl.wire.address import LOOPBACK
@@ -48,7 +48,7 @@ SEEK_S = 0.25
 SEEK_OPERATIONS = 4
 """How often a look for a master asks the file server."""
 
-Parted = Literal["silent", "message lost"]
+Disconnected = Literal["silent", "message lost"]
 """Why an agent and its master parted: whether that master may still be there."""
 TICK_MS = 200
 
@@ -81,10 +81,10 @@ def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
         claims.release()
 
 
-def _run_worker(seat: Seat, fault: Callable[[str], None]) -> int:
+def _run_worker(seat: WorkerArgs, fault: Callable[[str], None]) -> int:
     """In the forked worker."""
-    place = Place(**seat["place"])
-    take_place(place.environment, place.cpus)
+    place = DeviceBinding(**seat["place"])
+    bind(place.environment, place.cpus)
     run = RunDirectory(Path(seat["run_dir"]))
     plan = plan_from_json(run.plan(seat["attempt"]).read_bytes())
     at = WorkerSeat(
@@ -117,7 +117,7 @@ class Agent:
     signals: Signals
     claims: Claims
     fault: Callable[[str], None]
-    _places: tuple[Place, ...] = ()
+    _places: tuple[DeviceBinding, ...] = ()
     _trouble: Trouble | None = None
     _announced: set[int] = field(default_factory=set)
     _heard: float = field(default_factory=time.monotonic)
@@ -157,7 +157,7 @@ class Agent:
     def _take_devices(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
         try:
-            self._places = places(self.experiment.cluster, self.at.node, os.environ)
+            self._places = bindings(self.experiment.cluster, self.at.node, os.environ)
             self.claims.take(self._devices, lambda: bool(self.signals.caught))
         except HpcrlError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -184,19 +184,19 @@ class Agent:
             return None
         return ExitCode(verdict.exit_code)
 
-    def _ask_in(self, attempt: int) -> Meeting | None:
+    def _ask_in(self, attempt: int) -> MasterAddress | None:
         """Announce this node in an attempt (once) and wait a little for where its master listens."""
         store = FilesystemStore(self.run.rendezvous(attempt))
         if attempt not in self._announced:
             announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
             self._announced.add(attempt)
         try:
-            return wait_meeting(store, MEETING_POLL_S, self.experiment.cluster.nodes)
+            return wait_master(store, MEETING_POLL_S, self.experiment.cluster.nodes)
         except NameTimeoutError:
             return None
 
     # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
-    def _serve(self, meeting: Meeting) -> ExitCode | Parted:
+    def _serve(self, meeting: MasterAddress) -> ExitCode | Disconnected:
         """Obey one master until it finishes the run (its exit code), or they part."""
         node = self.at.node
         context = zmq.Context(io_threads=1)
@@ -219,7 +219,7 @@ class Agent:
             link.close()
             context.term()
 
-    def _obey(self, link: Link, log: EventLog, meeting: Meeting) -> ExitCode | Parted:
+    def _obey(self, link: Link, log: EventLog, meeting: MasterAddress) -> ExitCode | Disconnected:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)

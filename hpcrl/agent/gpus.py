@@ -51,8 +51,8 @@ class Inventory:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one worker computes. `take_place` makes it so, in the worker."""
+class DeviceBinding:
+    """Where one worker computes. `bind` makes it so, in the worker."""
 
     device: str = "cpu"
     """As torch names it, relative to what the worker will see."""
@@ -62,7 +62,7 @@ class Place:
     """Where it runs; empty is where its agent may run."""
 
 
-def places(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> tuple[Place, ...]:
+def bindings(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> tuple[DeviceBinding, ...]:
     """The place of each slot of this node's agent.
 
     Raises:
@@ -70,11 +70,11 @@ def places(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> tup
         StoppedError: the job was given GPUs, but the driver does not answer for them.
     """
     if cluster.device == "cpu" or (cluster.device == "auto" and hides_all(environ)):
-        return (Place(),) * cluster.workers_per_node
+        return (DeviceBinding(),) * cluster.workers_per_node
     inventory = read_inventory()
     given = choose(cluster, node, environ, inventory)
     if not given:
-        return (Place(),) * cluster.workers_per_node
+        return (DeviceBinding(),) * cluster.workers_per_node
     visible = visible_devices(environ, inventory.devices)
     exact = names_exactly(environ, visible, inventory.devices)
     bound = [place_on(device, visible, exact, cluster.gpu_isolation == "strict") for device in given]
@@ -85,7 +85,7 @@ def places(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> tup
 
 
 def choose(cluster: ClusterConfig, node: int, environ: Mapping[str, str], inventory: Inventory) -> tuple[Device, ...]:
-    """The device of each slot; none for CPU workers. Raises as `places`."""
+    """The device of each slot; none for CPU workers. Raises as `bindings`."""
     said = "; ".join(inventory.complaints)
     if not inventory.asked:
         said = "nvidia-smi is not on the PATH"
@@ -104,20 +104,20 @@ def choose(cluster: ClusterConfig, node: int, environ: Mapping[str, str], invent
     return assign(visible, cluster.workers_per_node, environ, first=first, said=said)
 
 
-def place_on(device: Device, visible: tuple[Device, ...], exact: bool, strict: bool) -> Place:
+def place_on(device: Device, visible: tuple[Device, ...], exact: bool, strict: bool) -> DeviceBinding:
     """A worker's place on its device; `exact` is whether CUDA would number the visible devices so by itself.
 
     A process sees only one MIG instance, so for instances there is nothing but strict.
     """
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if strict or device.mig is not None:
-        return Place("cuda:0", device.uuid, order | {MASK: device.uuid})
+        return DeviceBinding("cuda:0", device.uuid, order | {MASK: device.uuid})
     named = {} if exact else {MASK: ",".join(other.uuid for other in visible if other.mig is None)}
     whole = [other for other in visible if other.mig is None] if named else visible
-    return Place(f"cuda:{whole.index(device)}", device.uuid, order | named)
+    return DeviceBinding(f"cuda:{whole.index(device)}", device.uuid, order | named)
 
 
-def take_place(environment: Mapping[str, str], cpus: Collection[int]) -> None:
+def bind(environment: Mapping[str, str], cpus: Collection[int]) -> None:
     """In the worker, before its first call of CUDA: see what it should see, run where it should run."""
     os.environ.update(environment)
     if cpus:

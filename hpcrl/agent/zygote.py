@@ -21,7 +21,7 @@ from typing import Any
 
 from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output
 
-Seat = dict[str, Any]
+WorkerArgs = dict[str, Any]
 """What a worker is told, JSON: passed to `run_worker` as it is."""
 
 
@@ -38,7 +38,7 @@ class Exit:
 class Zygote:
     """The agent's end. `start` forks the process; `fork` orders a worker; `exits` tells which ended."""
 
-    def __init__(self, imports: tuple[str, ...], run_worker: Callable[[Seat], int]) -> None:
+    def __init__(self, imports: tuple[str, ...], run_worker: Callable[[WorkerArgs], int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self.pid = os.fork()
@@ -49,12 +49,12 @@ class Zygote:
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
-        self.alive: dict[int, Seat] = {}
+        self.alive: dict[int, WorkerArgs] = {}
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def fork(self, seat: Seat) -> None:
+    def fork(self, seat: WorkerArgs) -> None:
         """Start a worker. `seat` needs `rank`, `attempt`, `out` and `err`."""
         self._order({"fork": seat})
 
@@ -93,7 +93,9 @@ class Zygote:
         os.waitpid(self.pid, 0)
 
 
-def _serve(orders: socket.socket, parent: int, imports: tuple[str, ...], run_worker: Callable[[Seat], int]) -> None:
+def _serve(
+    orders: socket.socket, parent: int, imports: tuple[str, ...], run_worker: Callable[[WorkerArgs], int]
+) -> None:
     """The zygote process: never returns."""
     try:
         lead_group(os.getpid())
@@ -109,7 +111,7 @@ def _serve(orders: socket.socket, parent: int, imports: tuple[str, ...], run_wor
     os._exit(1)
 
 
-def _fork_and_reap(orders: socket.socket, run_worker: Callable[[Seat], int]) -> None:
+def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int]) -> None:
     """Obey until the agent hangs up."""
     children: set[int] = set()
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -147,7 +149,7 @@ def _reap(orders: socket.socket, children: set[int]) -> None:
             orders.send(json.dumps({"ended": pid, "how": describe_status(status), "code": code}).encode())
 
 
-def _fork(orders: socket.socket, seat: Seat, run_worker: Callable[[Seat], int]) -> int:
+def _fork(orders: socket.socket, seat: WorkerArgs, run_worker: Callable[[WorkerArgs], int]) -> int:
     """The child becomes the worker and never returns from here."""
     parent = os.getpid()
     pid = os.fork()

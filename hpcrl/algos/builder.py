@@ -14,7 +14,7 @@ from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
-from hpcrl.engines.inference import InferenceEngine, Site
+from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
 from hpcrl.errors import DataError
 from hpcrl.models.pretrained import open_model
@@ -76,12 +76,12 @@ class Builder(Generic[E]):
         except DataError as error:
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
 
-    def _site(self, config: ModelConfig, model: Transformer) -> Site:
+    def _site(self, config: ModelConfig, model: Transformer) -> EngineContext:
         """A text ends with the tokenizer's EOS or with whatever else the model's folder says. An export takes along
         the tokenizer of the run, wherever the model came from."""
         ends = tuple(dict.fromkeys((*self.texts.eos_token_ids, *model.config.eos_token_ids)))
         tokenizer = Path(self.experiment.data.tokenizer or self.experiment.actor.path)
-        return Site(self.role, tokenizer, self.group, config.micro_batch_tokens, ends)
+        return EngineContext(self.role, tokenizer, self.group, config.micro_batch_tokens, ends)
 
 
 RoleMaker = Callable[[Builder[Any]], Role]

@@ -198,7 +198,7 @@ class Critic:
         training = Training(self.engine, work, self._rates, Objective(self._loss, self._config.aggregation))
         training.run(made.sequences, columns, self._config.epochs)
         next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
-        stats = {**training.stats(), **fit(made.values_N, made.returns_N, self.engine.total)}
+        stats = {**training.stats(), **value_statistics(made.values_N, made.returns_N, self.engine.total)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
 
     def state(self) -> dict[str, Any]:
@@ -247,7 +247,9 @@ class Reference:
         pass
 
 
-def fit(values_N: torch.Tensor, returns_N: torch.Tensor, total: Total) -> Mapping[str, tuple[float, float]]:
+def value_statistics(
+    values_N: torch.Tensor, returns_N: torch.Tensor, total: Total
+) -> Mapping[str, tuple[float, float]]:
     """How well the values foresaw the returns of all ranks: 1 - Var(R - V) / Var(R), and both means."""
     errors = returns_N - values_N
     sums = [values_N.new_tensor(len(values_N)), values_N.sum(), returns_N.sum(), errors.sum()]

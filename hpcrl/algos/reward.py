@@ -28,7 +28,7 @@ class Reward:
 
     def inference(self, work: Work, call: CallPlan) -> Outcome:
         """prompts, responses → rewards."""
-        records = [self._texts.record(call.source, sample_id) for sample_id in work.batch.ids]
+        records = [self._texts.record(call.dataset, sample_id) for sample_id in work.batch.ids]
         prompts, answers = (
             [self._texts.decode(row) for row in work.batch.rows(key)] for key in ("prompts", "responses")
         )

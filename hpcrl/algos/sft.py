@@ -17,7 +17,7 @@ from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Outcome, Work
 
 
-class Student:
+class SFTActor:
     """The model that learns. The loss is the mean over all answer tokens of a step's batch."""
 
     def __init__(self, engine: TrainableEngine, experiment: SFTExperiment, steps: int) -> None:
@@ -67,6 +67,6 @@ def answer_loss(
 
 
 ROLES: Mapping[str, Callable[[Builder[SFTExperiment]], Role]] = {
-    "actor": lambda b: Student(b.trained(b.experiment.actor), b.experiment, b.steps),
+    "actor": lambda b: SFTActor(b.trained(b.experiment.actor), b.experiment, b.steps),
     "reward": lambda b: b.reward(b.experiment.reward),
 }

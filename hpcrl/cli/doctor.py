@@ -49,26 +49,26 @@ def run(words: Sequence[str]) -> int:
     if given.nodes < 1:
         raise ConfigurationError([f"--nodes = {given.nodes} must be at least 1."])
     # Only now are sockets and Slurm worth their imports.
-    from hpcrl.doctor.check import judge
+    from hpcrl.doctor.check import check
     from hpcrl.doctor.examine import Examination, examine
     from hpcrl.doctor.findings import exit_status
-    from hpcrl.doctor.slurm import Wanted
+    from hpcrl.doctor.slurm import JobRequest
 
     site_root, slurm = read_site_file()
     plan = Examination(
         Path(given.run_root or site_root or ".").absolute(),
         "in job" if given.in_job else "none" if given.no_jobs else "by job",
-        Wanted(given.nodes, given.partition or slurm.partition, given.gpus, given.wait),
+        JobRequest(given.nodes, given.partition or slurm.partition, given.gpus, given.wait),
         slurm,
         given.partition,
     )
-    facts = examine(plan, os.environ)
-    if facts is None:
+    measured = examine(plan, os.environ)
+    if measured is None:
         return int(ExitCode.DONE)
-    findings = judge(facts)
+    findings = check(measured)
     status = exit_status(findings)
     if given.json:
-        shown = {"status": status, "findings": findings, "facts": facts}
+        shown = {"status": status, "findings": findings, "measurements": measured}
         print(msgspec.json.format(msgspec.json.encode(shown)).decode())
     else:
         # Written to a file it is as wide as a page of a wide screen.
@@ -94,19 +94,19 @@ def render(findings: "Sequence[Finding]") -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("", "found", "what follows"):
         table.add_column(column)
-    table.add_column("verdict", no_wrap=True)
+    table.add_column("severity", no_wrap=True)
     area = ""
     for finding in findings:
         if finding.area != area:
             area = finding.area
             table.add_row(Text(area, style="bold"), "", "", "")
-        verdict = Text(finding.verdict, style=COLOURS[finding.verdict])
-        table.add_row(Text(f"  {finding.what}"), Text(finding.value), Text(finding.follows), verdict)
+        severity = Text(finding.severity, style=COLOURS[finding.severity])
+        table.add_row(Text(f"  {finding.what}"), Text(finding.value), Text(finding.follows), severity)
     return Group(table, Text(), _total(findings))
 
 
 def _total(findings: "Sequence[Finding]") -> Text:
-    counts = Counter(str(finding.verdict) for finding in findings)
+    counts = Counter(str(finding.severity) for finding in findings)
     found = [f"{counts[name]} {name}{'s' if counts[name] != 1 else ''}" for name in ("problem", "warning", "note")]
     style = next((COLOURS[name] for name in ("problem", "warning") if counts[name]), COLOURS["ok"])
     return Text(", ".join(found), style=style)

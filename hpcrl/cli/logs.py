@@ -9,7 +9,7 @@ from datetime import datetime
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.inspect.logs import LEVELS, Logs, Wanted, follow, merged
+from hpcrl.inspect.logs import LEVELS, LogFilter, Logs, follow, merged
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import ENDED, GOES_ON, is_over, judge
 
@@ -48,7 +48,9 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     given = parse(parser, words)
     run_dir = RunDirectory.open(find_run(given.run))
-    wanted = Wanted(frozenset(given.worker), _pattern(given.grep), _level(given.level), since(given.since, time.time()))
+    wanted = LogFilter(
+        frozenset(given.worker), _pattern(given.grep), _level(given.level), since(given.since, time.time())
+    )
     if not given.follow:
         _refuse_strangers(run_dir, wanted)
     lines = follow(run_dir, _end_of(run_dir), wanted) if given.follow else merged(run_dir, wanted)
@@ -59,7 +61,7 @@ def run(words: Sequence[str]) -> int:
     return int(ExitCode.DONE)
 
 
-def _refuse_strangers(run_dir: RunDirectory, wanted: Wanted) -> None:
+def _refuse_strangers(run_dir: RunDirectory, wanted: LogFilter) -> None:
     names = Logs(run_dir).processes() if wanted.processes else []
     if strangers := sorted(wanted.processes - set(names)):
         raise ConfigurationError(

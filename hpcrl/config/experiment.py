@@ -12,7 +12,7 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import PathText
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, PlacementConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, PlacementConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.toy import ToyConfig
@@ -46,7 +46,7 @@ class SFTExperiment(ExperimentConfig):
     """What to run."""
     data: DataConfig
     """What is read and how it becomes batches."""
-    actor: StudentConfig
+    actor: SFTModelConfig
     """The model that is trained."""
     reward: RewardConfig = RewardConfig(function="exact")
     """What scores the generated answers of an evaluation."""

@@ -59,7 +59,7 @@ class TrainedModelConfig(ModelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudentConfig(TrainedModelConfig):
+class SFTModelConfig(TrainedModelConfig):
     """A model that learns given answers."""
 
     optimizer: OptimizerConfig = OptimizerConfig(lr=2e-5)

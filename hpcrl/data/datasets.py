@@ -13,7 +13,7 @@ from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, To
 from hpcrl.config.toy import ToyConfig
 from hpcrl.config.validate import REWARDS
 from hpcrl.data.jsonl import JsonLines
-from hpcrl.data.order import Order, row_of
+from hpcrl.data.order import SampleOrder, row_of
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.dataflow.recipes import evaluates
@@ -49,7 +49,7 @@ class Dataset(Protocol):
 
 
 @dataclass(frozen=True)
-class Bound:
+class LengthLimit:
     """A length that no row may exceed: (tokens of the prompt, of the answer with its EOS) → what is bounded."""
 
     text: str
@@ -75,7 +75,7 @@ class TextDataset:
         prompt_key: str,
         answer_key: str | None = None,
         first_rows: int | None = None,
-        bounds: Sequence[Bound] = (),
+        bounds: Sequence[LengthLimit] = (),
         vocabulary_size: int | None = None,
     ) -> None:
         self._records = records
@@ -130,12 +130,12 @@ class TextDataset:
         self._measure(rows)
         return tuple(row for row in rows if any(self._exceeds(bound, row) for bound in self._bounds))
 
-    def _may_exceed(self, bound: Bound, row: str) -> bool:
+    def _may_exceed(self, bound: LengthLimit, row: str) -> bool:
         """Without tokenising it. A token stands for a byte of text at least; the prefix and an EOS come on top."""
         texts = self._records.size(row) + len(self._config.prompt_template.encode())
         return bound.always or texts + len(self._tokens.prefix) + 1 > bound.limit
 
-    def _exceeds(self, bound: Bound, row: str) -> bool:
+    def _exceeds(self, bound: LengthLimit, row: str) -> bool:
         return row in self._lengths and bound.length(*self._lengths[row]) > bound.limit
 
     def _measure(self, rows: Sequence[str]) -> None:
@@ -261,33 +261,37 @@ def _limits(experiment: SFTExperiment | PPOExperiment) -> Limits:
     return Limits(min(shape.max_positions for shape in shapes), min(shape.vocabulary_size for shape in shapes))
 
 
-def _prompt_bounds(data: DataConfig) -> list[Bound]:
+def _prompt_bounds(data: DataConfig) -> list[LengthLimit]:
     bound = data.max_prompt_tokens
     if bound is None:
         return []
-    return [Bound(f"data.max_prompt_tokens = {bound}", bound, lambda prompt, answer: prompt)]
+    return [LengthLimit(f"data.max_prompt_tokens = {bound}", bound, lambda prompt, answer: prompt)]
 
 
-def _answer_bounds(data: DataConfig) -> list[Bound]:
+def _answer_bounds(data: DataConfig) -> list[LengthLimit]:
     bound = data.max_answer_tokens
-    return [] if bound is None else [Bound(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer)]
+    return (
+        []
+        if bound is None
+        else [LengthLimit(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer)]
+    )
 
 
-def _whole_bounds(limits: Limits) -> list[Bound]:
+def _whole_bounds(limits: Limits) -> list[LengthLimit]:
     """Of rows whose answers a model is given."""
     if limits.positions is None:
         return []
     text = f"max_position_embeddings = {limits.positions} (prompt and answer together)"
-    return [Bound(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
+    return [LengthLimit(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
 
 
-def _room(experiment: SFTExperiment | PPOExperiment, limits: Limits) -> list[Bound]:
+def _room(experiment: SFTExperiment | PPOExperiment, limits: Limits) -> list[LengthLimit]:
     """Of prompts that responses follow."""
     new = experiment.generation.max_new_tokens
     if limits.positions is None:
         return []
     text = f"max_position_embeddings - generation.max_new_tokens = {limits.positions} - {new}"
-    return [Bound(text, limits.positions - new, lambda prompt, answer: prompt, always=False)]
+    return [LengthLimit(text, limits.positions - new, lambda prompt, answer: prompt, always=False)]
 
 
 def _refuse_small(data: DataConfig, rows: int) -> None:
@@ -298,13 +302,13 @@ def _refuse_small(data: DataConfig, rows: int) -> None:
         )
 
 
-def open_order(experiment: Experiment, rows: Sequence[str]) -> Order:
+def open_order(experiment: Experiment, rows: Sequence[str]) -> SampleOrder:
     """The order of the training rows. Raises DataError where they do not fill a batch."""
     if isinstance(experiment, ToyExperiment):
-        return Order(rows, batch_size=experiment.toy.batch_size, seed=experiment.seed)
+        return SampleOrder(rows, batch_size=experiment.toy.batch_size, seed=experiment.seed)
     data = experiment.data
     _refuse_small(data, len(rows))
-    return Order(
+    return SampleOrder(
         rows,
         batch_size=data.batch_size,
         seed=experiment.seed,

@@ -27,7 +27,7 @@ def row_of(sample_id: str) -> str:
     return sample_id.rpartition("@")[0]
 
 
-class Order:
+class SampleOrder:
     """The rows of all epochs, one after another; a cursor is a position in it, counted in rows from the run's start.
 
     Batches do not cross the end of an epoch: its last batch may be smaller, so that no row is lost. The order of an

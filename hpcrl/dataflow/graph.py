@@ -20,7 +20,7 @@ import networkx as nx
 from hpcrl.errors import ConfigurationError
 
 Kind = Literal["generate", "inference", "train_step", "evaluate"]
-Source = Literal["train", "eval"]
+Dataset = Literal["train", "eval"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -30,7 +30,7 @@ class MFC:
     """One model function call. `inputs` and `outputs` are keys of the graph.
 
     The remaps exist for a call that appears twice under different keys: the role's code sees graph key `k` as
-    `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `source` names the data set
+    `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `dataset` names the data set
     whose samples the call works on. A train_step changes its role's parameters and has no outputs.
     """
 
@@ -41,7 +41,7 @@ class MFC:
     outputs: tuple[str, ...] = ()
     input_remap: Mapping[str, str] = field(default_factory=dict)
     output_remap: Mapping[str, str] = field(default_factory=dict)
-    source: Source = "train"
+    dataset: Dataset = "train"
 
 
 def build_graph(
@@ -112,7 +112,7 @@ def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC], lag: int) -> Non
         train = trained.get(mfc.role, mfc.name)
         if train == mfc.name:
             continue
-        ahead = 1 if mfc.source == "eval" else 0
+        ahead = 1 if mfc.dataset == "eval" else 0
         graph.add_edge(train, mfc.name, kind="version", steps=0 if ahead else 1 + lag)
         if not graph.has_edge(mfc.name, train):
             graph.add_edge(mfc.name, train, kind="order", steps=ahead)
@@ -134,8 +134,8 @@ def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
             continue
         if mfc.outputs:
             yield f"{mfc.name} is a train_step with outputs {list(mfc.outputs)}; make them in an inference call"
-        if mfc.source == "eval":
-            yield f"{mfc.name} is a train_step on evaluation data; set its source to 'train' or its kind to 'evaluate'"
+        if mfc.dataset == "eval":
+            yield f"{mfc.name} is a train_step on evaluation data; set its dataset to 'train' or its kind to 'evaluate'"
         if mfc.role in trains:
             yield f"{trains[mfc.role]} and {mfc.name} train role {mfc.role!r}; a role has one train_step: merge them"
         trains[mfc.role] = mfc.name
@@ -166,8 +166,8 @@ def _key_problems(calls: Sequence[MFC], from_data: Mapping[str, Collection[str]]
     for mfc in calls:
         for key in mfc.inputs:
             sources = {source for source, keys in from_data.items() if key in keys}
-            sources |= {maker.source for maker in makers.get(key, ())}
-            yield from _input_problems(mfc, key, sources, sorted({*makers, *from_data[mfc.source]}))
+            sources |= {maker.dataset for maker in makers.get(key, ())}
+            yield from _input_problems(mfc, key, sources, sorted({*makers, *from_data[mfc.dataset]}))
 
 
 def _producer_problems(key: str, names: Sequence[str], from_data: Mapping[str, Collection[str]]) -> Iterator[str]:
@@ -185,11 +185,11 @@ def _input_problems(mfc: MFC, key: str, sources: Collection[str], known: Sequenc
             f"{mfc.name} needs key {key!r}, which no call makes and no data set has: {guess}"
             f"Add it to the outputs of a call, or take one of {list(known)}"
         )
-    elif mfc.source not in sources:
+    elif mfc.dataset not in sources:
         other = next(iter(sources))
         yield (
-            f"{mfc.name} works on {mfc.source} samples, but key {key!r} is of {other} samples: "
-            f"change its source to {other!r}, or read a key of its own samples"
+            f"{mfc.name} works on {mfc.dataset} samples, but key {key!r} is of {other} samples: "
+            f"change its dataset to {other!r}, or read a key of its own samples"
         )
 
 

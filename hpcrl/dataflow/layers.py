@@ -55,7 +55,7 @@ _PREFIX: Mapping[str, str] = {"train": "dataset", "eval": "eval"}
 
 
 def calls_on(graph: nx.DiGraph, source: str) -> list[str]:
-    return [call for call in topological_order(graph) if mfc_of(graph, call).source == source]
+    return [call for call in topological_order(graph) if mfc_of(graph, call).dataset == source]
 
 
 def arrange(calls: Sequence[str], nets: Sequence[Net], loops: Sequence[tuple[str, str | None]]) -> Columns:

@@ -282,7 +282,7 @@ class Readiness:
                 task.wait_for(earlier)
             role.writers[task.unit] = task
             return
-        newest_needed = task.unit.step if task.mfc.source == "eval" else task.unit.step - 1 - self._lag
+        newest_needed = task.unit.step if task.mfc.dataset == "eval" else task.unit.step - 1 - self._lag
         for writer in role.writers.values():
             if writer.unit.step <= newest_needed or writer.offered:
                 task.wait_for(writer)

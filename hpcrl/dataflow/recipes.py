@@ -112,5 +112,5 @@ def _on_eval_samples(mfc: MFC) -> MFC:
         outputs=tuple(own[key] for key in mfc.outputs),
         input_remap={own[key]: key for key in mfc.inputs},
         output_remap={key: own[key] for key in mfc.outputs},
-        source="eval",
+        dataset="eval",
     )

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
-from hpcrl.doctor.findings import CLUSTER, SKEW_S, Finding, Verdict, in_short
-from hpcrl.doctor.measurements import DiskFacts, PairFacts, Race, Replaced
+from hpcrl.doctor.findings import CLUSTER, SKEW_S, Finding, Severity, in_short
+from hpcrl.doctor.measurements import DiskMeasurements, PairMeasurements, Race, Replaced
 
 GIB = 2**30
 _SEEN_AS = MappingProxyType(
@@ -14,32 +14,32 @@ _SEEN_AS = MappingProxyType(
 _RACES = MappingProxyType({"link": "link", "create": "O_EXCL", "mkdir": "mkdir"})
 
 
-def judge_disk(area: str, disk: DiskFacts) -> Iterator[Finding]:
+def check_disk(area: str, disk: DiskMeasurements) -> Iterator[Finding]:
     volatile = disk.filesystem in ("tmpfs", "ramfs")
     yield Finding(
         area,
         "filesystem",
         f"{disk.filesystem} at {disk.path}",
-        Verdict.WARNING if volatile else Verdict.OK,
+        Severity.WARNING if volatile else Severity.OK,
         "gone after a reboot, and it is memory: set run_root to a disk" if volatile else "",
     )
     yield _free(area, disk)
     yield from _operations(area, disk)
-    yield judge_fsync(area, disk)
+    yield check_fsync(area, disk)
     if disk.clock_ahead_s is not None and abs(disk.clock_ahead_s) > SKEW_S:
         value = f"{disk.clock_ahead_s:+.1f} s against this machine"
         follows = "nothing of hpcrl's depends on times of files; other tools on this disk may"
-        yield Finding(area, "the file server's clock", value, Verdict.NOTE, follows)
+        yield Finding(area, "the file server's clock", value, Severity.NOTE, follows)
 
 
-def _free(area: str, disk: DiskFacts) -> Finding:
+def _free(area: str, disk: DiskMeasurements) -> Finding:
     gib = disk.free_bytes / GIB
     follows = "free some, set run_root elsewhere, or lower control.keep_checkpoints" if gib < 20 else ""
-    verdict = Verdict.PROBLEM if gib < 1 else Verdict.WARNING if gib < 20 else Verdict.OK
-    return Finding(area, "free space", f"{gib:.1f} GiB", verdict, follows)
+    severity = Severity.PROBLEM if gib < 1 else Severity.WARNING if gib < 20 else Severity.OK
+    return Finding(area, "free space", f"{gib:.1f} GiB", severity, follows)
 
 
-def _operations(area: str, disk: DiskFacts) -> Iterator[Finding]:
+def _operations(area: str, disk: DiskMeasurements) -> Iterator[Finding]:
     needed = "set run_root to a filesystem that can do it: two masters could both believe that a run is theirs"
     works = {
         "link": (disk.link_exclusive, needed),
@@ -52,34 +52,34 @@ def _operations(area: str, disk: DiskFacts) -> Iterator[Finding]:
     broken = [name for name, (fine, _) in works.items() if not fine]
     fine = ", ".join(name for name in works if name not in broken)
     if fine:
-        yield Finding(area, "operations", f"{fine} as they should be", Verdict.OK)
+        yield Finding(area, "operations", f"{fine} as they should be", Severity.OK)
     for name in broken:
         said = disk.failed.get(name, "not exclusive" if name in ("link", "O_EXCL", "mkdir") else "without effect")
-        yield Finding(area, name, said, Verdict.WARNING if name == "chmod" else Verdict.PROBLEM, works[name][1])
+        yield Finding(area, name, said, Severity.WARNING if name == "chmod" else Severity.PROBLEM, works[name][1])
 
 
-def judge_fsync(area: str, disk: DiskFacts) -> Finding:
+def check_fsync(area: str, disk: DiskMeasurements) -> Finding:
     if not disk.fsync_s:
-        return Finding(area, "a durable file", "not measured", Verdict.NOTE)
+        return Finding(area, "a durable file", "not measured", Severity.NOTE)
     median, longest = statistics.median(disk.fsync_s), max(disk.fsync_s)
     value = f"{in_short(median)}, at worst {in_short(longest)}"
     if median < 0.05:
-        return Finding(area, "a durable file", value, Verdict.OK)
+        return Finding(area, "a durable file", value, Severity.OK)
     follows = (
         "each finished call waits for two or three of these: larger parts (data.batch_size, fewer workers) make fewer "
         "calls; or set run_root to a quicker disk"
     )
-    return Finding(area, "a durable file", value, Verdict.NOTE if median < 0.5 else Verdict.WARNING, follows)
+    return Finding(area, "a durable file", value, Severity.NOTE if median < 0.5 else Severity.WARNING, follows)
 
 
-def judge_shared(pairs: Sequence[PairFacts]) -> Iterator[Finding]:
+def check_shared(pairs: Sequence[PairMeasurements]) -> Iterator[Finding]:
     """What one node does, as another sees it."""
     yield from _visibility(pairs)
     yield from _races(pairs)
     yield from _replacing([pair.replaced for pair in pairs if pair.replaced is not None])
 
 
-def _visibility(pairs: Sequence[PairFacts]) -> Iterator[Finding]:
+def _visibility(pairs: Sequence[PairMeasurements]) -> Iterator[Finding]:
     for how, what in _SEEN_AS.items():
         rounds = [seconds for pair in pairs for seen in pair.seen if seen.how == how for seconds in seen.seconds]
         if not rounds:
@@ -97,29 +97,29 @@ def _unseen(how: str, what: str, lost: int, rounds: int) -> Finding:
     value = f"in {lost} of {rounds} tries not seen within the deadline"
     if how == "list":
         follows = "hpcrl finds its peers by listing: set run_root to another filesystem, or have actimeo lowered"
-        return Finding("between nodes", what, value, Verdict.PROBLEM, follows)
+        return Finding("between nodes", what, value, Severity.PROBLEM, follows)
     if how == "open":
         follows = "hpcrl lists before it opens; your own scripts should too"
-        return Finding("between nodes", what, value, Verdict.NOTE, follows)
+        return Finding("between nodes", what, value, Severity.NOTE, follows)
     follows = "`hpcrl status` and `hpcrl logs` trail on other nodes; a run itself appends and reads on one node"
-    return Finding("between nodes", what, value, Verdict.WARNING, follows)
+    return Finding("between nodes", what, value, Severity.WARNING, follows)
 
 
-def _of_latency(how: str, longest_s: float) -> tuple[Verdict, str]:
+def _of_latency(how: str, longest_s: float) -> tuple[Severity, str]:
     if longest_s < 1:
-        return Verdict.OK, ""
+        return Severity.OK, ""
     if how == "append":
-        return Verdict.NOTE, f"`hpcrl status` and `hpcrl logs` show what was up to {longest_s:.0f} s ago"
+        return Severity.NOTE, f"`hpcrl status` and `hpcrl logs` show what was up to {longest_s:.0f} s ago"
     if how == "open":
-        return Verdict.NOTE, "hpcrl lists before it opens; your own scripts should too"
+        return Severity.NOTE, "hpcrl lists before it opens; your own scripts should too"
     needed_s = 60 + 10 * longest_s
     if needed_s > CLUSTER.start_timeout_s:
-        return Verdict.WARNING, f"set cluster.start_timeout_s to at least {needed_s:.0f}: an attempt begins by files"
+        return Severity.WARNING, f"set cluster.start_timeout_s to at least {needed_s:.0f}: an attempt begins by files"
     follows = f"an attempt begins by files: cluster.start_timeout_s = {CLUSTER.start_timeout_s:.0f} is enough, "
-    return Verdict.NOTE, follows + f"keep it above {needed_s:.0f}"
+    return Severity.NOTE, follows + f"keep it above {needed_s:.0f}"
 
 
-def _races(pairs: Sequence[PairFacts]) -> Iterator[Finding]:
+def _races(pairs: Sequence[PairMeasurements]) -> Iterator[Finding]:
     for how, what in _RACES.items():
         races = [race for pair in pairs for race in pair.races if race.how == how]
         if races:
@@ -131,12 +131,12 @@ def _raced(what: str, races: Sequence[Race]) -> Finding:
     failed = next((race.failed for race in races if race.failed), "")
     if failed:
         follows = "set run_root to a filesystem that can do it"
-        return Finding("between nodes", what, failed, Verdict.PROBLEM, follows)
+        return Finding("between nodes", what, failed, Severity.PROBLEM, follows)
     if both or none:
         value = f"of {one + both + none} tries two winners in {both}, none in {none}"
         follows = "two masters could both believe that a run is theirs: set run_root to another filesystem"
-        return Finding("between nodes", what, value, Verdict.PROBLEM, follows)
-    return Finding("between nodes", what, f"one winner in each of {one} tries", Verdict.OK)
+        return Finding("between nodes", what, value, Severity.PROBLEM, follows)
+    return Finding("between nodes", what, f"one winner in each of {one} tries", Severity.OK)
 
 
 def _replacing(found: Sequence[Replaced]) -> Iterator[Finding]:
@@ -149,13 +149,13 @@ def _replacing(found: Sequence[Replaced]) -> Iterator[Finding]:
     value = f"{reads} reads: {stale} stale handles, {missing} missing, {torn} torn"
     if torn:
         follows = "a rename shows parts of files here: set run_root to another filesystem"
-        yield Finding("between nodes", what, value, Verdict.PROBLEM, follows)
+        yield Finding("between nodes", what, value, Severity.PROBLEM, follows)
     elif lost:
         value += f"; {lost} not readable after five further tries"
         follows = "hpcrl never replaces a file that is read, but its retries would not do: prefer another filesystem"
-        yield Finding("between nodes", what, value, Verdict.WARNING, follows)
+        yield Finding("between nodes", what, value, Severity.WARNING, follows)
     elif stale or missing:
         follows = "a further try helped each time, as hpcrl makes them; it never replaces a file that is read"
-        yield Finding("between nodes", what, value, Verdict.NOTE, follows)
+        yield Finding("between nodes", what, value, Severity.NOTE, follows)
     else:
-        yield Finding("between nodes", what, value, Verdict.OK)
+        yield Finding("between nodes", what, value, Severity.OK)

@@ -3,63 +3,63 @@
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from hpcrl.doctor.check_disk import judge_disk, judge_fsync, judge_shared
-from hpcrl.doctor.findings import SKEW_S, Finding, Verdict, count, in_short
-from hpcrl.doctor.measurements import JobFacts, NodeFacts, PairFacts, Software
+from hpcrl.doctor.check_disk import check_disk, check_fsync, check_shared
+from hpcrl.doctor.findings import SKEW_S, Finding, Severity, count, in_short
+from hpcrl.doctor.measurements import JobFacts, NodeMeasurements, PairMeasurements, Software
 from hpcrl.wire.address import LOOPBACK
 
 FILES_PER_AGENT = 16
 """Sockets that the master has with an agent and its workers, roughly."""
 
 
-def judge_software(here: Software) -> Iterator[Finding]:
-    yield Finding("Python", "here", f"{here.python}, hpcrl {here.hpcrl} in {here.folder}", Verdict.OK)
+def check_software(here: Software) -> Iterator[Finding]:
+    yield Finding("Python", "here", f"{here.python}, hpcrl {here.hpcrl} in {here.folder}", Severity.OK)
     missing = [name for name, version in here.packages.items() if version == "missing"]
     if missing:
         follows = f"install them for {here.executable}"
-        yield Finding("Python", "packages", f"missing: {', '.join(missing)}", Verdict.PROBLEM, follows)
+        yield Finding("Python", "packages", f"missing: {', '.join(missing)}", Severity.PROBLEM, follows)
 
 
-def judge_job(job: JobFacts | None, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def check_job(job: JobFacts | None, nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
     if job is None:
         return
     value = f"{len(nodes)} of {job.wanted} answered" + (f" (job {job.id}, {job.waited_s:.0f} s)" if job.id else "")
     said = "; ".join(filter(None, [job.failed, job.said.replace("\n", " | ")]))
     if len(nodes) >= job.wanted:
-        yield Finding("nodes", "asked", value, Verdict.OK)
+        yield Finding("nodes", "asked", value, Severity.OK)
     elif not nodes and "not started" in job.failed:
         follows = f"{said}. Nothing is known of the nodes: try --partition, --wait, or --in-job inside a job"
-        yield Finding("nodes", "asked", value, Verdict.WARNING, follows)
+        yield Finding("nodes", "asked", value, Severity.WARNING, follows)
     else:
         follows = f"{said}. Is {'the folder' if nodes else 'run_root'} on all nodes, and Python too?"
-        yield Finding("nodes", "asked", value, Verdict.PROBLEM, follows)
+        yield Finding("nodes", "asked", value, Severity.PROBLEM, follows)
 
 
-def judge_nodes(here: Software, nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def check_nodes(here: Software, nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
     if not nodes:
         return
     yield _same_software(nodes)
     if any(node.software.code != here.code for node in nodes):
         value = f"of nodes in {nodes[0].software.folder}, here in {here.folder}: different files"
         follows = "jobs would run another hpcrl than this command is: set cluster.slurm.python, or install it anew"
-        yield Finding("nodes", "hpcrl", value, Verdict.WARNING, follows)
+        yield Finding("nodes", "hpcrl", value, Severity.WARNING, follows)
     for node in nodes:
-        yield Finding("nodes", node.name, f"{node.address}, {count(node.cpus, 'CPU core')} given", Verdict.OK)
+        yield Finding("nodes", node.name, f"{node.address}, {count(node.cpus, 'CPU core')} given", Severity.OK)
     if len({node.boot_id for node in nodes}) < len(nodes):
         follows = "what was measured between them says nothing about two machines"
-        yield Finding("nodes", "machines", "several nodes are one machine", Verdict.NOTE, follows)
+        yield Finding("nodes", "machines", "several nodes are one machine", Severity.NOTE, follows)
     files = min(node.open_files for node in nodes)
     if files < 4096:
         follows = f"enough for about {files // FILES_PER_AGENT} nodes: have the hard limit of open files raised"
-        yield Finding("nodes", "open files", str(files), Verdict.NOTE, follows)
+        yield Finding("nodes", "open files", str(files), Severity.NOTE, follows)
     for node in nodes:
-        found = judge_disk(f"disk, on {node.name}", node.disk)
-        yield from (finding for finding in found if finding.verdict is not Verdict.OK)
+        found = check_disk(f"disk, on {node.name}", node.disk)
+        yield from (finding for finding in found if finding.severity is not Severity.OK)
     slowest = max(nodes, key=lambda node: statistics.median(node.disk.fsync_s or (0.0,)))
-    yield judge_fsync("nodes", slowest.disk)
+    yield check_fsync("nodes", slowest.disk)
 
 
-def _same_software(nodes: Sequence[NodeFacts]) -> Finding:
+def _same_software(nodes: Sequence[NodeMeasurements]) -> Finding:
     first, *others = nodes
     differ = [
         f"{what} is {one} on {first.name}, {two} on {node.name}"
@@ -68,18 +68,18 @@ def _same_software(nodes: Sequence[NodeFacts]) -> Finding:
     ]
     if differ:
         follows = "all nodes need the same: set cluster.slurm.python, cluster.slurm.prologue, or a container"
-        return Finding("nodes", "Python", "; ".join(differ), Verdict.PROBLEM, follows)
+        return Finding("nodes", "Python", "; ".join(differ), Severity.PROBLEM, follows)
     missing = [name for name, version in first.software.packages.items() if version == "missing"]
     if missing:
         follows = f"install them for {first.software.executable}, or set cluster.slurm.python"
-        return Finding("nodes", "Python", f"missing: {', '.join(missing)}", Verdict.PROBLEM, follows)
+        return Finding("nodes", "Python", f"missing: {', '.join(missing)}", Severity.PROBLEM, follows)
     torch = first.software.packages.get("torch", "?")
     same = "; the same on all" if others else ""
     value = f"{first.software.python}, torch {torch}, hpcrl {first.software.hpcrl}{same}"
-    return Finding("nodes", "Python", value, Verdict.OK)
+    return Finding("nodes", "Python", value, Severity.OK)
 
 
-def _differences(first: NodeFacts, second: NodeFacts) -> Iterator[tuple[str, str, str]]:
+def _differences(first: NodeMeasurements, second: NodeMeasurements) -> Iterator[tuple[str, str, str]]:
     one, two = first.software, second.software
     if one.python != two.python:
         yield "Python", one.python, two.python
@@ -94,7 +94,7 @@ def _differences(first: NodeFacts, second: NodeFacts) -> Iterator[tuple[str, str
 # Between nodes
 
 
-def judge_network(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+def check_network(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
     if len(nodes) < 2:
         return
     names = {node.index: node.name for node in nodes}
@@ -104,13 +104,13 @@ def judge_network(nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
     for reader, other, pair in pairs:
         if pair.error:
             follows = f"{reader} could not finish its measurements with {other}"
-            yield Finding("between nodes", "broken off", pair.error, Verdict.WARNING, follows)
+            yield Finding("between nodes", "broken off", pair.error, Severity.WARNING, follows)
     whole = [pair for _, _, pair in pairs]
-    yield from judge_shared(whole)
+    yield from check_shared(whole)
     yield from _skew([pair.clock_ahead_s for pair in whole if pair.clock_ahead_s is not None])
 
 
-def _ports(nodes: Sequence[NodeFacts], pairs: Sequence[tuple[str, str, PairFacts]]) -> Iterator[Finding]:
+def _ports(nodes: Sequence[NodeMeasurements], pairs: Sequence[tuple[str, str, PairMeasurements]]) -> Iterator[Finding]:
     closed = [(reader, other, pair) for reader, other, pair in pairs if pair.connect_s is None]
     loopback = [node.name for node in nodes if node.address == LOOPBACK]
     follows = (
@@ -119,23 +119,23 @@ def _ports(nodes: Sequence[NodeFacts], pairs: Sequence[tuple[str, str, PairFacts
     )
     if loopback:
         value = f"{', '.join(loopback)}: only {LOOPBACK}, no address that others could use"
-        yield Finding("between nodes", "TCP", value, Verdict.PROBLEM, follows)
+        yield Finding("between nodes", "TCP", value, Severity.PROBLEM, follows)
     for reader, other, pair in closed:
         value = f"{reader} cannot reach {other}: {pair.connect_error}"
-        yield Finding("between nodes", "TCP", value, Verdict.PROBLEM, follows)
+        yield Finding("between nodes", "TCP", value, Severity.PROBLEM, follows)
     if closed or loopback:
         return
     slowest = max((pair.connect_s or 0.0 for _, _, pair in pairs), default=0.0)
     value = f"{count(len(pairs), 'connection')}, the slowest in {in_short(slowest)}"
-    yield Finding("between nodes", "TCP", value, Verdict.OK)
+    yield Finding("between nodes", "TCP", value, Severity.OK)
 
 
-def _absent(nodes: Sequence[NodeFacts], names: Mapping[int, str]) -> Iterator[Finding]:
+def _absent(nodes: Sequence[NodeMeasurements], names: Mapping[int, str]) -> Iterator[Finding]:
     for node in nodes:
         if node.absent:
             value = f"{node.name} never saw {', '.join(names.get(each, f'task {each}') for each in node.absent)}"
             follows = f"is {node.disk.path} one and the same folder on all nodes? Set run_root to one that is"
-            yield Finding("between nodes", "greetings", value, Verdict.PROBLEM, follows)
+            yield Finding("between nodes", "greetings", value, Severity.PROBLEM, follows)
 
 
 def _skew(ahead: Sequence[float]) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _skew(ahead: Sequence[float]) -> Iterator[Finding]:
     most = max(abs(each) for each in ahead)
     value = f"up to {in_short(most)} apart"
     if most <= SKEW_S:
-        yield Finding("between nodes", "clocks", value, Verdict.OK)
+        yield Finding("between nodes", "clocks", value, Severity.OK)
         return
     follows = "only the order of lines in merged logs suffers; hpcrl measures time on one clock each"
-    yield Finding("between nodes", "clocks", value, Verdict.NOTE if most <= 60 else Verdict.WARNING, follows)
+    yield Finding("between nodes", "clocks", value, Severity.NOTE if most <= 60 else Severity.WARNING, follows)

@@ -3,25 +3,32 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from hpcrl.doctor.findings import CLUSTER, Finding, Verdict, count
-from hpcrl.doctor.measurements import Facts, SlurmFacts
-from hpcrl.launch.slurm.site import SPILL_MARGIN_S, Partition, PreemptMode, Site, describe_preemption, preempt_mode_of
+from hpcrl.doctor.findings import CLUSTER, Finding, Severity, count
+from hpcrl.doctor.measurements import Measurements, SlurmMeasurements
+from hpcrl.launch.slurm.site import (
+    SPILL_MARGIN_S,
+    Partition,
+    PreemptMode,
+    SlurmSite,
+    describe_preemption,
+    preempt_mode_of,
+)
 
 OLDEST_SLURM = (22, 5)
 
 
-def judge_slurm(facts: Facts) -> Iterator[Finding]:
-    if facts.slurm is None:
-        yield _no_slurm(facts)
+def check_slurm(measured: Measurements) -> Iterator[Finding]:
+    if measured.slurm is None:
+        yield _no_slurm(measured)
         return
-    found, site = facts.slurm, facts.slurm.site
+    found, site = measured.slurm, measured.slurm.site
     yield _version(site)
     yield _accounting(found)
-    partitions = _partitions(site, facts.partition)
-    if facts.partition and not partitions:
+    partitions = _partitions(site, measured.partition)
+    if measured.partition and not partitions:
         known = ", ".join(site.partitions)
         follows = f"set cluster.slurm.partition to one of {known}"
-        yield Finding("Slurm", f"partition {facts.partition}", "does not exist", Verdict.PROBLEM, follows)
+        yield Finding("Slurm", f"partition {measured.partition}", "does not exist", Severity.PROBLEM, follows)
     for partition in partitions:
         yield _partition(partition)
     yield from _preemption(site, partitions)
@@ -32,49 +39,49 @@ def judge_slurm(facts: Facts) -> Iterator[Finding]:
     yield from _limits(found)
 
 
-def _no_slurm(facts: Facts) -> Finding:
-    value = facts.no_slurm or "none"
-    if facts.job is not None:
+def _no_slurm(measured: Measurements) -> Finding:
+    value = measured.no_slurm or "none"
+    if measured.job is not None:
         follows = "compute nodes need not ask it; for its settings run hpcrl doctor --no-jobs on a login node"
-        return Finding("Slurm", "Slurm", value, Verdict.NOTE, follows)
-    if facts.slurm_silent:
+        return Finding("Slurm", "Slurm", value, Severity.NOTE, follows)
+    if measured.slurm_silent:
         follows = "nothing can be submitted now; what runs already goes on. (Is SLURM_CONF set, if you need it?)"
-        return Finding("Slurm", "Slurm", value, Verdict.WARNING, follows)
-    return Finding("Slurm", "Slurm", value, Verdict.NOTE, "runs are started on this machine (cluster.type local)")
+        return Finding("Slurm", "Slurm", value, Severity.WARNING, follows)
+    return Finding("Slurm", "Slurm", value, Severity.NOTE, "runs are started on this machine (cluster.type local)")
 
 
-def _partitions(site: Site, name: str | None) -> list[Partition]:
+def _partitions(site: SlurmSite, name: str | None) -> list[Partition]:
     if name is None:
         return list(site.partitions.values())
     return [site.partitions[each] for each in name.split(",") if each in site.partitions]
 
 
-def _version(site: Site) -> Finding:
+def _version(site: SlurmSite) -> Finding:
     version = ".".join(f"{part:02}" for part in site.version[:2]) + "".join(f".{part}" for part in site.version[2:])
     value = f"{version or 'of unknown version'}, cluster {site.cluster or 'without a name'}"
     if site.version and site.version[:2] < OLDEST_SLURM:
-        return Finding("Slurm", "version", value, Verdict.NOTE, "hpcrl reads the output of 22.05 and later; untried")
-    return Finding("Slurm", "version", value, Verdict.OK)
+        return Finding("Slurm", "version", value, Severity.NOTE, "hpcrl reads the output of 22.05 and later; untried")
+    return Finding("Slurm", "version", value, Severity.OK)
 
 
-def _accounting(found: SlurmFacts) -> Finding:
+def _accounting(found: SlurmMeasurements) -> Finding:
     site = found.site
     if not site.accounting:
         follows = (
             "how jobs ended is judged from the run's own journal and from squeue, which forgets a job "
             f"{found.min_job_age_s:.0f} s after its end"
         )
-        return Finding("Slurm", "accounting", "none", Verdict.NOTE, follows)
+        return Finding("Slurm", "accounting", "none", Severity.NOTE, follows)
     if not found.sacct:
         follows = "hpcrl goes on without it, as where there is none; tell the administrators"
-        return Finding("Slurm", "accounting", f"does not answer: {found.sacct_error}", Verdict.WARNING, follows)
+        return Finding("Slurm", "accounting", f"does not answer: {found.sacct_error}", Severity.WARNING, follows)
     if not site.accounting_comments:
         follows = (
             "a job whose sbatch lost its answer is looked up by its comment in squeue, which forgets a job "
             f"{found.min_job_age_s:.0f} s after its end"
         )
-        return Finding("Slurm", "accounting", "yes, without comments", Verdict.OK, follows)
-    return Finding("Slurm", "accounting", "yes", Verdict.OK)
+        return Finding("Slurm", "accounting", "yes, without comments", Severity.OK, follows)
+    return Finding("Slurm", "accounting", "yes", Severity.OK)
 
 
 def _partition(partition: Partition) -> Finding:
@@ -84,16 +91,16 @@ def _partition(partition: Partition) -> Finding:
     what = f"partition {partition.name}"
     lead_s = CLUSTER.slurm.signal_lead_s
     if partition.state and partition.state != "UP":
-        return Finding("Slurm", what, f"{value}, {partition.state}", Verdict.NOTE, "no job starts there now")
+        return Finding("Slurm", what, f"{value}, {partition.state}", Severity.NOTE, "no job starts there now")
     if partition.max_time_s is not None and partition.max_time_s < 10 * lead_s:
         follows = f"of each job {lead_s} s are kept for its end: lower cluster.slurm.signal_lead_s"
-        return Finding("Slurm", what, value, Verdict.NOTE, follows)
+        return Finding("Slurm", what, value, Severity.NOTE, follows)
     if partition.max_time_s is not None:
-        return Finding("Slurm", what, value, Verdict.OK, "at the limit a run is queued again and goes on by itself")
-    return Finding("Slurm", what, value, Verdict.OK)
+        return Finding("Slurm", what, value, Severity.OK, "at the limit a run is queued again and goes on by itself")
+    return Finding("Slurm", what, value, Severity.OK)
 
 
-def _preemption(site: Site, partitions: Sequence[Partition]) -> Iterator[Finding]:
+def _preemption(site: SlurmSite, partitions: Sequence[Partition]) -> Iterator[Finding]:
     """A line for all partitions that preempt alike."""
     alike: dict[tuple[PreemptMode, float], list[Partition]] = defaultdict(list)
     for partition in partitions:
@@ -104,7 +111,9 @@ def _preemption(site: Site, partitions: Sequence[Partition]) -> Iterator[Finding
         value = "never" if mode == "off" else f"{mode}, GraceTime {grace_s:.0f} s" if mode != "suspend" else mode
         said = describe_preemption(site, members[0].name)
         follows = f"{said} {_of_mode(mode)}".strip() if mode != "off" else ""
-        yield Finding("Slurm", f"preemption on {names}", value, Verdict.OK if mode == "off" else Verdict.NOTE, follows)
+        yield Finding(
+            "Slurm", f"preemption on {names}", value, Severity.OK if mode == "off" else Severity.NOTE, follows
+        )
 
 
 def _of_mode(mode: str) -> str:
@@ -116,70 +125,70 @@ def _of_mode(mode: str) -> str:
     return ""
 
 
-def _kill_wait(site: Site, partitions: Sequence[Partition]) -> Finding:
+def _kill_wait(site: SlurmSite, partitions: Sequence[Partition]) -> Finding:
     """What is left for calls in flight between the first signal and SIGKILL, on the partition that gives least."""
     value = f"{site.kill_wait_s:.0f} s"
     graces = [each.grace_s for each in partitions if preempt_mode_of(site, each) in ("requeue", "cancel")]
     if not graces:
         follows = f"matters for scancel only: at a time limit jobs hear {CLUSTER.slurm.signal_lead_s} s before"
-        return Finding("Slurm", "KillWait", value, Verdict.OK, follows)
+        return Finding("Slurm", "KillWait", value, Severity.OK, follows)
     # The end of a GraceTime brings a KillWait of its own.
     left_s = site.kill_wait_s + (0.0 if site.preempt_type == "qos" else min(graces))
     fits_s = max(1.0, left_s - SPILL_MARGIN_S)
     if fits_s >= CLUSTER.grace_s:
         follows = f"cluster.grace_s may be up to {fits_s:.0f}; it is {CLUSTER.grace_s:.0f} unless you set it"
-        return Finding("Slurm", "KillWait", value, Verdict.OK, follows)
+        return Finding("Slurm", "KillWait", value, Severity.OK, follows)
     follows = (
         f"set cluster.grace_s to at most {fits_s:.0f} (it is {CLUSTER.grace_s:.0f} unless you set it): calls that are "
         "not done by then are killed and made again"
     )
-    return Finding("Slurm", "KillWait", value, Verdict.NOTE, follows)
+    return Finding("Slurm", "KillWait", value, Severity.NOTE, follows)
 
 
-def _signals(site: Site) -> Finding:
+def _signals(site: SlurmSite) -> Finding:
     if site.preempt_type == "none":
-        return Finding("Slurm", "signal at preemption", "none", Verdict.OK)
+        return Finding("Slurm", "signal at preemption", "none", Severity.OK)
     value = "USR2 where there is a GraceTime, else TERM" if site.send_user_signal else "TERM"
-    return Finding("Slurm", "signal at preemption", value, Verdict.OK, "hpcrl drains at either")
+    return Finding("Slurm", "signal at preemption", value, Severity.OK, "hpcrl drains at either")
 
 
-def _requeue(site: Site) -> Finding:
+def _requeue(site: SlurmSite) -> Finding:
     if site.requeue_allowed:
-        return Finding("Slurm", "requeue", "allowed", Verdict.OK)
+        return Finding("Slurm", "requeue", "allowed", Severity.OK)
     follows = "hpcrl submits a successor in the place of each job that is to go on; it queues anew"
-    return Finding("Slurm", "requeue", "forbidden (JobRequeue=0)", Verdict.NOTE, follows)
+    return Finding("Slurm", "requeue", "forbidden (JobRequeue=0)", Severity.NOTE, follows)
 
 
-def _hold(site: Site) -> Finding:
+def _hold(site: SlurmSite) -> Finding:
     value = f"{site.requeue_hold_s:.0f} s"
     if site.requeue_hold_s > CLUSTER.replace_timeout_s / 2:
         follows = f"set cluster.replace_timeout_s to at least {3 * site.requeue_hold_s:.0f}"
-        return Finding("Slurm", "hold of a requeued job", value, Verdict.WARNING, follows)
+        return Finding("Slurm", "hold of a requeued job", value, Severity.WARNING, follows)
     follows = (
         "so long a lost node is missing at least; cluster.replace_timeout_s is "
         f"{CLUSTER.replace_timeout_s:.0f} unless you set it"
     )
-    return Finding("Slurm", "hold of a requeued job", value, Verdict.OK, follows)
+    return Finding("Slurm", "hold of a requeued job", value, Severity.OK, follows)
 
 
-def _limits(found: SlurmFacts) -> Iterator[Finding]:
+def _limits(found: SlurmMeasurements) -> Iterator[Finding]:
     site = found.site
     follows = f"cluster.nodes is at most {site.max_array_size} in topology array; the other topologies know no limit"
-    yield Finding("Slurm", "MaxArraySize", str(site.max_array_size), Verdict.OK, follows)
+    yield Finding("Slurm", "MaxArraySize", str(site.max_array_size), Severity.OK, follows)
     few = found.max_job_count < 1000
     follows = "each element of an array counts: set cluster.topology to colocated for many nodes" if few else ""
-    yield Finding("Slurm", "MaxJobCount", str(found.max_job_count), Verdict.NOTE if few else Verdict.OK, follows)
+    yield Finding("Slurm", "MaxJobCount", str(found.max_job_count), Severity.NOTE if few else Severity.OK, follows)
     if site.disable_hetjob_steps:
         follows = "set cluster.topology to array or colocated; hetjob is refused"
-        yield Finding("Slurm", "steps of het jobs", "disabled", Verdict.NOTE, follows)
+        yield Finding("Slurm", "steps of het jobs", "disabled", Severity.NOTE, follows)
     else:
-        yield Finding("Slurm", "steps of het jobs", "allowed", Verdict.OK)
+        yield Finding("Slurm", "steps of het jobs", "allowed", Severity.OK)
     if found.rate_limit:
         follows = "hpcrl asks at most every 15 s for each run, and five times for a submission"
-        yield Finding("Slurm", "limit of requests", "on (rl_enable)", Verdict.OK, follows)
+        yield Finding("Slurm", "limit of requests", "on (rl_enable)", Severity.OK, follows)
     if found.process_tracking and found.process_tracking != "cgroup":
         follows = "processes that leave their session outlive a job; hpcrl's own die with their agent"
-        yield Finding("Slurm", "process tracking", found.process_tracking, Verdict.NOTE, follows)
+        yield Finding("Slurm", "process tracking", found.process_tracking, Severity.NOTE, follows)
 
 
 def _duration(seconds: float) -> str:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrl.doctor.measurements import DiskFacts
+from hpcrl.doctor.measurements import DiskMeasurements
 from hpcrl.durable.files import DIRECTORY_MODE, FILE_MODE, sync_directory
 
 FSYNCS = 12
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def measure_disk(folder: Path) -> DiskFacts:
+def measure_disk(folder: Path) -> DiskMeasurements:
     """Try everything in a new directory inside `folder`, a temporary one itself; it is removed again."""
     work = folder / f"disk-{secrets.token_hex(6)}"
     os.mkdir(work, DIRECTORY_MODE)
@@ -29,7 +29,7 @@ def measure_disk(folder: Path) -> DiskFacts:
                 failed[name] = error.strerror or str(error)
                 return False
 
-        return DiskFacts(
+        return DiskMeasurements(
             path=str(folder.parent),
             filesystem=filesystem_of(folder, Path("/proc/mounts").read_text()),
             free_bytes=shutil.disk_usage(folder).free,

@@ -14,10 +14,10 @@ import msgspec
 
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.doctor.disk import measure_disk
-from hpcrl.doctor.measurements import Facts, software_here
+from hpcrl.doctor.measurements import Measurements, software_here
 from hpcrl.doctor.probe import probe
 from hpcrl.doctor.slurm import (
-    Wanted,
+    JobRequest,
     ask_nodes_by_job,
     ask_nodes_in_job,
     ask_slurm,
@@ -38,12 +38,12 @@ class Examination:
 
     run_root: Path
     nodes: Nodes = "by job"
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: JobRequest = field(default_factory=JobRequest)
     config: SlurmConfig = field(default_factory=SlurmConfig)
     asked: str | None = None
 
 
-def examine(plan: Examination, environ: Mapping[str, str], slurm: Slurm | None = None) -> Facts | None:
+def examine(plan: Examination, environ: Mapping[str, str], slurm: Slurm | None = None) -> Measurements | None:
     """The facts; None for a task of a step that another one speaks for. Leaves no file and no job behind.
 
     Raises ConfigurationError where the folder cannot be used, or where this is no job and should be one.
@@ -62,27 +62,29 @@ def examine(plan: Examination, environ: Mapping[str, str], slurm: Slurm | None =
             asked = ask_nodes_in_job(environ, folder)
             if asked is None:
                 return None
-        facts = Facts(here=software_here(), host=socket.gethostname(), disk=measure_disk(folder), partition=plan.asked)
-        facts = _with_slurm(facts, slurm)
-        if plan.nodes == "by job" and facts.slurm is not None:
+        measured = Measurements(
+            here=software_here(), host=socket.gethostname(), disk=measure_disk(folder), partition=plan.asked
+        )
+        measured = _with_slurm(measured, slurm)
+        if plan.nodes == "by job" and measured.slurm is not None:
             asked = ask_nodes_by_job(slurm, plan.wanted, plan.config, folder)
         if asked is not None:
-            return msgspec.structs.replace(facts, job=asked[0], nodes=asked[1])
+            return msgspec.structs.replace(measured, job=asked[0], nodes=asked[1])
         if plan.nodes == "by job":
             probe(folder, 0, 1)
-            facts = msgspec.structs.replace(facts, nodes=read_results(folder))
-        return facts
+            measured = msgspec.structs.replace(measured, nodes=read_results(folder))
+        return measured
 
 
-def _with_slurm(facts: Facts, slurm: Slurm) -> Facts:
+def _with_slurm(measured: Measurements, slurm: Slurm) -> Measurements:
     try:
-        return msgspec.structs.replace(facts, slurm=ask_slurm(slurm))
+        return msgspec.structs.replace(measured, slurm=ask_slurm(slurm))
     except SlurmUnavailableError as error:
         silent = error.missing == "slurmctld"
         said = f"{error.missing} does not answer" if silent else error.stderr
-        return msgspec.structs.replace(facts, no_slurm=said, slurm_silent=silent)
+        return msgspec.structs.replace(measured, no_slurm=said, slurm_silent=silent)
     except SlurmError as error:
-        return msgspec.structs.replace(facts, no_slurm=str(error).splitlines()[0], slurm_silent=True)
+        return msgspec.structs.replace(measured, no_slurm=str(error).splitlines()[0], slurm_silent=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A line of what `hpcrl doctor` says, and how its numbers are written. What it says of what is in the judge_* files."""
+"""A line of what `hpcrl doctor` says, and how its numbers are written. What it says of what is in the check_* files."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -14,7 +14,7 @@ SKEW_S = 1.0
 """Clocks that are less apart are taken as one."""
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How much a finding matters, the least first."""
 
     OK = "ok"
@@ -23,8 +23,8 @@ class Verdict(StrEnum):
     PROBLEM = "problem"
 
 
-SEVERITY: Mapping[Verdict, int] = MappingProxyType(
-    {Verdict.OK: 0, Verdict.NOTE: 0, Verdict.WARNING: 1, Verdict.PROBLEM: 2}
+EXIT_STATUS: Mapping[Severity, int] = MappingProxyType(
+    {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 1, Severity.PROBLEM: 2}
 )
 
 
@@ -34,13 +34,13 @@ class Finding(msgspec.Struct, frozen=True):
     area: str
     what: str
     value: str
-    verdict: Verdict
+    severity: Severity
     follows: str = ""
 
 
 def exit_status(findings: Iterable[Finding]) -> int:
     """0: fine, 1: warnings, 2: problems."""
-    return max((SEVERITY[finding.verdict] for finding in findings), default=0)
+    return max((EXIT_STATUS[finding.severity] for finding in findings), default=0)
 
 
 def count(number: int, what: str) -> str:

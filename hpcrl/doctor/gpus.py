@@ -4,21 +4,21 @@ import re
 import shutil
 import subprocess
 
-from hpcrl.doctor.measurements import GpuFacts
+from hpcrl.doctor.measurements import GpuMeasurements
 
 TIMEOUT_S = 20.0
 _GPU = re.compile(r"^GPU (\d+): (.*?) \(UUID: (\S+)\)", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def gpus_here() -> GpuFacts:
+def gpus_here() -> GpuMeasurements:
     """No nvidia-smi, or one that fails: no GPUs."""
     listed = _ask("-L")
     if listed is None:
-        return GpuFacts(tool=False)
+        return GpuMeasurements(tool=False)
     names = parse_list(listed)
     links = parse_topology(_ask("topo", "-m") or "") if len(names) > 1 else {}
-    return GpuFacts(True, names, links)
+    return GpuMeasurements(True, names, links)
 
 
 def parse_list(text: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""What `hpcrl doctor` has measured, as values: from probe, disk and slurm/doctor to the judge_* files.
+"""What `hpcrl doctor` has measured, as values: from probe, disk and slurm/doctor to the check_* files.
 
-Knows no thresholds and no advice. As JSON these are the facts of `hpcrl doctor --json`, which can be judged again.
+Knows no thresholds and no advice. `hpcrl doctor --json` prints them; they can be checked again.
 """
 
 import importlib.metadata
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import hpcrl
-from hpcrl.launch.slurm.site import Site
+from hpcrl.launch.slurm.site import SlurmSite
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "h5py", "pyzmq", "msgspec")
 """Those whose versions change numbers, files or messages."""
@@ -31,7 +31,7 @@ class Software(msgspec.Struct, frozen=True):
     packages: dict[str, str]
 
 
-class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
+class DiskMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     """A filesystem, tried by one process in a folder inside `path`. `failed`: operation → what the system said."""
 
     path: str
@@ -79,7 +79,7 @@ class Replaced(msgspec.Struct, frozen=True):
     """Of stale and missing: so often the next five tries by name failed too."""
 
 
-class PairFacts(msgspec.Struct, frozen=True, kw_only=True):
+class PairMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     """What one node measured against another."""
 
     other: int
@@ -96,7 +96,7 @@ class PairFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What ended the measurement early."""
 
 
-class GpuFacts(msgspec.Struct, frozen=True):
+class GpuMeasurements(msgspec.Struct, frozen=True):
     """The GPUs that a node shows. `links`: "0-1" → NV4, PIX, SYS … of nvidia-smi topo -m."""
 
     tool: bool
@@ -105,7 +105,7 @@ class GpuFacts(msgspec.Struct, frozen=True):
     links: dict[str, str] = {}
 
 
-class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+class NodeMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     """One node, or one process that stands for a node."""
 
     index: int
@@ -117,17 +117,17 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     open_files: int
     """The hard limit of open files of a process."""
     software: Software
-    disk: DiskFacts
-    gpus: GpuFacts
-    pairs: tuple[PairFacts, ...] = ()
+    disk: DiskMeasurements
+    gpus: GpuMeasurements
+    pairs: tuple[PairMeasurements, ...] = ()
     absent: tuple[int, ...] = ()
     """Those whose greeting never came."""
 
 
-class SlurmFacts(msgspec.Struct, frozen=True):
-    """The cluster, and what is missing in `Site` because only the doctor asks."""
+class SlurmMeasurements(msgspec.Struct, frozen=True):
+    """The cluster, and what is missing in `SlurmSite` because only the doctor asks."""
 
-    site: Site
+    site: SlurmSite
     max_job_count: int
     min_job_age_s: float
     process_tracking: str
@@ -147,13 +147,13 @@ class JobFacts(msgspec.Struct, frozen=True):
     said: str = ""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Everything. Without Slurm `slurm` is None and `no_slurm` says why."""
 
     here: Software
     host: str
-    disk: DiskFacts
-    slurm: SlurmFacts | None = None
+    disk: DiskMeasurements
+    slurm: SlurmMeasurements | None = None
     no_slurm: str = ""
     slurm_silent: bool = False
     """There is a Slurm here, and it does not answer."""
@@ -161,7 +161,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The one that the user asked about."""
     job: JobFacts | None = None
     """None where no nodes were to be asked."""
-    nodes: tuple[NodeFacts, ...] = ()
+    nodes: tuple[NodeMeasurements, ...] = ()
 
 
 def software_here() -> Software:

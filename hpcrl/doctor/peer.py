@@ -73,7 +73,7 @@ class Question(msgspec.Struct, frozen=True):
     wish: Wish
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PeerReport(msgspec.Struct, frozen=True):
     """answering probe → asking probe. `done`: an attempt was successful; `error`: the system refused."""
 
     time: float
@@ -109,11 +109,11 @@ class Listener:
                 lines.write(msgspec.json.encode(self._answer(question.wish)) + b"\n")
                 lines.flush()
 
-    def _answer(self, wish: Wish) -> Answer:
+    def _answer(self, wish: Wish) -> PeerReport:
         try:
-            return Answer(time.time(), self._do(wish))
+            return PeerReport(time.time(), self._do(wish))
         except OSError as error:
-            return Answer(time.time(), error=error.strerror or str(error))
+            return PeerReport(time.time(), error=error.strerror or str(error))
 
     def _do(self, wish: Wish) -> bool:
         match wish:
@@ -142,7 +142,7 @@ class Asker:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._lines = self._socket.makefile("rb")
 
-    def ask(self, wish: Wish, meanwhile: Callable[[], None] | None = None) -> Answer:
+    def ask(self, wish: Wish, meanwhile: Callable[[], None] | None = None) -> PeerReport:
         """The answer; `meanwhile` is done while the other does its part. Raises OSError if the connection breaks."""
         self._socket.sendall(msgspec.json.encode(Question(self._word, wish)) + b"\n")
         if meanwhile is not None:
@@ -150,7 +150,7 @@ class Asker:
         line = self._lines.readline()
         if not line:
             raise ConnectionResetError("the other probe has closed the connection")
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=PeerReport)
 
     def close(self) -> None:
         self._lines.close()

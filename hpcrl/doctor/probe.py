@@ -21,7 +21,7 @@ import msgspec
 
 from hpcrl.doctor.disk import measure_disk
 from hpcrl.doctor.gpus import gpus_here
-from hpcrl.doctor.measurements import NodeFacts, PairFacts, Race, Replaced, Seen, node_name, software_here
+from hpcrl.doctor.measurements import NodeMeasurements, PairMeasurements, Race, Replaced, Seen, node_name, software_here
 from hpcrl.doctor.peer import (
     ATTEMPTS,
     Append,
@@ -75,13 +75,13 @@ def probe(folder: Path, index: int, count: int, deadline_s: float = SEEN_DEADLIN
     listener = Listener(index, address, folder)
     try:
         files.publish(folder / f"hello-{index}.json", msgspec.json.encode(listener.hello), "hello")
-        facts = _this_node(folder, index, address)
+        measured = _this_node(folder, index, address)
         present = _await(files, "hello", count, GREETING_DEADLINE_S)
         hellos = [msgspec.json.decode(files.read(folder / name), type=Hello) for name in present]
         pairs = tuple(_pair(folder, index, hello, count, deadline_s) for hello in hellos if hello.index != index)
         absent = tuple(sorted(set(range(count)) - {hello.index for hello in hellos}))
-        facts = msgspec.structs.replace(facts, pairs=pairs, absent=absent)
-        files.publish(folder / f"result-{index}.json", msgspec.json.encode(facts), "result")
+        measured = msgspec.structs.replace(measured, pairs=pairs, absent=absent)
+        files.publish(folder / f"result-{index}.json", msgspec.json.encode(measured), "result")
         _await(files, "result", len(hellos), 3 * deadline_s + GREETING_DEADLINE_S)
     finally:
         listener.close()
@@ -108,8 +108,8 @@ def _await(files: Files, kind: str, count: int, deadline_s: float) -> list[str]:
         time.sleep(0.05)
 
 
-def _this_node(folder: Path, index: int, address: str) -> NodeFacts:
-    return NodeFacts(
+def _this_node(folder: Path, index: int, address: str) -> NodeMeasurements:
+    return NodeMeasurements(
         index=index,
         name=node_name(),
         host=socket.gethostname(),
@@ -123,7 +123,7 @@ def _this_node(folder: Path, index: int, address: str) -> NodeFacts:
     )
 
 
-def _pair(folder: Path, index: int, hello: Hello, count: int, deadline_s: float) -> PairFacts:
+def _pair(folder: Path, index: int, hello: Hello, count: int, deadline_s: float) -> PairMeasurements:
     """This node as the reader of another, if that is the next one, else only whether it can be reached."""
     begun = time.monotonic()
     try:
@@ -131,8 +131,8 @@ def _pair(folder: Path, index: int, hello: Hello, count: int, deadline_s: float)
         asker.ask(Clock())
     except OSError as error:
         reason = f"{hello.address}:{hello.port}: {error.strerror or error}"
-        return PairFacts(other=hello.index, connect_s=None, connect_error=reason)
-    found = PairFacts(other=hello.index, connect_s=time.monotonic() - begun)
+        return PairMeasurements(other=hello.index, connect_s=None, connect_error=reason)
+    found = PairMeasurements(other=hello.index, connect_s=time.monotonic() - begun)
     try:
         if hello.index != (index + 1) % count:
             return found
@@ -154,7 +154,7 @@ class _Pair:
         self._deadline_s = deadline_s
         self._round_trip_s = 0.0
 
-    def measure(self, found: PairFacts) -> PairFacts:
+    def measure(self, found: PairMeasurements) -> PairMeasurements:
         ahead_s, self._round_trip_s = self._clock()
         return msgspec.structs.replace(
             found,

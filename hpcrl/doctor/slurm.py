@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.doctor.measurements import JobFacts, NodeFacts, SlurmFacts
+from hpcrl.doctor.measurements import JobFacts, NodeMeasurements, SlurmMeasurements
 from hpcrl.doctor.probe import main as probe_main
 from hpcrl.durable.files import Files
 from hpcrl.errors import ConfigurationError
@@ -39,11 +39,11 @@ _LAST_STEP = 0xFFFFFFF0
 """Slurm gives higher numbers to what is no step of srun's: the batch script, an interactive shell."""
 
 
-def ask_slurm(slurm: Slurm) -> SlurmFacts:
+def ask_slurm(slurm: Slurm) -> SlurmMeasurements:
     """Raises SlurmError or SlurmUnavailableError where there is no Slurm that answers."""
     config = slurm.show_config()
     values = parse_config(config)
-    return SlurmFacts(
+    return SlurmMeasurements(
         site=read_site(config, slurm.show_partition()),
         max_job_count=_integer(values.get("MaxJobCount", ""), MAX_JOB_COUNT),
         min_job_age_s=float(_integer(values.get("MinJobAge", ""), int(MIN_JOB_AGE_S))),
@@ -64,7 +64,7 @@ def _ask_accounting(slurm: Slurm) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobRequest:
     """The nodes that are to be asked. `gpus` is per node: 0 asks for none."""
 
     nodes: int = 2
@@ -74,7 +74,7 @@ class Wanted:
     """How long the job may wait in the queue."""
 
 
-def render(wanted: Wanted, slurm: SlurmConfig, folder: Path) -> tuple[str, tuple[str, ...]]:
+def render(wanted: JobRequest, slurm: SlurmConfig, folder: Path) -> tuple[str, tuple[str, ...]]:
     """The script of the job, and sbatch's options. Pure.
 
     The options go by the command line, where nothing in a path needs quotes.
@@ -122,8 +122,8 @@ def _probe(python: str, folder: Path) -> list[str]:
 
 
 def ask_nodes_by_job(
-    slurm: Slurm, wanted: Wanted, config: SlurmConfig, folder: Path
-) -> tuple[JobFacts, tuple[NodeFacts, ...]]:
+    slurm: Slurm, wanted: JobRequest, config: SlurmConfig, folder: Path
+) -> tuple[JobFacts, tuple[NodeMeasurements, ...]]:
     """Send the job, wait for its results, and leave nothing of it in the queue."""
     text, options = render(wanted, config, folder)
     script = folder / "doctor.sbatch"
@@ -152,7 +152,7 @@ def _end(slurm: Slurm, job: str, whole: bool) -> None:
     slurm.scancel([job])
 
 
-def _wait(slurm: Slurm, job: str, wanted: Wanted, folder: Path) -> str:
+def _wait(slurm: Slurm, job: str, wanted: JobRequest, folder: Path) -> str:
     """Until all results are there; else why they do not come."""
     begun = asked = time.monotonic()
     started = False
@@ -185,11 +185,11 @@ def _look(slurm: Slurm, job: str) -> tuple[State, str]:
     return (State.UNKNOWN, "squeue does not know it") if queued is None else (queued.state.state, queued.reason)
 
 
-def _missing(wanted: Wanted, folder: Path) -> int:
+def _missing(wanted: JobRequest, folder: Path) -> int:
     return wanted.nodes - len(list(_results(folder)))
 
 
-def ask_nodes_in_job(environ: Mapping[str, str], folder: Path) -> tuple[JobFacts, tuple[NodeFacts, ...]] | None:
+def ask_nodes_in_job(environ: Mapping[str, str], folder: Path) -> tuple[JobFacts, tuple[NodeMeasurements, ...]] | None:
     """Ask the nodes of the job that this process is in; None for a task that another one speaks for.
 
     In a step, each task is one of the probes (the folder is the same for all, see `folder_in_job`); elsewhere in an
@@ -242,10 +242,10 @@ def _step(count: int, folder: Path) -> tuple[str, str]:
     return ("", said) if done.returncode == 0 else (f"srun ended with status {done.returncode}", said)
 
 
-def read_results(folder: Path) -> tuple[NodeFacts, ...]:
+def read_results(folder: Path) -> tuple[NodeMeasurements, ...]:
     """What the nodes have published, by index."""
     files = Files(folder)
-    found = [msgspec.json.decode(files.read(folder / name), type=NodeFacts) for name in _results(folder)]
+    found = [msgspec.json.decode(files.read(folder / name), type=NodeMeasurements) for name in _results(folder)]
     return tuple(sorted(found, key=lambda node: node.index))
 
 

@@ -142,7 +142,7 @@ def attempts_without_progress(run: RunDirectory, submission: str) -> int:
     return sum(not any(isinstance(event, Stopped) for event in _events(run, number)) for number in fruitless)
 
 
-def meetings_in_vain(run: RunDirectory, submission: str) -> int:
+def failed_rendezvous(run: RunDirectory, submission: str) -> int:
     """How often, since something was finished, this submission's master has waited for nodes that did not come."""
     verdicts = map(run.read_verdict, _fruitless_attempts(run, submission))
     return sum(verdict is not None and verdict.state == "incomplete" for verdict in verdicts)

@@ -12,12 +12,12 @@ import torch
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.checksum import MASK, checksum, signed
-from hpcrl.engines.chunks import pieces
+from hpcrl.engines.chunks import chunks
 from hpcrl.engines.engine import Shard
 from hpcrl.errors import InternalError
 from hpcrl.parallel.context import Group
 
-Interval = tuple[int, int]
+Span = tuple[int, int]
 """(offset, length) in the flat buffer."""
 
 
@@ -29,7 +29,7 @@ class ShardedAdamW:
     """
 
     def __init__(
-        self, name: str, flat_N: torch.Tensor, undecayed: Sequence[Interval], group: Group, config: OptimizerConfig
+        self, name: str, flat_N: torch.Tensor, undecayed: Sequence[Span], group: Group, config: OptimizerConfig
     ) -> None:
         self._name = name
         self._flat_N = flat_N
@@ -106,7 +106,7 @@ class ShardedAdamW:
 
     def _norm(self, own_S: torch.Tensor) -> float:
         square = torch.zeros(1, dtype=torch.float64, device=own_S.device)
-        for piece in pieces(own_S):
+        for piece in chunks(own_S):
             square += own_S[piece].double().square().sum()
         return math.sqrt(float(self._group.total(square)))
 
@@ -117,7 +117,7 @@ class ShardedAdamW:
             self.master_S[start : start + length].mul_(1.0 - learning_rate * self._config.weight_decay)
         scale = math.sqrt(1.0 - beta2**self.updates)
         rate = learning_rate / (1.0 - beta1**self.updates)
-        for piece in pieces(gradient_S):
+        for piece in chunks(gradient_S):
             gradient, first, second = gradient_S[piece], self.first_S[piece], self.second_S[piece]
             first.lerp_(gradient, 1.0 - beta1)
             second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
@@ -150,7 +150,7 @@ class ShardedAdamW:
         return max(offset, self._offset), min(offset + length, self._offset + len(self.master_S))
 
 
-def _complement(undecayed: Sequence[Interval], offset: int, length: int) -> list[Interval]:
+def _complement(undecayed: Sequence[Span], offset: int, length: int) -> list[Span]:
     """The parts of the slice outside the given intervals, counted from the slice's own start."""
     decayed, position = [], offset
     for start, size in [*sorted(undecayed), (offset + length, 0)]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from hpcrl.engines.chunks import pieces
+from hpcrl.engines.chunks import chunks
 
 MASK = 2**64 - 1
 ODD_STEP = 0x9E3779B97F4A7C15
@@ -14,7 +14,7 @@ def checksum(slice_: torch.Tensor, offset: int) -> int:
     """Σ bits_i · (2i + 1) · c mod 2^64 over the elements, where i counts from the start of the whole buffer."""
     bits = slice_.view(INTEGERS[slice_.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=slice_.device)
-    for piece in pieces(bits):
+    for piece in chunks(bits):
         odd = torch.arange(2 * (offset + piece.start) + 1, 2 * (offset + piece.stop) + 1, 2, device=slice_.device)
         total += (bits[piece].long() * odd).sum()
     return (int(total) * ODD_STEP) & MASK

@@ -10,7 +10,7 @@ GPU_PIECE = 2**26
 """Elements: few launches, and still little memory."""
 
 
-def pieces(buffer: torch.Tensor) -> Iterator[slice]:
+def chunks(buffer: torch.Tensor) -> Iterator[slice]:
     """Slices that cover a 1-D buffer in order."""
     size = CPU_PIECE if buffer.device.type == "cpu" else GPU_PIECE
     for start in range(0, len(buffer), size):

@@ -19,7 +19,7 @@ from hpcrl.parallel.context import Group
 
 
 @dataclass(frozen=True)
-class Site:
+class EngineContext:
     """What an engine is told of its role. `group` are its data-parallel ranks; `name` is for messages.
 
     The files of the tokenizer's folder go with an export. A forward pass takes at most `micro_batch_tokens` tokens.
@@ -35,7 +35,7 @@ class Site:
 class InferenceEngine:
     """Owns the model's memory on its device."""
 
-    def __init__(self, model: Transformer, site: Site) -> None:
+    def __init__(self, model: Transformer, site: EngineContext) -> None:
         self._model = model
         self._site = site
         self._group = site.group

@@ -8,16 +8,16 @@ import torch
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.engine import Columns, Loss, Predictions, Sequences, Shard, Totals, TrainResult, take_rows
-from hpcrl.engines.inference import InferenceEngine, Site, micro_batches
+from hpcrl.engines.inference import EngineContext, InferenceEngine, micro_batches
 from hpcrl.errors import InternalError
-from hpcrl.models.layout import Layout
+from hpcrl.models.layout import ParameterLayout
 from hpcrl.models.transformer import Transformer
 
 
 class NativeEngine(InferenceEngine):
     """Owns model, gradient and optimizer of one role."""
 
-    def __init__(self, model: Transformer, site: Site, optimizer: OptimizerConfig) -> None:
+    def __init__(self, model: Transformer, site: EngineContext, optimizer: OptimizerConfig) -> None:
         super().__init__(model, site)
         if model.flat_grad is None:
             raise ValueError(f"{site.name}'s model was built without gradients; build it with trainable=True")
@@ -116,6 +116,6 @@ class _Sums:
         return dict(zip(names, self._total(torch.stack([self._sums[name] for name in names])).tolist(), strict=True))
 
 
-def _fingerprint(layout: Layout) -> str:
+def _fingerprint(layout: ParameterLayout) -> str:
     text = "\n".join(f"{entry.name} {entry.shape} {entry.offset}" for entry in layout.entries)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -59,7 +59,7 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LogFilter:
     """Which lines to show: all, unless told otherwise. The pattern is looked for in a line's text."""
 
     processes: frozenset[str] = frozenset()
@@ -78,10 +78,10 @@ class Wanted:
         )
 
 
-EVERYTHING = Wanted()
+EVERYTHING = LogFilter()
 
 
-class Source:
+class LogFile:
     """One file of one process. A line without a time has that of the line before it, or of the file."""
 
     def __init__(self, attempt: int, process: str, path: Path) -> None:
@@ -120,9 +120,9 @@ class Source:
     def _level(self, text: str) -> str:
         """Of a line that is no event. A traceback goes on up to the line that names the exception."""
         begins = text.startswith(_TRACEBACK)
-        goes_on = self._in_traceback and (not text.strip() or text.startswith((" ", "\t")))
-        if begins or goes_on or self._in_traceback or _TELLS_OF_AN_ERROR.search(text):
-            self._in_traceback = begins or goes_on
+        is_alive = self._in_traceback and (not text.strip() or text.startswith((" ", "\t")))
+        if begins or is_alive or self._in_traceback or _TELLS_OF_AN_ERROR.search(text):
+            self._in_traceback = begins or is_alive
             return "error"
         return "warning" if self._kind == "err" else "info"
 
@@ -136,10 +136,10 @@ class Source:
 class Logs:
     """The log files of a run, found anew at each reading, since attempts and workers come."""
 
-    def __init__(self, run: RunDirectory, wanted: Wanted = EVERYTHING) -> None:
+    def __init__(self, run: RunDirectory, wanted: LogFilter = EVERYTHING) -> None:
         self._run = run
         self._wanted = wanted
-        self._sources: dict[Path, Source] = {}
+        self._sources: dict[Path, LogFile] = {}
 
     def read(self, to_the_end: bool = False) -> Iterator[LogLine]:
         """What was added since the last call and is wanted, of all processes, by time."""
@@ -173,15 +173,15 @@ class Logs:
 
     def _add(self, attempt: int, process: str, path: Path) -> None:
         if path not in self._sources:
-            self._sources[path] = Source(attempt, process, path)
+            self._sources[path] = LogFile(attempt, process, path)
 
 
-def merged(run: RunDirectory, wanted: Wanted = EVERYTHING) -> Iterator[LogLine]:
+def merged(run: RunDirectory, wanted: LogFilter = EVERYTHING) -> Iterator[LogLine]:
     """What all processes have logged, by time."""
     return Logs(run, wanted).read(to_the_end=True)
 
 
-def follow(run: RunDirectory, ended: Callable[[], bool], wanted: Wanted = EVERYTHING) -> Iterator[LogLine]:
+def follow(run: RunDirectory, ended: Callable[[], bool], wanted: LogFilter = EVERYTHING) -> Iterator[LogLine]:
     """What is there, then what comes, until `ended` says that nothing more will."""
     logs = Logs(run, wanted)
     while True:

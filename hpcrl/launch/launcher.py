@@ -36,11 +36,11 @@ class Launcher(Protocol):
         """Names of the jobs of a submission that have not ended: that run, or will."""
         ...
 
-    def goes_on(self, run: RunDirectory, submission: Submission) -> bool:
+    def is_alive(self, run: RunDirectory, submission: Submission) -> bool:
         """Whether a master runs or will run; one that Slurm is ending does not count."""
         ...
 
-    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+    def accepts_commands(self, run: RunDirectory, submission: Submission) -> bool:
         """Whether a master runs that can obey; a job that waits in a queue cannot."""
         ...
 

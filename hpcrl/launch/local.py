@@ -58,11 +58,11 @@ class LocalLauncher:
             if name != "group" and folder in _command_line(int(pid)).split(b"\0")
         ]
 
-    def goes_on(self, run: RunDirectory, submission: Submission) -> bool:
+    def is_alive(self, run: RunDirectory, submission: Submission) -> bool:
         return "master" in self.living(run, submission)
 
-    def hears(self, run: RunDirectory, submission: Submission) -> bool:
-        return self.goes_on(run, submission)
+    def accepts_commands(self, run: RunDirectory, submission: Submission) -> bool:
+        return self.is_alive(run, submission)
 
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """Workers die with their agents."""

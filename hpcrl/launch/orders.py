@@ -12,7 +12,7 @@ from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.lines import Tail
 from hpcrl.inspect.queue import MASTERS
-from hpcrl.master.control import Order, give_order
+from hpcrl.master.control import Command, give_command
 
 OBEYED_S = 90.0
 """On a network disk a new name may stay unseen for a minute."""
@@ -34,11 +34,11 @@ def order(run_dir: Path, command: Literal["pause", "continue"], deadline_s: floa
     if nonce is None or where == "nowhere" or _has_ended(run, nonce):
         print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` goes on with it.")
         return int(ExitCode.DONE)
-    witness = Witness(run, nonce, command)
+    witness = CommandWatch(run, nonce, command)
     if where == "here" and witness.is_so_already():
         print(f"{run.root} is not paused." if command == "continue" else f"{run.root} is paused already.")
         return int(ExitCode.DONE)
-    given = give_order(run, Order(command, nonce))
+    given = give_command(run, Command(command, nonce))
     if where != "here":
         print(f"{run.root}: the master's job {where}. It will obey when it begins.")
         return int(ExitCode.DONE)
@@ -56,7 +56,7 @@ def order(run_dir: Path, command: Literal["pause", "continue"], deadline_s: floa
     return int(ExitCode.DONE)
 
 
-class Witness:
+class CommandWatch:
     """Reads in the events of a submission's newest attempt whether an order was obeyed."""
 
     def __init__(self, run: RunDirectory, nonce: str, command: str) -> None:

@@ -30,7 +30,7 @@ from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher
 from hpcrl.launch.registry import Registry
 from hpcrl.master.attempt import trained_by
-from hpcrl.master.control import Order, give_order
+from hpcrl.master.control import Command, give_command
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
 from hpcrl.wire.channel import RunKey
@@ -148,7 +148,7 @@ def _end_older(run: RunDirectory) -> None:
         launcher.recover(run)
     for old in run.submissions():
         launcher = launchers.of(run, old)
-        if launcher.goes_on(run, old):
+        if launcher.is_alive(run, old):
             raise ConfigurationError(
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
             )
@@ -175,8 +175,8 @@ def stop(run_dir: Path, now: bool) -> int:
         return int(ExitCode.DONE)
     for submission in running:
         launcher = launchers.of(run, submission)
-        give_order(run, Order("stop" if now else "drain", submission.nonce))
-        if not launcher.hears(run, submission):
+        give_command(run, Command("stop" if now else "drain", submission.nonce))
+        if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
     cluster = run.experiment().cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
@@ -244,7 +244,7 @@ def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submis
             while living := launcher.living(run, submission):
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
-                    give_order(run, Order("drain" if obeyed == 1 else "stop", submission.nonce))
+                    give_command(run, Command("drain" if obeyed == 1 else "stop", submission.nonce))
                     progress.note(DRAINING if obeyed == 1 else "stopping")
                 if not set(MASTERS) & set(living) and run.verdict_of(submission.nonce) is None:
                     launcher.end(run, submission)

@@ -41,7 +41,7 @@ class Allocation(Protocol):
         """Node (or EVERYTHING) → seconds since 1970 at which it is taken away."""
         ...
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         """See to it that missing nodes → the incarnations of their last agents, if any, come; what is known of each."""
         ...
 
@@ -77,7 +77,7 @@ class AllocationWatch:
         first = min(self.ends.values(), default=math.inf)
         return [node for node, end in self.ends.items() if end <= first + within_s]
 
-    def look_after(self, missing: Mapping[int, tuple[int, int] | None]) -> None:
+    def poll(self, missing: Mapping[int, tuple[int, int] | None]) -> None:
         """Every while, have the missing nodes seen to."""
         if self._looking is not None and self._looking.done():
             self._learn(self._said(self._looking, "absences"))
@@ -86,7 +86,7 @@ class AllocationWatch:
             return
         self._next_look = time.monotonic() + LOOK_EVERY_S
         allocation, asked = self._allocation, dict(missing)
-        self._looking = _ask(lambda: allocation.see_to(asked))
+        self._looking = _ask(lambda: allocation.replace_missing(asked))
 
     def _learn(self, found: Mapping[int, Absence] | None) -> None:
         if found is None:

@@ -12,14 +12,14 @@ from hpcrl.durable.rundir import RunDirectory
 POLL_S = 0.2
 
 
-class Order(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True):
     """`hpcrl stop`, Ctrl-C or a script → master. A drain lets calls in flight finish; `now` does not."""
 
     command: Literal["pause", "continue", "drain", "stop"]
     submission: str
 
 
-def give_order(run: RunDirectory, order: Order) -> str:
+def give_command(run: RunDirectory, order: Command) -> str:
     """From any process that can write the run directory. Returns the `nonce` of the event that says it was heard."""
     path = run.control / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     run.files.publish(path, msgspec.json.encode(order), "control")
@@ -47,7 +47,7 @@ class Control:
                 continue
             self._seen.add(name)
             try:
-                order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Order)
+                order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Command)
             except msgspec.DecodeError as error:
                 note("order refused", file=name, error=str(error))
                 continue
@@ -55,7 +55,7 @@ class Control:
                 note("order", command=order.command, nonce=name)
                 self._obey(order)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: Command) -> None:
         if order.command in ("pause", "continue"):
             self.paused = order.command == "pause"
         else:

@@ -18,16 +18,16 @@ from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stats, 
 from hpcrl.errors import InternalError
 from hpcrl.master.attempt import AttemptFiles
 from hpcrl.master.replay import unlike, why_other_bits
-from hpcrl.master.row_table import Holdings, InDataset, InMemory, InSpill
+from hpcrl.master.row_table import InDataset, InMemory, InSpill, RowTable
 from hpcrl.master.saving import Saving
-from hpcrl.master.schedule import Calendar
+from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.wire.messages import (
     Ack,
-    Exported,
+    ExportWritten,
+    Forget,
     Message,
-    Release,
     Reply,
     Request,
     Save,
@@ -74,7 +74,7 @@ class Execution:
         attempt: AttemptFiles,
         plan: Plan,
         source: StepSource,
-        calendar: Calendar,
+        calendar: RunSchedule,
         send: Send,
         hellos: Mapping[int, WorkerHello],
     ) -> None:
@@ -94,7 +94,7 @@ class Execution:
         self._hellos = hellos
         self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
-        self._holdings = Holdings()
+        self._holdings = RowTable()
         self._saving = Saving(plan.roles)
         self._opened: dict[int, Opened] = {}
         self._in_flight: dict[int, InFlight] = {}
@@ -145,7 +145,7 @@ class Execution:
     def record_stop(self, reason: str) -> None:
         self._attempt.append([Stopped(reason)])
 
-    def hear(self, body: Syn | Reply | Spilled | ShardWritten | Exported) -> None:
+    def hear(self, body: Syn | Reply | Spilled | ShardWritten | ExportWritten) -> None:
         """A worker of this attempt reported."""
         if isinstance(body, Syn):
             self._synced(body)
@@ -221,7 +221,9 @@ class Execution:
         self._stats[opened.step] = {}
         self._digests[opened.step] = {}
         self._step_started[opened.step] = time.monotonic()
-        partitions = {call: self._source.parts(opened, self._calls[call].source, n) for call, n in opened.calls.items()}
+        partitions = {
+            call: self._source.parts(opened, self._calls[call].dataset, n) for call, n in opened.calls.items()
+        }
         self._readiness.open(opened.step, opened.calls, partitions)
         self._holdings.put(opened.step, self._plan.dataset_keys, opened.ids, InDataset("train"))
         self._holdings.put(opened.step, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
@@ -233,7 +235,7 @@ class Execution:
         opened, call = self._opened[unit.step], self._calls[unit.call]
         if call.kind == "train_step":
             return opened.ids
-        return self._source.parts(opened, call.source, opened.calls[unit.call])[unit.part]
+        return self._source.parts(opened, call.dataset, opened.calls[unit.call])[unit.part]
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _send_ready(self) -> None:
@@ -265,7 +267,7 @@ class Execution:
         self._in_flight[self._requests] = InFlight(offer, ranks, time.monotonic())
         opened = self._opened[unit.step]
         training = call.kind == "train_step"
-        shares = self._source.parts(opened, call.source, len(ranks)) if training else [self._ids(unit)]
+        shares = self._source.parts(opened, call.dataset, len(ranks)) if training else [self._ids(unit)]
         self._attempt.fault("master.send")
         for rank, ids in zip(ranks, shares, strict=True):
             request = Request(
@@ -439,7 +441,7 @@ class Execution:
         self._holdings.release(oldest)
         self._forget(step)
         for worker in self._plan.workers:
-            self._send(worker.rank, Release(oldest))
+            self._send(worker.rank, Forget(oldest))
 
     def _forget(self, before: int) -> None:
         """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""

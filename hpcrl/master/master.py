@@ -27,8 +27,8 @@ from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
 from hpcrl.master.execution import Execution
 from hpcrl.master.members import Members
-from hpcrl.master.node_wait import RollCall
-from hpcrl.master.schedule import Calendar
+from hpcrl.master.node_wait import NodeWait
+from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import step_source
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.processes import Signals
@@ -38,7 +38,7 @@ from hpcrl.wire.messages import (
     AgentHello,
     Beat,
     Begin,
-    Exported,
+    ExportWritten,
     Failed,
     Finish,
     Message,
@@ -103,10 +103,10 @@ class Master:
         self._poller = zmq.Poller()
         for source in (self._hub.socket, signals.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        self._calendar = Calendar(self._experiment.control, evaluates(self._experiment))
+        self._calendar = RunSchedule(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._watch = AllocationWatch(allocation, self._note)
-        self._roll = RollCall(run, submission, self._cluster, self._members, self._watch)
+        self._roll = NodeWait(run, submission, self._cluster, self._members, self._watch)
         self._attempt_number = -1
         self._last_attempt: int | None = None
         self._log: EventLog | None = None
@@ -410,7 +410,7 @@ class Master:
     def _hear(self, identity: bytes, body: Message, execution: Execution | None) -> None:
         self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
         match body:
-            case Syn() | Reply() | Spilled() | ShardWritten() | Exported() if execution is not None:
+            case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if execution is not None:
                 if self._members.is_current(identity):
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:

@@ -23,7 +23,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostMember:
     """A member that is gone: when this process learned of it (its monotonic clock), and how it ended."""
 
     learned: float
@@ -33,7 +33,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Failure:
+class RaisedError:
     """Code that raised, and when this process learned of it (its monotonic clock)."""
 
     learned: float
@@ -50,8 +50,8 @@ class Members:
     workers: dict[int, Member] = field(default_factory=dict)
     hellos: dict[int, WorkerHello] = field(default_factory=dict)
     ready: set[int] = field(default_factory=set)
-    losses: list[Loss] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    losses: list[LostMember] = field(default_factory=list)
+    failures: list[RaisedError] = field(default_factory=list)
     draining: dict[int, str] = field(default_factory=dict)
     hosts: dict[int, AgentHello] = field(default_factory=dict)
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Members:
         if known is not None and surplus is not None:
             if hello.incarnation <= known.incarnation:
                 return identity
-            self.losses.append(Loss(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
+            self.losses.append(LostMember(self.clock(), f"agent-{hello.node}", f"started again on {hello.host}"))
         self.hosts[hello.node] = hello
         self.draining.pop(hello.node, None)
         member = self.agents[hello.node] = Member(identity, self.clock())
@@ -108,15 +108,15 @@ class Members:
             failed = Failed(told.rank, "starting", f"{told.how}, see {told.log}", "", told.exit_code, time.time())
             self.failed(failed)
         else:
-            self.losses.append(Loss(self.clock(), f"worker-{told.rank}", told.how, told.log))
+            self.losses.append(LostMember(self.clock(), f"worker-{told.rank}", told.how, told.log))
 
     def failed(self, told: Failed) -> None:
-        self.failures.append(Failure(self.clock(), told))
+        self.failures.append(RaisedError(self.clock(), told))
 
     def missed(self, sender: str) -> None:
         """A message of this sender got lost: nobody knows what it said."""
         who = ".".join(sender.split(".")[:1])
-        self.losses.append(Loss(self.clock(), who, "a message of it got lost while it reconnected"))
+        self.losses.append(LostMember(self.clock(), who, "a message of it got lost while it reconnected"))
 
     def is_current(self, identity: bytes) -> bool:
         """Whether a worker of this attempt has this identity; what a late one of an older attempt says is not heard."""
@@ -127,11 +127,11 @@ class Members:
         late = self.clock() - self.lost_after_s
         for node in [node for node, agent in self.agents.items() if agent.heard < late]:
             del self.agents[node]
-            self.losses.append(Loss(self.clock(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
+            self.losses.append(LostMember(self.clock(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
             if worker.heard < late and f"worker-{rank}" not in known:
-                self.losses.append(Loss(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
+                self.losses.append(LostMember(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
 
     def missing_nodes(self, nodes: int) -> dict[int, tuple[int, int] | None]:
         """Node → the incarnation of the agent that it had, if it ever had one."""

@@ -17,7 +17,7 @@ class WorkerDevice:
     uuid: str
 
 
-def judge_nodes(hosts: Mapping[int, AgentHello], workers: Iterable[WorkerPlan]) -> tuple[ExitCode, str]:
+def check_nodes(hosts: Mapping[int, AgentHello], workers: Iterable[WorkerPlan]) -> tuple[ExitCode, str]:
     """DONE, or the exit code that is due and why. What queueing again would not cure counts for more."""
     troubled = {node: hello.trouble for node, hello in sorted(hosts.items()) if hello.trouble is not None}
     if troubled:

@@ -8,22 +8,22 @@ import time
 from collections.abc import Collection, Iterable
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.history import meetings_in_vain
+from hpcrl.durable.history import failed_rendezvous
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.ending import Ending
 from hpcrl.master.members import Members
-from hpcrl.master.node_check import judge_nodes
+from hpcrl.master.node_check import check_nodes
 from hpcrl.nameresolve.filesystem import FilesystemStore
-from hpcrl.nameresolve.rendezvous import Meeting, announced, publish_meeting
+from hpcrl.nameresolve.rendezvous import MasterAddress, announced, publish_master
 from hpcrl.placement.plan import WorkerPlan
 
-MEETINGS_IN_VAIN = 5
+FAILED_RENDEZVOUS_LIMIT = 5
 """How often nodes may fail to come, one time after another, before the run gives up."""
 
 
-class RollCall:
+class NodeWait:
     """One master's, for all of its attempts. `is_complete` is asked in a loop, `given_up` while it says no."""
 
     def __init__(
@@ -42,7 +42,7 @@ class RollCall:
     def begin(self, attempt: int, address: str) -> None:
         """Tell all nodes where the master of this attempt listens. The time that some have been missing runs on."""
         self._store, self._address = FilesystemStore(self._run.rendezvous(attempt)), address
-        publish_meeting(self._store, Meeting(attempt, address))
+        publish_master(self._store, MasterAddress(attempt, address))
 
     def is_complete(self) -> bool:
         if self._members.missing_nodes(self._cluster.nodes):
@@ -61,21 +61,21 @@ class RollCall:
         if self._since is not None and time.monotonic() - self._since > self._patience_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
-        self._watch.look_after(missing)
+        self._watch.poll(missing)
         return None
 
     def unfit(self, workers: Iterable[WorkerPlan]) -> Ending | None:
         """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
         hosts = {node: self._members.hosts[node] for node in self._members.agents}
-        code, why = judge_nodes(hosts, workers)
+        code, why = check_nodes(hosts, workers)
         if code == ExitCode.DONE:
             return None
         return self._in_vain(why) if code == ExitCode.REQUEUE else Ending("failed", code, why)
 
     def _in_vain(self, why: str) -> Ending:
         """What another turn may cure, but not for ever."""
-        times = 1 + meetings_in_vain(self._run, self._submission)
-        if times < MEETINGS_IN_VAIN:
+        times = 1 + failed_rendezvous(self._run, self._submission)
+        if times < FAILED_RENDEZVOUS_LIMIT:
             return Ending("incomplete", ExitCode.REQUEUE, why)
         return Ending("failed", ExitCode.NEVER_REQUEUE, f"for the {times}th time in a row and no more: {why}")
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcrl.wire.messages import Source
+from hpcrl.wire.messages import RowSource
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class InDataset:
 Holder = InMemory | InSpill | InDataset
 
 
-class Holdings:
+class RowTable:
     """Holder of each (step, key, sample id). A later holder of the same rows replaces the earlier one."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Holdings:
         for step in [step for step in self._holders if step < before_step]:
             del self._holders[step]
 
-    def sources(self, step: int, keys: Sequence[str], ids: Sequence[str]) -> tuple[Source, ...]:
+    def sources(self, step: int, keys: Sequence[str], ids: Sequence[str]) -> tuple[RowSource, ...]:
         """How to get rows `ids` of `keys`: one source per holder and set of rows, keys of the same rows together."""
         wanted: dict[tuple[Holder, tuple[str, ...]], list[str]] = {}
         for key in keys:
@@ -58,9 +58,9 @@ class Holdings:
         return tuple(_source(holder, tuple(together), rows) for (holder, rows), together in wanted.items())
 
 
-def _source(holder: Holder, keys: tuple[str, ...], ids: tuple[str, ...]) -> Source:
+def _source(holder: Holder, keys: tuple[str, ...], ids: tuple[str, ...]) -> RowSource:
     if isinstance(holder, InMemory):
-        return Source(keys, ids, rank=holder.rank)
+        return RowSource(keys, ids, rank=holder.rank)
     if isinstance(holder, InSpill):
-        return Source(keys, ids, spill=holder.path, group=holder.group)
-    return Source(keys, ids, dataset=holder.name)
+        return RowSource(keys, ids, spill=holder.path, group=holder.group)
+    return RowSource(keys, ids, dataset=holder.name)

@@ -12,7 +12,7 @@ from hpcrl.config.condition import Condition
 from hpcrl.config.control import ControlConfig, Frequency
 
 
-class Rhythm:
+class IntervalTimer:
     """When something that is done every so many steps, epochs or seconds is due."""
 
     def __init__(self, frequency: Frequency, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,16 +42,16 @@ class Due:
     export: bool
 
 
-class Calendar:
+class RunSchedule:
     """The run's length and rhythm."""
 
     def __init__(self, control: ControlConfig, evaluates: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._control = control
         self.first_step = 0 if evaluates else 1
         self._evaluates = evaluates
-        self._evaluate = Rhythm(control.evaluate, clock)
-        self._checkpoint = Rhythm(control.checkpoint, clock)
-        self._export = Rhythm(control.export, clock)
+        self._evaluate = IntervalTimer(control.evaluate, clock)
+        self._checkpoint = IntervalTimer(control.checkpoint, clock)
+        self._export = IntervalTimer(control.export, clock)
         self._stop = Condition.parse(control.stop_when) if control.stop_when else None
 
     @property

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from hpcrl.config.experiment import Experiment, PPOExperiment
 from hpcrl.data.datasets import Dataset, open_datasets, open_order
-from hpcrl.data.order import Order, sample_ids
+from hpcrl.data.order import SampleOrder, sample_ids
 from hpcrl.data.partition import partition_step
 from hpcrl.durable.journal import Cuts, Ids, Opened
-from hpcrl.master.schedule import Calendar
+from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
 
 
-def step_source(plan: Plan, experiment: Experiment, calendar: Calendar) -> "StepSource":
+def step_source(plan: Plan, experiment: Experiment, calendar: RunSchedule) -> "StepSource":
     """Over the experiment's data sets, which are opened and checked here. Raises DataError."""
     datasets = open_datasets(experiment)
     minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
@@ -31,8 +31,8 @@ class StepSource:
         plan: Plan,
         experiment: Experiment,
         datasets: Mapping[str, Dataset],
-        order: Order,
-        calendar: Calendar,
+        order: SampleOrder,
+        calendar: RunSchedule,
         minibatches: int,
     ) -> None:
         self.deterministic = experiment.deterministic
@@ -66,7 +66,7 @@ class StepSource:
             ids=ids,
             epoch=batch.epoch,
             cursor=batch.next_cursor if due.train else cursor,
-            calls={call.name: self._plan.dp(call.name) for call in self._plan.calls if sources[call.source]},
+            calls={call.name: self._plan.dp(call.name) for call in self._plan.calls if sources[call.dataset]},
             partitions=partitions,
             minibatches=minibatches,
             seed=self._seed,
@@ -94,7 +94,7 @@ class StepSource:
         if not ids:
             return (), {}
         lengths = self._datasets[source].lengths(ids)
-        sizes = {self._plan.role_of(call.name).arrangement.dp for call in self._plan.calls if call.source == source}
+        sizes = {self._plan.role_of(call.name).arrangement.dp for call in self._plan.calls if call.dataset == source}
         cuts = {dp: partition_step(lengths, minibatches, dp) for dp in sorted(sizes)}
         found = next(iter(cuts.values()))[0]
         return found, {str(dp): parts for dp, (_, parts) in cuts.items()}

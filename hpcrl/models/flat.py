@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from hpcrl.models.layout import Layout
+from hpcrl.models.layout import ParameterLayout
 
 
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -19,7 +19,7 @@ class FlatParameters:
     clear with `zero_grad`. Gaps of alignment are zero in both and no backward writes to them.
     """
 
-    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
+    def __init__(self, layout: ParameterLayout, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
         self.layout = layout
         self.data = torch.zeros(layout.numel, dtype=dtype, device=device)
         self.grad = torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from hpcrl.models.config import TransformerConfig
-from hpcrl.models.layout import Entry, lay_out
+from hpcrl.models.layout import Parameter, lay_out
 
 
-def initial(config: TransformerConfig, entry: Entry, seed: int) -> Tensor:
+def initial(config: TransformerConfig, entry: Parameter, seed: int) -> Tensor:
     """Norms one, biases zero, matrices normal with the configuration's deviation; fp32, whole (not cut for tp)."""
     if entry.name.endswith("norm"):
         return torch.ones(entry.shape)

@@ -17,7 +17,7 @@ ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class Entry:
+class Parameter:
     """One parameter of a shard. `offset` counts elements from the start of the flat buffer.
 
     `tp_dim` is the dimension cut over tensor-parallel ranks (None: every rank holds all of it). `tp_blocks` are the
@@ -38,14 +38,14 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParameterLayout:
     """The entries of a shard in buffer order, and the buffer's length in elements (gaps of alignment included)."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Parameter, ...]
     numel: int
 
 
-def lay_out(config: TransformerConfig, *, tp: int = 1, layers: range | None = None) -> Layout:
+def lay_out(config: TransformerConfig, *, tp: int = 1, layers: range | None = None) -> ParameterLayout:
     """The layout of one tensor-parallel rank's shard of `layers` (None: all). Equal for all ranks of a tp group.
 
     Raises ValueError where `tp` does not divide a size that it has to divide.
@@ -55,13 +55,13 @@ def lay_out(config: TransformerConfig, *, tp: int = 1, layers: range | None = No
     for whole in _whole_entries(config):
         if whole.layer not in wanted:
             continue
-        entry = Entry(whole.name, whole.layer, _cut(whole, tp), offset, whole.tp_dim, whole.tp_blocks)
+        entry = Parameter(whole.name, whole.layer, _cut(whole, tp), offset, whole.tp_dim, whole.tp_blocks)
         entries.append(entry)
         offset += -(-entry.numel // ALIGNMENT) * ALIGNMENT
-    return Layout(tuple(entries), offset)
+    return ParameterLayout(tuple(entries), offset)
 
 
-def _cut(entry: Entry, tp: int) -> tuple[int, ...]:
+def _cut(entry: Parameter, tp: int) -> tuple[int, ...]:
     if entry.tp_dim is None or tp == 1:
         return entry.shape
     for block in entry.tp_blocks:
@@ -75,8 +75,8 @@ def _cut(entry: Entry, tp: int) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _whole_entries(config: TransformerConfig) -> Iterator[Entry]:
-    yield Entry(
+def _whole_entries(config: TransformerConfig) -> Iterator[Parameter]:
+    yield Parameter(
         "layers.0.embedding",
         0,
         (config.vocabulary_size, config.hidden_size),
@@ -88,13 +88,13 @@ def _whole_entries(config: TransformerConfig) -> Iterator[Entry]:
     yield from _head_entries(config, config.blocks + 1)
 
 
-def _block_entries(config: TransformerConfig, layer: int) -> Iterator[Entry]:
+def _block_entries(config: TransformerConfig, layer: int) -> Iterator[Parameter]:
     hidden, inner = config.hidden_size, config.intermediate_size
     query, key = config.heads * config.head_dim, config.kv_heads * config.head_dim
     fused = (query, key, key)
 
-    def entry(name: str, *shape: int, tp_dim: int | None = None, tp_blocks: tuple[int, ...] = ()) -> Entry:
-        return Entry(f"layers.{layer}.{name}", layer, shape, tp_dim=tp_dim, tp_blocks=tp_blocks)
+    def entry(name: str, *shape: int, tp_dim: int | None = None, tp_blocks: tuple[int, ...] = ()) -> Parameter:
+        return Parameter(f"layers.{layer}.{name}", layer, shape, tp_dim=tp_dim, tp_blocks=tp_blocks)
 
     yield entry("attention_norm", hidden)
     yield entry("qkv", hidden, sum(fused), tp_dim=1, tp_blocks=fused)
@@ -106,12 +106,12 @@ def _block_entries(config: TransformerConfig, layer: int) -> Iterator[Entry]:
     yield entry("down", inner, hidden, tp_dim=0, tp_blocks=(inner,))
 
 
-def _head_entries(config: TransformerConfig, layer: int) -> Iterator[Entry]:
-    yield Entry(f"layers.{layer}.final_norm", layer, (config.hidden_size,))
+def _head_entries(config: TransformerConfig, layer: int) -> Iterator[Parameter]:
+    yield Parameter(f"layers.{layer}.final_norm", layer, (config.hidden_size,))
     if config.head == "vocabulary" and not config.tied:
         rows = config.vocabulary_size
-        yield Entry(f"layers.{layer}.head", layer, (rows, config.hidden_size), tp_dim=0, tp_blocks=(rows,))
+        yield Parameter(f"layers.{layer}.head", layer, (rows, config.hidden_size), tp_dim=0, tp_blocks=(rows,))
     if config.head != "vocabulary":
-        yield Entry(f"layers.{layer}.head", layer, (1, config.hidden_size))
+        yield Parameter(f"layers.{layer}.head", layer, (1, config.hidden_size))
     if config.head == "value":
-        yield Entry(f"layers.{layer}.head_bias", layer, (1,))
+        yield Parameter(f"layers.{layer}.head_bias", layer, (1,))

@@ -21,7 +21,7 @@ from hpcrl.models.config import TransformerConfig
 from hpcrl.models.families.family import Piece
 from hpcrl.models.families.registry import config_from_hf, config_to_hf, family_of
 from hpcrl.models.init import initial, random_init
-from hpcrl.models.layout import Entry, lay_out
+from hpcrl.models.layout import Parameter, lay_out
 from hpcrl.models.rotary import deinterleave, interleave
 from hpcrl.models.transformer import Transformer
 from hpcrl.placement.fields import HeadKind
@@ -233,7 +233,7 @@ def _parameters(folder: Path, config: TransformerConfig) -> Iterator[tuple[str, 
         yield entry.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def _stored_shape(piece: Piece, entry: Entry) -> tuple[int, ...]:
+def _stored_shape(piece: Piece, entry: Parameter) -> tuple[int, ...]:
     """The shape of a piece in its file."""
     return (piece.rows, *(entry.shape[:-1] if piece.transposed else entry.shape[1:]))
 
@@ -264,7 +264,7 @@ def _to_hf(tensor: Tensor, piece: Piece, config: TransformerConfig) -> Tensor:
     return tensor.contiguous().cpu()
 
 
-def _shard(config: TransformerConfig, entries: Sequence[Entry], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _shard(config: TransformerConfig, entries: Sequence[Parameter], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of one file, in Hugging Face's names and shapes."""
     family, shard = family_of(config.family), {}
     for entry in entries:

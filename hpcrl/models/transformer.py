@@ -13,7 +13,7 @@ from hpcrl.errors import DataError
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.layers import Block, Embedding, Head
-from hpcrl.models.layout import Layout, lay_out
+from hpcrl.models.layout import ParameterLayout, lay_out
 from hpcrl.models.logprobs import label_logprobs
 from hpcrl.models.packing import Packing
 from hpcrl.models.rotary import frequencies, rotation
@@ -53,7 +53,7 @@ class Transformer(nn.Module):
         return self._parameters_of_shard.grad
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParameterLayout:
         return self._parameters_of_shard.layout
 
     @property

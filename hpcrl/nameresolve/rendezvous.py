@@ -11,7 +11,7 @@ import msgspec
 from hpcrl.nameresolve.base import NameStore, NameTimeoutError
 
 NODES = "nodes"
-MEETING = "meeting"
+MASTER = "meeting"
 LISTINGS_PER_S = 200
 
 
@@ -24,7 +24,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     incarnation: tuple[int, int]
 
 
-class Meeting(msgspec.Struct, frozen=True):
+class MasterAddress(msgspec.Struct, frozen=True):
     """master → agents: where the master of this attempt listens."""
 
     attempt: int
@@ -43,19 +43,19 @@ def announced(store: NameStore) -> list[NodeRecord]:
     return [msgspec.json.decode(text, type=NodeRecord) for text in store.get_subtree(NODES)]
 
 
-def publish_meeting(store: NameStore, meeting: Meeting) -> None:
+def publish_master(store: NameStore, meeting: MasterAddress) -> None:
     """Tell everybody where to connect; once per attempt."""
-    store.add(MEETING, msgspec.json.encode(meeting).decode(), delete_on_exit=False)
+    store.add(MASTER, msgspec.json.encode(meeting).decode(), delete_on_exit=False)
 
 
-def wait_meeting(store: NameStore, timeout_s: float, nodes: int = 1) -> Meeting:
+def wait_master(store: NameStore, timeout_s: float, nodes: int = 1) -> MasterAddress:
     """Where the master listens, as soon as it is published; `nodes` is how many wait for it at the same time.
 
     Raises:
         NameTimeoutError: the master has not published it within `timeout_s`.
     """
     try:
-        text = store.wait(MEETING, timeout_s, first_poll_s=nodes / LISTINGS_PER_S)
+        text = store.wait(MASTER, timeout_s, first_poll_s=nodes / LISTINGS_PER_S)
     except NameTimeoutError as error:
         raise NameTimeoutError(f"no master within {timeout_s:g} s ({error}). See the master's log.") from error
-    return msgspec.json.decode(text, type=Meeting)
+    return msgspec.json.decode(text, type=MasterAddress)

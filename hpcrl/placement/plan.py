@@ -25,7 +25,7 @@ class CallPlan(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...]
     input_remap: dict[str, str] = {}
     output_remap: dict[str, str] = {}
-    source: Literal["train", "eval"] = "train"
+    dataset: Literal["train", "eval"] = "train"
 
 
 class RolePlan(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ def _call_plan(mfc: MFC) -> CallPlan:
         outputs=mfc.outputs,
         input_remap=dict(mfc.input_remap),
         output_remap=dict(mfc.output_remap),
-        source=mfc.source,
+        dataset=mfc.dataset,
     )
 
 

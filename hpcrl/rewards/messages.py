@@ -22,7 +22,7 @@ class ToScore(msgspec.Struct, frozen=True):
 
 
 # ── process → worker ──────────────────────────────────────────────────────────────────────────────────────────────────
-class Answer(msgspec.Struct, frozen=True):
+class Scored(msgspec.Struct, frozen=True):
     """One per line: a score (0 for a `Load` that worked), or what went wrong and the user's part of the traceback."""
 
     score: float | None = None

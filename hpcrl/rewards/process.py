@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
-from hpcrl.rewards.messages import Answer, Load, ToScore
+from hpcrl.rewards.messages import Load, Scored, ToScore
 
 PR_SET_PDEATHSIG = 1
 
@@ -72,17 +72,17 @@ def as_score(result: Any) -> float:
     return float(value)
 
 
-def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any, Answer]:
+def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any, Scored]:
     """The user's code may raise anything, SystemExit included; all of it is an answer."""
     try:
         result = act()
-        return result, Answer(score=judge(result))
+        return result, Scored(score=judge(result))
     except BaseException as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-        return None, Answer(error=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_list(frames)))
+        return None, Scored(error=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_list(frames)))
 
 
-def _send(out: IO[bytes], answer: Answer) -> None:
+def _send(out: IO[bytes], answer: Scored) -> None:
     out.write(msgspec.json.encode(answer) + b"\n")
     out.flush()
 

@@ -15,7 +15,7 @@ import msgspec
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import UserCodeError
 from hpcrl.rewards import exact, gsm8k
-from hpcrl.rewards.messages import Answer, Load, ToScore
+from hpcrl.rewards.messages import Load, Scored, ToScore
 
 SHOWN_OF_A_TEXT = 200
 
@@ -109,7 +109,7 @@ class UserProcess:
             self._requests.close()
         self._answers.close()
 
-    def _ask(self, question: Load | ToScore, where: str) -> Answer:
+    def _ask(self, question: Load | ToScore, where: str) -> Scored:
         try:
             self._requests.write(msgspec.json.encode(question) + b"\n")
             self._requests.flush()
@@ -121,7 +121,7 @@ class UserProcess:
             raise self._failure(
                 f"took longer than {self._timeout_s:g} s {where}\nMake it faster, or raise reward.timeout_s."
             ) from None
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=Scored)
 
     def _read_line(self, deadline: float) -> bytes:
         poll = select.poll()

@@ -25,7 +25,7 @@ class WireMeta(msgspec.Struct, frozen=True):
     keys: dict[str, WireKey]
 
 
-class Source(msgspec.Struct, frozen=True):
+class RowSource(msgspec.Struct, frozen=True):
     """Where some rows of some keys are: one worker's memory, a spill, or the data set."""
 
     keys: tuple[str, ...]
@@ -137,7 +137,7 @@ class ShardWritten(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
-class Exported(msgspec.Struct, frozen=True, tag=True):
+class ExportWritten(msgspec.Struct, frozen=True, tag=True):
     """This rank has written (or has no part in) the export of a role after `step`."""
 
     step: int
@@ -195,7 +195,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     call: str
     part: int
     ids: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[RowSource, ...]
     minibatches: tuple[tuple[str, ...], ...]
     record: dict[str, Any] | None
 
@@ -215,7 +215,7 @@ class Save(msgspec.Struct, frozen=True, tag=True):
     export: bool
 
 
-class Release(msgspec.Struct, frozen=True, tag=True):
+class Forget(msgspec.Struct, frozen=True, tag=True):
     """Nobody reads rows of steps before this one from memory any more."""
 
     before_step: int
@@ -249,12 +249,12 @@ ToMaster = (
     | Reply
     | Spilled
     | ShardWritten
-    | Exported
+    | ExportWritten
     | Failed
     | Beat
 )
 ToAgent = StartWorkers | Finish | Beat
-ToWorker = Begin | Request | Ack | Save | Release | Finish | Beat
+ToWorker = Begin | Request | Ack | Save | Forget | Finish | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer
 

@@ -23,13 +23,13 @@ from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import (
     Begin,
-    Exported,
+    ExportWritten,
     Finish,
     Reply,
     Request,
+    RowSource,
     Save,
     ShardWritten,
-    Source,
     Spilled,
     WorkerHello,
     WorkerReady,
@@ -37,7 +37,7 @@ from hpcrl.wire.messages import (
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
 from hpcrl.workers.sample_store import SampleStore
-from hpcrl.workers.transport import Courier, to_wire
+from hpcrl.workers.transport import Transport, to_wire
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ModelWorker:
         self._log = EventLog(self._run.worker_log(seat.attempt, f"worker-{seat.rank}"))
         self._host: Host
         key = self._run.read_key()
-        self._courier = Courier(
+        self._courier = Transport(
             rank=seat.rank,
             name=f"worker-{seat.rank}.a{seat.attempt:03d}.{seat.pid}",
             master=seat.master,
@@ -228,7 +228,7 @@ class ModelWorker:
             target = self._run.export(save.role, save.step)
             self._files.publish_folder(target, self._seat.attempt, exporter, "export")
             path = str(target.relative_to(self._run.root))
-        self._courier.post(Exported(save.step, save.role, self._seat.rank, path))
+        self._courier.post(ExportWritten(save.step, save.role, self._seat.rank, path))
 
     def _behind(self, pool: ThreadPoolExecutor, what: str, action: Callable[..., None], *args: object) -> None:
         """Do it on a writer's thread; what it raises ends the attempt like an exception of a call."""
@@ -244,7 +244,7 @@ class ModelWorker:
     def _read_dataset(self, source: str, ids: Sequence[str]) -> SequenceSample:
         return self._datasets[source].rows(ids)
 
-    def _read_spill(self, source: Source) -> SequenceSample:
+    def _read_spill(self, source: RowSource) -> SequenceSample:
         if source.spill is None:
             raise ValueError("the source is not a spill")
         return read_spill(self._run.root / source.spill, source.group, source.keys, source.ids)

@@ -26,12 +26,12 @@ from hpcrl.wire.messages import (
     Failed,
     Fetch,
     Finish,
+    Forget,
     Message,
-    Release,
     Request,
     Rows,
+    RowSource,
     Save,
-    Source,
     Syn,
     WireKey,
     WireMeta,
@@ -51,7 +51,7 @@ class Pending:
     waiting: int = 0
 
 
-class Courier:
+class Transport:
     """Runs in its own thread from `start` to `stop`; every public method may be called from any thread."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Courier:
         key: RunKey,
         store: SampleStore,
         read_dataset: Callable[[str, Sequence[str]], SequenceSample],
-        read_spill: Callable[[Source], SequenceSample],
+        read_spill: Callable[[RowSource], SequenceSample],
         heartbeat_s: float,
         orphan_timeout_s: float,
         host: str = "127.0.0.1",
@@ -189,7 +189,7 @@ class Courier:
             ready = self._ready.pop(body.request, None)
             if ready is not None:
                 self.work.put(ready)
-        elif isinstance(body, Release):
+        elif isinstance(body, Forget):
             self._store.release(body.before_step)
         elif isinstance(body, Begin | Save | Finish):
             if isinstance(body, Begin):
@@ -207,7 +207,7 @@ class Courier:
             return
         self._complete(pending)
 
-    def _ask(self, pending: Pending, source: Source) -> None:
+    def _ask(self, pending: Pending, source: RowSource) -> None:
         if source.dataset is not None:
             pending.pieces.append(self._read_dataset(source.dataset, source.ids).select_keys(source.keys))
         elif source.spill is not None:
@@ -221,7 +221,7 @@ class Courier:
             self._fetching[self._tokens] = pending.request.id
             self._peer(source.rank).send(Fetch(self._tokens, pending.request.step, source.keys, source.ids))
 
-    def _read(self, pending: Pending, source: Source) -> None:
+    def _read(self, pending: Pending, source: RowSource) -> None:
         """On a reader's thread."""
         try:
             sample = self._read_spill(source)

@@ -18,7 +18,7 @@ from support.nodes import VARIABLES, OnNode
 
 from hpcrl.agent import claims, gpus
 from hpcrl.agent.devices import parse_nvidia_smi, parse_nvidia_smi_list, usable
-from hpcrl.agent.gpus import Inventory, Place, choose, place_on, places, read_inventory
+from hpcrl.agent.gpus import DeviceBinding, Inventory, bindings, choose, place_on, read_inventory
 from hpcrl.algos import host as host_module
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
@@ -52,8 +52,8 @@ def cluster(**values: Any) -> ClusterConfig:
 # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_workers_compute_on_cpus_where_that_is_asked_for_or_gpus_are_hidden(monkeypatch):
     monkeypatch.setattr(gpus, "read_inventory", lambda: pytest.fail("nobody had to ask"))
-    assert places(cluster(device="cpu"), 0, {}) == (Place(), Place())
-    assert places(cluster(), 0, {"CUDA_VISIBLE_DEVICES": ""}) == (Place(), Place())
+    assert bindings(cluster(device="cpu"), 0, {}) == (DeviceBinding(), DeviceBinding())
+    assert bindings(cluster(), 0, {"CUDA_VISIBLE_DEVICES": ""}) == (DeviceBinding(), DeviceBinding())
 
 
 def test_auto_takes_cpus_where_there_is_no_gpu_and_cuda_refuses(monkeypatch):
@@ -98,9 +98,9 @@ def test_shared_workers_see_what_the_job_sees_and_name_their_own():
     there = inventory("a100-query").devices
     visible = (there[2], there[0])
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert place_on(there[0], visible, True, False) == Place("cuda:1", there[0].uuid, order)
+    assert place_on(there[0], visible, True, False) == DeviceBinding("cuda:1", there[0].uuid, order)
     named = order | {"CUDA_VISIBLE_DEVICES": f"{there[2].uuid},{there[0].uuid}"}
-    assert place_on(there[0], visible, False, False) == Place("cuda:1", there[0].uuid, named)
+    assert place_on(there[0], visible, False, False) == DeviceBinding("cuda:1", there[0].uuid, named)
 
 
 def test_strict_workers_and_those_on_instances_see_one_device():
@@ -308,7 +308,7 @@ print(json.dumps([torch.cuda.device_count(), str(found.uuid), sorted(os.sched_ge
 """
 
 
-def seen_by(place: Place, environ: dict[str, str]) -> list[Any]:
+def seen_by(place: DeviceBinding, environ: dict[str, str]) -> list[Any]:
     """How many devices a process in this place sees, its own one's UUID, and where it runs."""
     clean = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     words = [json.dumps(dict(place.environment)), place.device, json.dumps(place.cpus)]
@@ -334,7 +334,7 @@ def test_cuda_gives_a_worker_the_device_that_was_meant(isolation, spelling):
         "slurm": {"SLURM_STEP_GPUS": numbers[-1]},
     }[spelling]
     count = len(gpus.visible_devices(environ, there))
-    given = places(cluster(workers_per_node=count, gpu_isolation=isolation), 0, environ)
+    given = bindings(cluster(workers_per_node=count, gpu_isolation=isolation), 0, environ)
     for place in given:
         number, uuid, cpus = seen_by(place, environ)
         assert number == (1 if isolation == "strict" else count)

@@ -16,7 +16,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
@@ -63,7 +63,7 @@ def sft(task: Path, dtype: DType) -> SFTExperiment:
         control=CONTROL,
         cluster=CLUSTER,
         data=DataConfig(train=str(task / "rows.jsonl"), evaluate=str(task / "held_out.jsonl"), batch_size=5),
-        actor=StudentConfig(path=str(task / "model"), dtype=dtype, optimizer=OPTIMIZER),
+        actor=SFTModelConfig(path=str(task / "model"), dtype=dtype, optimizer=OPTIMIZER),
         generation=GenerationConfig(max_new_tokens=6),
     )
 

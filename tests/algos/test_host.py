@@ -16,7 +16,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_texts
@@ -72,7 +72,7 @@ def sft(folder, dtype="fp64", steps=4):
     return SFTExperiment(
         control=ControlConfig(steps=steps, evaluate=Frequency(steps=1)),
         data=data(folder),
-        actor=StudentConfig(path=str(folder / "model"), dtype=dtype, optimizer=OPTIMIZER),
+        actor=SFTModelConfig(path=str(folder / "model"), dtype=dtype, optimizer=OPTIMIZER),
         generation=GenerationConfig(max_new_tokens=6),
     )
 

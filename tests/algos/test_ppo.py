@@ -11,7 +11,7 @@ from support.rollouts import cut, ppo_experiment, rollout, tracking_kl
 from support.tiny import ALONE, native
 
 from hpcrl.algos.functional.totals import alone
-from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, fit, scores
+from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, scores, value_statistics
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
@@ -96,9 +96,9 @@ def test_actor_and_critic_estimate_alike_whatever_their_model():
 
 def test_explained_variance_is_one_for_perfect_values_and_zero_for_a_constant():
     returns = torch.tensor([1.0, 2.0, 4.0])
-    assert fit(returns - 3.0, returns, alone)["explained_variance"] == (1.0, 1.0)
-    assert fit(torch.zeros(3), returns, alone)["explained_variance"][0] == pytest.approx(0.0)
-    assert "explained_variance" not in fit(returns, torch.ones(3), alone)
+    assert value_statistics(returns - 3.0, returns, alone)["explained_variance"] == (1.0, 1.0)
+    assert value_statistics(torch.zeros(3), returns, alone)["explained_variance"][0] == pytest.approx(0.0)
+    assert "explained_variance" not in value_statistics(returns, torch.ones(3), alone)
 
 
 # ── one step ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"
@@ -43,7 +43,7 @@ def common(folder):
 
 
 def test_supervised_training_learns_from_real_answers(folder):
-    actor = StudentConfig(path=str(folder / "model"), optimizer=OptimizerConfig(lr=0.02))
+    actor = SFTModelConfig(path=str(folder / "model"), optimizer=OptimizerConfig(lr=0.02))
     with run_of(SFTExperiment(actor=actor, reward=RewardConfig(function="gsm8k"), **common(folder))) as conductor:
         losses = [conductor.step(step).mean("actor_train/loss") for step in range(1, 5)]
         assert losses[-1] < 0.8 * losses[0]

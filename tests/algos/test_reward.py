@@ -12,7 +12,7 @@ from hpcrl.rewards.run import RewardFunction
 from hpcrl.workers.host import Work
 
 CALL = CallPlan("rew_inf", "reward", "inference", (), ())
-EVALUATION = CallPlan("eval_rew", "reward", "inference", (), (), source="eval")
+EVALUATION = CallPlan("eval_rew", "reward", "inference", (), (), dataset="eval")
 
 
 class Letters:

@@ -9,7 +9,7 @@ from support.pool import everyone, gloo_pool
 from support.rollouts import cut, sft_experiment
 from support.tiny import ALONE, native, random_rows
 
-from hpcrl.algos.sft import Student, answers
+from hpcrl.algos.sft import SFTActor, answers
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.schedule import learning_rate
@@ -29,7 +29,7 @@ BATCH = batch_of(7)
 
 
 def student(dtype=torch.float64, group=ALONE, steps=40, optimizer=LINEAR):
-    return Student(native(dtype=dtype, group=group), sft_experiment(optimizer), steps)
+    return SFTActor(native(dtype=dtype, group=group), sft_experiment(optimizer), steps)
 
 
 def step(trained, number=1, record=None, batch=BATCH):

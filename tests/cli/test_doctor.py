@@ -43,8 +43,10 @@ def test_json_is_the_same_with_the_facts(site, capsys):
     assert main(["doctor", "--no-jobs", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["status"] == 0
-    assert {"area": "Slurm", "what": "requeue", "value": "allowed", "verdict": "ok", "follows": ""} in shown["findings"]
-    assert shown["facts"]["slurm"]["site"]["kill_wait_s"] == 5
+    assert {"area": "Slurm", "what": "requeue", "value": "allowed", "severity": "ok", "follows": ""} in shown[
+        "findings"
+    ]
+    assert shown["measurements"]["slurm"]["site"]["kill_wait_s"] == 5
 
 
 def test_the_exit_status_is_that_of_the_worst_finding(site):
@@ -63,7 +65,7 @@ def test_the_sites_defaults_are_used(site, monkeypatch, tmp_path, capsys):
     assert main(["doctor", "--wait", "0", "--json"]) == 1
     (call,) = [call for call in site.state["calls"] if call[0] == "sbatch"]
     assert {"--account=lab", "--partition=low"} <= set(call)
-    assert json.loads(capsys.readouterr().out)["facts"]["disk"]["path"] == str(root)
+    assert json.loads(capsys.readouterr().out)["measurements"]["disk"]["path"] == str(root)
 
 
 def test_a_wrong_site_file_is_named(site, monkeypatch, tmp_path):

@@ -15,7 +15,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.toy import ToyConfig
 from hpcrl.data.datasets import open_datasets, open_order, open_texts
@@ -53,7 +53,7 @@ def data(tmp_path: Path, tokenizer: str) -> DataConfig:
 
 
 def sft(data: DataConfig, control: ControlConfig = EVALUATES) -> SFTExperiment:
-    return SFTExperiment(data=data, actor=StudentConfig(path="model"), control=control)
+    return SFTExperiment(data=data, actor=SFTModelConfig(path="model"), control=control)
 
 
 def ppo(data: DataConfig, control: ControlConfig = EVALUATES) -> PPOExperiment:
@@ -206,14 +206,14 @@ def test_an_answer_that_the_model_has_no_positions_for_is_not_learnt(data: DataC
     everything = open_datasets(sft(data))["train"]
     lengths = everything.lengths(["0@0", "1@0", "2@0"])
     narrow = of_model(tmp_path / "narrow", data.tokenizer, max_position_embeddings=max(lengths) - 1)
-    training = open_datasets(replace(sft(data), actor=StudentConfig(path=narrow)))["train"]
+    training = open_datasets(replace(sft(data), actor=SFTModelConfig(path=narrow)))["train"]
     assert [int(row) for row in training.left_out] == [i for i in range(3) if lengths[i] == max(lengths)]
     assert "(prompt and answer together)" in training.notice
 
 
 def test_rows_that_surely_fit_are_not_tokenised_before_they_are_used(data: DataConfig, tmp_path: Path) -> None:
     experiment = replace(
-        sft(data), actor=StudentConfig(path=of_model(tmp_path / "model", data.tokenizer, max_position_embeddings=4096))
+        sft(data), actor=SFTModelConfig(path=of_model(tmp_path / "model", data.tokenizer, max_position_embeddings=4096))
     )
     training = open_datasets(experiment)["train"]
     assert training.ids == ("0", "1", "2")
@@ -224,7 +224,7 @@ def test_a_token_that_the_models_do_not_know_is_refused_with_its_row(data: DataC
     row = open_datasets(sft(data))["train"].rows(["1@0"])
     largest = int(max(row.data[key].max() for key in row.keys))
     folder = of_model(tmp_path / "model", data.tokenizer, vocab_size=largest)
-    training = open_datasets(replace(sft(data), actor=StudentConfig(path=folder)))["train"]
+    training = open_datasets(replace(sft(data), actor=SFTModelConfig(path=folder)))["train"]
     with pytest.raises(
         DataError, match=rf"row '1' .* has the token {largest}, .* vocab_size = {largest}\..*data.tokenizer"
     ):
@@ -258,7 +258,7 @@ def test_the_actors_folder_has_the_tokenizer_where_no_other_is_named(data: DataC
     experiment = sft(replace(data, tokenizer=None))
     with pytest.raises(DataError, match=r"model/tokenizer.json .*set actor.path or data.tokenizer"):
         open_datasets(experiment)
-    assert open_datasets(replace(experiment, actor=StudentConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
+    assert open_datasets(replace(experiment, actor=SFTModelConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
 
 
 def test_the_order_takes_its_settings_from_the_experiment(data: DataConfig) -> None:

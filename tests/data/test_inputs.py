@@ -7,7 +7,7 @@ import pytest
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import SFTExperiment, ToyExperiment
-from hpcrl.config.model import StudentConfig
+from hpcrl.config.model import SFTModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.inputs import fingerprints
 from hpcrl.errors import DataError
@@ -28,7 +28,7 @@ def experiment(tmp_path: Path) -> SFTExperiment:
     (tmp_path / "model/model.safetensors").write_bytes(b"begin" + bytes(9 << 20) + b"end")
     return SFTExperiment(
         data=DataConfig(train=str(tmp_path / "train.jsonl"), evaluate=str(tmp_path / "test.jsonl"), batch_size=1),
-        actor=StudentConfig(path=str(tmp_path / "model")),
+        actor=SFTModelConfig(path=str(tmp_path / "model")),
         reward=RewardConfig(function=f"{tmp_path / 'score.py'}:score"),
     )
 

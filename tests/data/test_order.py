@@ -3,12 +3,12 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcrl.data.order import Batch, Order, row_of, sample_ids
+from hpcrl.data.order import Batch, SampleOrder, row_of, sample_ids
 
 ROWS = [f"r{i}" for i in range(10)]
 
 
-def batches(order: Order, count: int, cursor: int = Order.start) -> list[Batch]:
+def batches(order: SampleOrder, count: int, cursor: int = SampleOrder.start) -> list[Batch]:
     found = []
     for _ in range(count):
         found.append(order.batch_at(cursor))
@@ -17,7 +17,7 @@ def batches(order: Order, count: int, cursor: int = Order.start) -> list[Batch]:
 
 
 def test_every_row_comes_once_per_epoch_and_batches_end_with_it() -> None:
-    order = Order(ROWS, batch_size=4, seed=3)
+    order = SampleOrder(ROWS, batch_size=4, seed=3)
     assert order.batches_per_epoch == 3
     for epoch, found in itertools.groupby(batches(order, 9), key=lambda batch: batch.epoch):
         of_epoch = list(found)
@@ -28,31 +28,31 @@ def test_every_row_comes_once_per_epoch_and_batches_end_with_it() -> None:
 
 
 def test_a_batch_can_be_asked_for_again_from_its_cursor() -> None:
-    straight = batches(Order(ROWS, batch_size=4, seed=3), 8)
+    straight = batches(SampleOrder(ROWS, batch_size=4, seed=3), 8)
     for i in range(7):
-        assert batches(Order(ROWS, batch_size=4, seed=3), 7 - i, straight[i].next_cursor) == straight[i + 1 :]
+        assert batches(SampleOrder(ROWS, batch_size=4, seed=3), 7 - i, straight[i].next_cursor) == straight[i + 1 :]
 
 
 def test_the_order_differs_by_epoch_and_seed_and_not_by_anything_else() -> None:
     np.random.seed(0)
-    first = Order(ROWS, batch_size=4, seed=3)
-    orders = {first.epoch(0), first.epoch(1), Order(ROWS, batch_size=4, seed=4).epoch(0)}
+    first = SampleOrder(ROWS, batch_size=4, seed=3)
+    orders = {first.epoch(0), first.epoch(1), SampleOrder(ROWS, batch_size=4, seed=4).epoch(0)}
     assert len(orders) == 3
     np.random.seed(1)
-    assert Order(ROWS[::-1], batch_size=7, seed=3, samples_per_prompt=2).epoch(0) == first.epoch(0)
+    assert SampleOrder(ROWS[::-1], batch_size=7, seed=3, samples_per_prompt=2).epoch(0) == first.epoch(0)
 
 
 def test_the_order_is_what_it_has_always_been() -> None:
-    assert " ".join(Order(ROWS, batch_size=4, seed=1).epoch(0)) == "r4 r6 r2 r5 r3 r8 r9 r7 r1 r0"
+    assert " ".join(SampleOrder(ROWS, batch_size=4, seed=1).epoch(0)) == "r4 r6 r2 r5 r3 r8 r9 r7 r1 r0"
 
 
 def test_without_shuffling_rows_keep_the_order_of_the_file() -> None:
-    order = Order(ROWS, batch_size=4, seed=1, shuffle=False)
+    order = SampleOrder(ROWS, batch_size=4, seed=1, shuffle=False)
     assert order.epoch(0) == order.epoch(5) == tuple(ROWS)
 
 
 def test_all_orders_of_three_rows_are_about_equally_frequent() -> None:
-    order = Order(["a", "b", "c"], batch_size=1, seed=0)
+    order = SampleOrder(["a", "b", "c"], batch_size=1, seed=0)
     seen = [order.epoch(epoch) for epoch in range(3000)]
     counts = [seen.count(permutation) for permutation in itertools.permutations("abc")]
     assert sum(counts) == 3000 and all(400 < count < 600 for count in counts)
@@ -63,10 +63,10 @@ def test_samples_of_one_prompt_are_told_apart_and_lead_back_to_their_row() -> No
     several = sample_ids(["a", "b@c#1"], 0, 2)
     assert several == ("a@0#0", "a@0#1", "b@c#1@0#0", "b@c#1@0#1")
     assert [row_of(sample) for sample in several] == ["a", "a", "b@c#1", "b@c#1"]
-    assert Order(ROWS, batch_size=2, seed=0, samples_per_prompt=3).batch_at(0).next_cursor == 2
+    assert SampleOrder(ROWS, batch_size=2, seed=0, samples_per_prompt=3).batch_at(0).next_cursor == 2
 
 
 @pytest.mark.parametrize("wrong", [{"rows": []}, {"batch_size": 0}, {"samples_per_prompt": 0}])
 def test_an_order_of_nothing_is_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match="none may be 0"):
-        Order(**{"rows": ROWS, "batch_size": 1, "seed": 0, **wrong})
+        SampleOrder(**{"rows": ROWS, "batch_size": 1, "seed": 0, **wrong})

@@ -88,7 +88,7 @@ REFUSED = [
     ("train with outputs", (GEN, REW, replace(TRAIN, outputs=("w",))), r"train is a train_step with outputs \['w'\]"),
     (
         "train on evaluation",
-        (replace(TRAIN, inputs=("eval_x",), source="eval"),),
+        (replace(TRAIN, inputs=("eval_x",), dataset="eval"),),
         "train is a train_step on evaluation",
     ),
     ("a role trained twice", (GEN, REW, TRAIN, replace(TRAIN, name="t2")), "t2 and train train role 'actor'"),

@@ -89,7 +89,7 @@ def test_with_a_lag_generation_runs_ahead_of_training_by_that_much() -> None:
 
 def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_step() -> None:
     recipe = Recipe(
-        (MFC("train", "m", "train_step", ("x",)), MFC("check", "m", "generate", ("e",), ("y",), source="eval")),
+        (MFC("train", "m", "train_step", ("x",)), MFC("check", "m", "generate", ("e",), ("y",), dataset="eval")),
         ("x",),
         ("e",),
     )

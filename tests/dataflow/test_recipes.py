@@ -38,7 +38,7 @@ def test_evaluation_is_seen_by_the_roles_under_plain_names(algorithm: str) -> No
     graph = made.graph()
     expected = {"eval_gen", "eval_rew"} | ({"eval_loss"} if algorithm == "sft" else set())
     assert set(topological_order(graph)[-len(expected) :]) == expected
-    for mfc in (mfc for mfc in made.calls if mfc.source == "eval"):
+    for mfc in (mfc for mfc in made.calls if mfc.dataset == "eval"):
         assert all(mfc.input_remap[key] == key.removeprefix("eval_") for key in mfc.inputs)
         assert all(f"eval_{plain}" == key for plain, key in mfc.output_remap.items())
         assert set(mfc.output_remap.values()) == set(mfc.outputs)
@@ -50,5 +50,5 @@ def test_calls_of_evaluation_exist_only_where_an_evaluation_is_asked_for(algorit
     assert evaluates(experiment(algorithm, every=3))
     assert not evaluates(experiment(algorithm, stop_when="actor_train/loss < 0.5"))
     assert evaluates(experiment(algorithm, every=3, rows=None)) == (algorithm == "toy")
-    assert all(mfc.source == "train" for mfc in recipe(experiment(algorithm)).calls)
+    assert all(mfc.dataset == "train" for mfc in recipe(experiment(algorithm)).calls)
     assert recipe(experiment(algorithm)).eval_keys == ()

@@ -6,9 +6,9 @@ import pytest
 
 from hpcrl.doctor import gpus as doctor_gpus
 from hpcrl.doctor.gpus import gpus_here, parse_list, parse_topology
-from hpcrl.doctor.measurements import GpuFacts
+from hpcrl.doctor.measurements import GpuMeasurements
 
-TEXTS = Path(__file__).parent / "texts"
+TEXTS = Path(__file__).parents[1] / "agent" / "texts"
 LIST = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-0f9ff9ba-3c11-3a3a-5a7f-6f1f2f9a0a01)
   MIG 1g.10gb     Device  0: (UUID: MIG-3d2ad6a3-2a0c-5a5e-9a15-7d9a3d6a1d11)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-0f9ff9ba-3c11-3a3a-5a7f-6f1f2f9a0a02)
@@ -37,7 +37,7 @@ def test_of_one_gpu_or_none_there_are_no_links(text):
 
 def test_a_node_without_nvidia_smi_has_no_gpus(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus_here() == GpuFacts(tool=False)
+    assert gpus_here() == GpuMeasurements(tool=False)
 
 
 def test_an_nvidia_smi_that_fails_shows_none(monkeypatch, tmp_path):
@@ -45,10 +45,10 @@ def test_an_nvidia_smi_that_fails_shows_none(monkeypatch, tmp_path):
     tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed' >&2\nexit 9\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus_here() == GpuFacts(tool=False)
+    assert gpus_here() == GpuMeasurements(tool=False)
 
 
 def test_a_node_asks_nvidia_smi(monkeypatch):
     answers = {("-L",): LIST, ("topo", "-m"): "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n"}
     monkeypatch.setattr(doctor_gpus, "_ask", lambda *words: answers[words])
-    assert gpus_here() == GpuFacts(True, ("NVIDIA H100 80GB HBM3",) * 2, {"0-1": "NV4"})
+    assert gpus_here() == GpuMeasurements(True, ("NVIDIA H100 80GB HBM3",) * 2, {"0-1": "NV4"})

@@ -13,8 +13,8 @@ import pytest
 
 from hpcrl.doctor import peer as doctor_talk
 from hpcrl.doctor import probe as doctor_probe
-from hpcrl.doctor.measurements import PairFacts
-from hpcrl.doctor.peer import Answer, Asker, Attempt, Churn, Clock, Hello, Listener, Make
+from hpcrl.doctor.measurements import PairMeasurements
+from hpcrl.doctor.peer import Asker, Attempt, Churn, Clock, Hello, Listener, Make, PeerReport
 from hpcrl.doctor.probe import RACES, _Pair, probe
 from hpcrl.doctor.slurm import read_results
 
@@ -104,8 +104,8 @@ def reader(folder: Path, listener: Listener, deadline_s: float = 5.0) -> _Pair:
     return _Pair(folder, "0-1", 0, Asker(listener.hello), deadline_s)
 
 
-def measured(folder: Path, listener: Listener) -> PairFacts:
-    return reader(folder, listener).measure(PairFacts(other=1, connect_s=0.0))
+def measured(folder: Path, listener: Listener) -> PairMeasurements:
+    return reader(folder, listener).measure(PairMeasurements(other=1, connect_s=0.0))
 
 
 class LateListener(Listener):
@@ -192,4 +192,4 @@ def test_a_reader_whose_peer_dies_says_so(tmp_path, listener):
     asker._socket.shutdown(2)
     with pytest.raises(OSError):
         asker.ask(Clock())
-    assert isinstance(Asker(listener.hello).ask(Clock()), Answer), "the listener goes on"
+    assert isinstance(Asker(listener.hello).ask(Clock()), PeerReport), "the listener goes on"

@@ -11,10 +11,10 @@ import pytest
 from support.fake_slurm.cluster import VERSIONS, FakeSlurm
 
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.doctor.check import judge
+from hpcrl.doctor.check import check
 from hpcrl.doctor.examine import Examination, examine
 from hpcrl.doctor.findings import exit_status
-from hpcrl.doctor.slurm import Wanted, ask_slurm, folder_in_job, is_step, render
+from hpcrl.doctor.slurm import JobRequest, ask_slurm, folder_in_job, is_step, render
 from hpcrl.errors import ConfigurationError
 
 
@@ -29,12 +29,12 @@ def root(tmp_path) -> Path:
     return tmp_path / "runs"
 
 
-def verdicts(facts) -> dict[str, str]:
-    return {finding.what: str(finding.verdict) for finding in judge(facts)}
+def severities(measured) -> dict[str, str]:
+    return {finding.what: str(finding.severity) for finding in check(measured)}
 
 
 def test_the_job_is_two_nodes_for_a_moment():
-    text, options = render(Wanted(), SlurmConfig(python="/opt/python"), Path("/runs/.hpcrl-doctor-1"))
+    text, options = render(JobRequest(), SlurmConfig(python="/opt/python"), Path("/runs/.hpcrl-doctor-1"))
     assert options == (
         "--job-name=hpcrl-doctor", "--comment=hpcrl:.hpcrl-doctor-1", "--chdir=/runs/.hpcrl-doctor-1",
         "--output=job.out", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=10", "--no-requeue",
@@ -49,19 +49,19 @@ def test_the_job_gets_what_the_site_needs():
         account="lab", partition="gpu", qos="short", gpu_type="a100", gpus="gres", prologue=("module load cuda",),
         export=("LD_LIBRARY_PATH",), exclude="bad1",
     )  # fmt: skip
-    text, options = render(Wanted(4, gpus=8), config, Path("/runs/x"))
+    text, options = render(JobRequest(4, gpus=8), config, Path("/runs/x"))
     assert {
         "--nodes=4", "--account=lab", "--partition=gpu", "--qos=short", "--gres=gpu:a100:8", "--exclude=bad1",
         "--export=PATH,HOME,USER,LD_LIBRARY_PATH",
     } <= set(options)  # fmt: skip
     assert "module load cuda" in text.splitlines()
-    _, elsewhere = render(Wanted(partition="cpu"), config, Path("/runs/x"))
+    _, elsewhere = render(JobRequest(partition="cpu"), config, Path("/runs/x"))
     assert "--partition=cpu" in elsewhere and "--qos=short" not in elsewhere
 
 
 def test_odd_characters_in_paths_survive():
     folder = Path("/runs/it's $HOME")
-    text, options = render(Wanted(), SlurmConfig(), folder)
+    text, options = render(JobRequest(), SlurmConfig(), folder)
     assert shlex.split(text.splitlines()[-1])[-1] == str(folder)
     assert f"--chdir={folder}" in options
 
@@ -95,29 +95,29 @@ def test_the_nodes_answer_through_the_folder(fake, root):
 
     thread = threading.Thread(target=step)
     thread.start()
-    facts = examine(Examination(root), fake.environment, fake.commands())
+    measured = examine(Examination(root), fake.environment, fake.commands())
     thread.join()
-    assert len(facts.nodes) == 2 and facts.job.failed == ""
-    assert "problem" not in verdicts(facts).values()
+    assert len(measured.nodes) == 2 and measured.job.failed == ""
+    assert "problem" not in severities(measured).values()
     assert list(root.iterdir()) == []
     asked = [call[0] for call in fake.state["calls"]]
     assert asked.count("sbatch") == 1 and len(asked) <= 10
 
 
 def test_a_job_that_stays_in_the_queue_is_cancelled_and_the_reason_told(fake, root):
-    plan = Examination(root, wanted=Wanted(wait_s=0.3))
-    facts = examine(plan, fake.environment, fake.commands())
-    assert "has not started within 0 s (Priority)" in facts.job.failed
-    assert verdicts(facts)["asked"] == "warning"
-    assert exit_status(judge(facts)) == 1
+    plan = Examination(root, wanted=JobRequest(wait_s=0.3))
+    measured = examine(plan, fake.environment, fake.commands())
+    assert "has not started within 0 s (Priority)" in measured.job.failed
+    assert severities(measured)["asked"] == "warning"
+    assert exit_status(check(measured)) == 1
     assert [job["state"] for job in fake.state["jobs"]] == ["CANCELLED"]
     assert list(root.iterdir()) == []
 
 
 def test_a_controller_that_goes_away_meanwhile_is_waited_for(fake, root):
     fake.plan("squeue", "refuse", "lose", words="slurm_load_jobs error: Socket timed out on send/recv operation")
-    facts = examine(Examination(root, wanted=Wanted(wait_s=0.3)), fake.environment, fake.commands())
-    assert "has not started within 0 s" in facts.job.failed
+    measured = examine(Examination(root, wanted=JobRequest(wait_s=0.3)), fake.environment, fake.commands())
+    assert "has not started within 0 s" in measured.job.failed
     assert [job["state"] for job in fake.state["jobs"]] == ["CANCELLED"]
 
 
@@ -131,39 +131,39 @@ def test_a_job_that_ends_without_results_is_a_problem(fake, root):
 
     thread = threading.Thread(target=fail)
     thread.start()
-    facts = examine(Examination(root), fake.environment, fake.commands())
+    measured = examine(Examination(root), fake.environment, fake.commands())
     thread.join()
-    assert facts.job.said == "srun: error: no such python"
-    assert exit_status(judge(facts)) == 2
+    assert measured.job.said == "srun: error: no such python"
+    assert exit_status(check(measured)) == 2
 
 
 def test_a_refused_job_is_a_problem_in_slurms_words(fake, root):
-    facts = examine(Examination(root, wanted=Wanted(partition="gone")), fake.environment, fake.commands())
-    assert "Invalid partition name" in facts.job.failed
-    assert verdicts(facts)["asked"] == "problem"
+    measured = examine(Examination(root, wanted=JobRequest(partition="gone")), fake.environment, fake.commands())
+    assert "Invalid partition name" in measured.job.failed
+    assert severities(measured)["asked"] == "problem"
 
 
 def test_a_job_whose_answer_got_lost_is_found_and_not_sent_twice(monkeypatch, fake, root):
     monkeypatch.setattr("hpcrl.launch.slurm.submission.SETTLE_S", (0.0,))
     fake.plan("sbatch", "lose after")
-    facts = examine(Examination(root, wanted=Wanted(wait_s=0.3)), fake.environment, fake.commands())
-    assert facts.job.id == "100"
+    measured = examine(Examination(root, wanted=JobRequest(wait_s=0.3)), fake.environment, fake.commands())
+    assert measured.job.id == "100"
     assert [job["state"] for job in fake.state["jobs"]] == ["CANCELLED"]
 
 
 def test_a_controller_that_is_away_leaves_the_rest_to_be_checked(fake, root):
     fake.away(1000)
-    facts = examine(Examination(root), fake.environment, fake.commands())
-    assert facts.slurm is None and facts.slurm_silent
-    assert [node.index for node in facts.nodes] == [0]
-    assert verdicts(facts)["Slurm"] == "warning"
+    measured = examine(Examination(root), fake.environment, fake.commands())
+    assert measured.slurm is None and measured.slurm_silent
+    assert [node.index for node in measured.nodes] == [0]
+    assert severities(measured)["Slurm"] == "warning"
 
 
 def test_without_slurm_this_machine_is_checked(monkeypatch, tmp_path, root):
-    facts = examine(Examination(root), {"PATH": str(tmp_path)})
-    assert facts.slurm is None and not facts.slurm_silent and facts.job is None
-    assert verdicts(facts)["Slurm"] == "note"
-    assert len(facts.nodes) == 1
+    measured = examine(Examination(root), {"PATH": str(tmp_path)})
+    assert measured.slurm is None and not measured.slurm_silent and measured.job is None
+    assert severities(measured)["Slurm"] == "note"
+    assert len(measured.nodes) == 1
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):

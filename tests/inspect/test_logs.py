@@ -10,7 +10,7 @@ from typing import Any
 from support.made_run import MadeRun, ended_run
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.logs import Wanted, describe, follow, merged
+from hpcrl.inspect.logs import LogFilter, describe, follow, merged
 
 
 def two_attempts(root: Path) -> MadeRun:
@@ -49,8 +49,8 @@ def test_a_line_shows_time_attempt_process_and_what_happened(tmp_path: Path) -> 
 
 def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
     run = two_attempts(tmp_path / "run").run
-    assert {line.process for line in merged(run, Wanted(frozenset({"worker-1"})))} == {"worker-1"}
-    assert list(merged(run, Wanted(frozenset({"worker-9"})))) == []
+    assert {line.process for line in merged(run, LogFilter(frozenset({"worker-1"})))} == {"worker-1"}
+    assert list(merged(run, LogFilter(frozenset({"worker-9"})))) == []
 
 
 def test_an_event_is_described_with_its_fields_and_its_traceback_below() -> None:
@@ -110,7 +110,7 @@ def troubled(root: Path) -> MadeRun:
 
 
 def texts(run: RunDirectory, **wanted: Any) -> set[tuple[str, str]]:
-    return {(line.process, line.text) for line in merged(run, Wanted(**wanted))}
+    return {(line.process, line.text) for line in merged(run, LogFilter(**wanted))}
 
 
 def test_errors_are_what_failed_and_tracebacks_wherever_they_were_printed(tmp_path: Path) -> None:
@@ -140,16 +140,16 @@ def test_what_the_jobs_printed_is_their_processes(tmp_path: Path) -> None:
     assert ("agent-3", "srun: fine") in texts(run)
     assert ("master", "done: step 3") in texts(run)
     assert not any("submitit" in text for _, text in texts(run))
-    (line,) = merged(run, Wanted(frozenset({"agent-3"})))
+    (line,) = merged(run, LogFilter(frozenset({"agent-3"})))
     assert " job agent-3   │ out: srun: fine" in str(line)
 
 
 def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:
     made = two_attempts(tmp_path / "run")
-    found = list(merged(made.run, Wanted(pattern=re.compile("call=actor_gen part=1"))))
+    found = list(merged(made.run, LogFilter(pattern=re.compile("call=actor_gen part=1"))))
     assert [line.process for line in found] == ["master", "worker-1"]
     middle = sorted(line.time for line in merged(made.run))[6]
-    assert [line.time for line in merged(made.run, Wanted(since=middle))] == [
+    assert [line.time for line in merged(made.run, LogFilter(since=middle))] == [
         line.time for line in merged(made.run) if line.time >= middle
     ]
 
@@ -161,7 +161,7 @@ def test_logs_larger_than_memory_are_read_piece_by_piece(tmp_path: Path) -> None
     for number in range(4):
         made.run.worker_log(0, f"worker-{number}").write_text(line * 20_000)
     tracemalloc.start()
-    count = sum(1 for _ in merged(made.run, Wanted(pattern=re.compile("execute"))))
+    count = sum(1 for _ in merged(made.run, LogFilter(pattern=re.compile("execute"))))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 80_000
@@ -173,6 +173,6 @@ def test_a_line_without_an_end_is_given_out_in_pieces(tmp_path: Path) -> None:
     made.begin()
     bar = "#" * (3 << 20)
     made.run.worker_log(0, "worker-0").with_suffix(".out").write_text(f"{bar}\nlast\nunfinished")
-    lines = [line.text for line in merged(made.run, Wanted(frozenset({"worker-0"})))]
+    lines = [line.text for line in merged(made.run, LogFilter(frozenset({"worker-0"})))]
     assert "".join(lines[:-2]) == bar
     assert lines[-2:] == ["last", "unfinished"]

@@ -18,8 +18,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import read_status
-from hpcrl.launch.orders import Witness, order
-from hpcrl.master.control import Order, give_order
+from hpcrl.launch.orders import CommandWatch, order
+from hpcrl.master.control import Command, give_command
 
 TOY = """
 algorithm: toy
@@ -115,21 +115,21 @@ def test_without_squeue_the_directory_says_whether_somebody_may_obey(
 def test_a_witness_believes_the_order_or_a_new_attempt_that_begins_so(tmp_path: Path) -> None:
     made = made_on_slurm(tmp_path / "run")
     made.begin()
-    witness = Witness(made.run, "submission", "pause")
+    witness = CommandWatch(made.run, "submission", "pause")
     assert not witness.has_seen("mine")
     made.event("order", command="pause", nonce="other")
     assert not witness.has_seen("mine")
     made.event("order", command="pause", nonce="mine")
     assert witness.has_seen("mine")
-    witness = Witness(made.run, "submission", "continue")
+    witness = CommandWatch(made.run, "submission", "continue")
     made.begin()
     assert witness.has_seen("never noted")
 
 
 def test_an_attempt_says_whether_it_begins_paused(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", toy_experiment())
-    give_order(run, Order("pause", "first"))
+    give_command(run, Command("pause", "first"))
     jobs = begin(run, "first")
     wait_until(lambda: run.numbers() and read_status(run.root).state == "paused", 20, "the pause")
-    give_order(run, Order("continue", "first"))
+    give_command(run, Command("continue", "first"))
     assert jobs.wait_for("master", 20) == 0

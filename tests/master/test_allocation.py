@@ -14,7 +14,7 @@ from support.cluster import start
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import Absence, AllocationWatch
-from hpcrl.master.node_wait import MEETINGS_IN_VAIN
+from hpcrl.master.node_wait import FAILED_RENDEZVOUS_LIMIT
 
 
 def made(tmp_path: Path, **cluster: object) -> RunDirectory:
@@ -33,19 +33,19 @@ def meet(run: RunDirectory, absence: Absence, submission: str = "first") -> Verd
 def test_a_run_whose_nodes_never_come_gives_up(tmp_path: Path, standing: str) -> None:
     run = made(tmp_path, start_timeout_s=0.3)
     absence = Absence(standing, "job 7_0 is so and so")  # type: ignore[arg-type]
-    for _ in range(MEETINGS_IN_VAIN - 1):
+    for _ in range(FAILED_RENDEZVOUS_LIMIT - 1):
         verdict = meet(run, absence)
         assert (verdict.state, verdict.exit_code) == ("incomplete", ExitCode.REQUEUE)
         assert "node 0: job 7_0 is so and so" in verdict.reason and "start_timeout_s" in verdict.reason
     verdict = meet(run, absence)
     assert (verdict.state, verdict.exit_code) == ("failed", ExitCode.NEVER_REQUEUE)
-    assert f"for the {MEETINGS_IN_VAIN}th time in a row" in verdict.reason and "hpcrl resume" in verdict.reason
+    assert f"for the {FAILED_RENDEZVOUS_LIMIT}th time in a row" in verdict.reason and "hpcrl resume" in verdict.reason
     assert meet(run, absence, "resumed").state == "incomplete", "somebody has put it right: it is counted anew"
 
 
 def test_a_run_whose_nodes_wait_for_their_turn_never_gives_up(tmp_path: Path) -> None:
     run = made(tmp_path, start_timeout_s=0.3)
-    for _ in range(MEETINGS_IN_VAIN + 2):
+    for _ in range(FAILED_RENDEZVOUS_LIMIT + 2):
         verdict = meet(run, Absence("queued", "job 7_0 is pending (Priority)"))
         assert (verdict.state, verdict.exit_code) == ("queued", ExitCode.REQUEUE)
 
@@ -64,7 +64,7 @@ class Broken:
     def ends(self) -> Mapping[int, float]:
         raise KeyError("ends")
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         raise ValueError("absences")
 
 
@@ -72,11 +72,11 @@ def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
     noted: list[tuple[str, dict[str, object]]] = []
     watch = AllocationWatch(Broken(), lambda name, **fields: noted.append((name, fields)))
     watch.ask_ends()
-    watch.look_after({3: None})
+    watch.poll({3: None})
     deadline = time.monotonic() + 10
     while len(noted) < 3 and time.monotonic() < deadline:
         assert watch.time_left_s() == math.inf
-        watch.look_after({3: None})
+        watch.poll({3: None})
         time.sleep(0.01)
     silent = [fields for name, fields in noted if name == "allocation silent"]
     assert sorted(str(fields["error"]) for fields in silent) == ["KeyError: 'ends'", "ValueError: absences"]

@@ -24,7 +24,7 @@ from support.faults import Ordering, Strike
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ExitCode
-from hpcrl.master.control import Order, give_order
+from hpcrl.master.control import Command, give_command
 
 FULL = [
     ("worker-0", "spill.write", 3),
@@ -243,7 +243,7 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
 ) -> None:
     run = create_run(folder / "run", toy_experiment())
     strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=2)
-    jobs = begin(run, "first", Ordering(run, strike, Order(command, "first")))  # type: ignore[arg-type]
+    jobs = begin(run, "first", Ordering(run, strike, Command(command, "first")))  # type: ignore[arg-type]
     assert jobs.wait_for("master", 20) == ExitCode.NEVER_REQUEUE, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "stopped"
@@ -254,13 +254,13 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
 
 def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, undisturbed: Remains) -> None:
     run = create_run(folder / "run", toy_experiment())
-    give_order(run, Order("pause", "first"))
+    give_command(run, Command("pause", "first"))
     jobs = begin(run, "first")
     wait_until(lambda: any(row["event"] == "ready" for row in rows_of(run.events(0))), 10, "ready")
     time.sleep(0.5)
     sent = [row for row in rows_of(run.events(0)) if row["event"] == "sent"]
     assert sent == []
-    give_order(run, Order("continue", "first"))
+    give_command(run, Command("continue", "first"))
     assert jobs.wait_for("master", 20) == 0
     assert remains(run) == undisturbed
 

@@ -7,7 +7,7 @@ from support.chaos import create_run, toy_experiment
 
 from hpcrl.durable.rundir import Verdict
 from hpcrl.errors import ExitCode
-from hpcrl.master.control import Order, give_order
+from hpcrl.master.control import Command, give_command
 from hpcrl.master.master import Master
 from hpcrl.processes import Signals
 from hpcrl.wire.address import LOOPBACK
@@ -29,7 +29,7 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     try:
         master = Master(run, "first", signals, LOOPBACK)
         master._members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
-        give_order(run, Order("drain", "first"))
+        give_command(run, Command("drain", "first"))
         assert master.serve_run() == ExitCode.NEVER_REQUEUE
     finally:
         signals.close()

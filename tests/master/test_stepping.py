@@ -10,13 +10,13 @@ from hpcrl.config.experiment import ToyExperiment
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.journal import Opened
-from hpcrl.master.schedule import Calendar
+from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, step_source
 from hpcrl.placement.plan import make_plan
 
 
 def source_of(experiment: ToyExperiment) -> StepSource:
-    return step_source(make_plan(experiment), experiment, Calendar(experiment.control, evaluates(experiment)))
+    return step_source(make_plan(experiment), experiment, RunSchedule(experiment.control, evaluates(experiment)))
 
 
 def on(workers: int) -> ToyExperiment:

@@ -18,7 +18,7 @@ class Says:
     def ends(self) -> Mapping[int, float]:
         return {}
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         self.asked += 1
         return dict.fromkeys(missing, self.absence)
 
@@ -32,7 +32,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[AllocationWatch, float], 
     def pass_and_look(watch: AllocationWatch, seconds: float) -> None:
         now[0] += seconds
         for _ in range(2):
-            watch.look_after({3: None})
+            watch.poll({3: None})
             for thread in threading.enumerate():
                 if thread.name == "allocation":
                     thread.join(10)

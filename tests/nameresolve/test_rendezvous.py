@@ -10,15 +10,15 @@ from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
 from hpcrl.nameresolve.memory import MemorySpace, MemoryStore
 from hpcrl.nameresolve.rendezvous import (
-    Meeting,
+    MasterAddress,
     NodeRecord,
     announce,
     announced,
-    publish_meeting,
-    wait_meeting,
+    publish_master,
+    wait_master,
 )
 
-MEETING = Meeting(3, "tcp://10.0.0.1:4000")
+MEETING = MasterAddress(3, "tcp://10.0.0.1:4000")
 
 
 def record(node: int, restarts: int = 0) -> NodeRecord:
@@ -41,18 +41,18 @@ def test_a_node_that_was_started_again_announces_itself_beside_its_old_record() 
 
 
 def test_agents_get_the_address_that_the_master_publishes_whenever_they_come(tmp_path: Path) -> None:
-    got: list[Meeting] = []
+    got: list[MasterAddress] = []
 
     def agent(node: int) -> None:
         store = FilesystemStore(tmp_path)
         announce(store, record(node))
-        got.append(wait_meeting(store, timeout_s=10, nodes=4))
+        got.append(wait_master(store, timeout_s=10, nodes=4))
         store.close()
 
     agents = [threading.Thread(target=agent, args=(node,)) for node in range(4)]
     for thread in agents[:2]:
         thread.start()
-    publish_meeting(FilesystemStore(tmp_path), MEETING)
+    publish_master(FilesystemStore(tmp_path), MEETING)
     for thread in agents[2:]:
         thread.start()
     for thread in agents:
@@ -62,7 +62,7 @@ def test_agents_get_the_address_that_the_master_publishes_whenever_they_come(tmp
 
 def test_a_missing_master_is_told() -> None:
     with pytest.raises(NameTimeoutError, match=r"no master within 0.05 s .*master's log"):
-        wait_meeting(MemoryStore(MemorySpace()), timeout_s=0.05)
+        wait_master(MemoryStore(MemorySpace()), timeout_s=0.05)
 
 
 def test_a_node_costs_five_metadata_operations(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_node_costs_five_metadata_operations(tmp_path: Path) -> None:
                 type(self).calls += 1
             return super().__getattribute__(name)
 
-    publish_meeting(FilesystemStore(tmp_path), MEETING)
+    publish_master(FilesystemStore(tmp_path), MEETING)
     store = FilesystemStore(tmp_path, calls=Counted(tmp_path))
     announce(store, record(0))
-    wait_meeting(store, timeout_s=5)
+    wait_master(store, timeout_s=5)
     store.close()
     assert Counted.calls == 5
 

@@ -20,14 +20,14 @@ def test_two_nodes_are_asked_and_nothing_is_left(slurm: SlurmCluster) -> None:
     done = hpcrl(slurm, "doctor", "--json", "--partition", "low", "--run-root", ".", check=False)
     shown = json.loads(done.stdout)
     by_name = {finding["what"]: finding for finding in shown["findings"]}
-    assert done.returncode == shown["status"] == 0, [each for each in shown["findings"] if each["verdict"] != "ok"]
-    nodes = shown["facts"]["nodes"]
+    assert done.returncode == shown["status"] == 0, [each for each in shown["findings"] if each["severity"] != "ok"]
+    nodes = shown["measurements"]["nodes"]
     assert len({node["name"] for node in nodes} & set(slurm.nodes)) == 2
     assert by_name["preemption on low"]["value"] == "requeue, GraceTime 0 s"
-    assert by_name["machines"]["verdict"] == "note", "all nodes of the test cluster are one machine"
+    assert by_name["machines"]["severity"] == "note", "all nodes of the test cluster are one machine"
     for what in ("TCP", "a new file in a listing", "link from two nodes at once", "O_EXCL from two nodes at once"):
-        assert by_name[what]["verdict"] == "ok", by_name[what]
-    assert slurm.wait_ended(shown["facts"]["job"]["id"]).popitem()[1] == "COMPLETED"
+        assert by_name[what]["severity"] == "ok", by_name[what]
+    assert slurm.wait_ended(shown["measurements"]["job"]["id"]).popitem()[1] == "COMPLETED"
     slurm.wait_no_processes(2)
     assert left(slurm) == []
 
@@ -48,8 +48,8 @@ def test_a_job_that_has_to_wait_is_taken_back(slurm: SlurmCluster) -> None:
     done = hpcrl(slurm, "doctor", "--json", "--partition", "gpu", "--wait", "2", "--run-root", ".", check=False)
     shown = json.loads(done.stdout)
     assert done.returncode == 1
-    assert "has not started within 2 s" in shown["facts"]["job"]["failed"]
-    assert slurm.state(shown["facts"]["job"]["id"]) == "CANCELLED"
+    assert "has not started within 2 s" in shown["measurements"]["job"]["failed"]
+    assert slurm.state(shown["measurements"]["job"]["id"]) == "CANCELLED"
     assert left(slurm) == []
 
 

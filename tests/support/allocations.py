@@ -20,7 +20,7 @@ class EndsAt:
             raise InternalError("nobody answers")
         return {self.node: self.time}
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         return {}
 
 
@@ -33,5 +33,5 @@ class Lacks:
     def ends(self) -> Mapping[int, float]:
         return {}
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
         return dict.fromkeys(missing, self.absence)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
-from hpcrl.master.control import Order, give_order
+from hpcrl.master.control import Command, give_command
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
@@ -127,7 +127,7 @@ class After(Strike):
 class Ordering:
     """Gives an order to the run where a strike would strike."""
 
-    def __init__(self, run: RunDirectory, strike: Strike, order: Order) -> None:
+    def __init__(self, run: RunDirectory, strike: Strike, order: Command) -> None:
         self.run = RunDirectory(run.root)
         self.strike = strike
         self.order = order
@@ -139,4 +139,4 @@ class Ordering:
         self.strike.what = "NOTHING"
         self.strike(point)
         if self.strike.marker.exists() and not before:
-            give_order(self.run, self.order)
+            give_command(self.run, self.order)

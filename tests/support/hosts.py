@@ -185,7 +185,7 @@ class Conductor:
 
     def _in_order(self, source: str) -> list[CallPlan]:
         calls = map(self.plan.call, topological_order(self.plan.graph()))
-        return [call for call in calls if call.source == source]
+        return [call for call in calls if call.dataset == source]
 
     def _call(self, step: int, call: CallPlan, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
         training = call.kind == "train_step"

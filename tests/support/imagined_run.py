@@ -101,7 +101,7 @@ class World:
         return set(needed) <= set(here) and not any(self.scene.mfc(peer).kind == "train_step" for peer in peers)
 
     def newest_needed(self, unit: Unit) -> int:
-        return unit.step if self.scene.mfc(unit).source == "eval" else unit.step - 1 - self.scene.lag
+        return unit.step if self.scene.mfc(unit).dataset == "eval" else unit.step - 1 - self.scene.lag
 
     def must_precede(self, reader: Unit, train_step: int) -> bool:
         return not self.done(reader) and self.newest_needed(reader) < train_step
@@ -117,9 +117,9 @@ class World:
         mfc, here = self.scene.mfc(unit), self.parameters.get(self.scene.mfc(unit).role)
         if here is None:
             return
-        all_before = [step for step in self.scene.trains(mfc.role) if step < unit.step + (mfc.source == "eval")]
+        all_before = [step for step in self.scene.trains(mfc.role) if step < unit.step + (mfc.dataset == "eval")]
         assert here == all_before[: len(here)], f"{unit} would read {here}; only {all_before} are before it"
-        lag = 0 if mfc.source == "eval" or mfc.kind == "train_step" else self.scene.lag
+        lag = 0 if mfc.dataset == "eval" or mfc.kind == "train_step" else self.scene.lag
         assert len(all_before) - len(here) <= lag, f"{unit} would read {here}, {lag} behind {all_before} at most"
 
     def check_record(self, unit: Unit) -> None:
@@ -307,7 +307,7 @@ def random_recipe(rng: random.Random) -> Recipe:
         calls.append(MFC(f"train_{role}", role, "train_step", tuple(rng.sample(keys, rng.randint(1, len(keys))))))
     eval_keys = ["eval_x"]
     for i in range(rng.randint(0, 2)):
-        calls.append(MFC(f"eval{i}", rng.choice(roles), "generate", (eval_keys[-1],), (f"e{i}",), source="eval"))
+        calls.append(MFC(f"eval{i}", rng.choice(roles), "generate", (eval_keys[-1],), (f"e{i}",), dataset="eval"))
         eval_keys.append(f"e{i}")
     build_graph(calls, ["x"], ["eval_x"])
     return Recipe(tuple(rng.sample(calls, len(calls))), ("x",), ("eval_x",))
@@ -323,9 +323,9 @@ def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
         samples = {source: [f"{source}{i}@{step}" for i in range(rng.randint(1, 5))] for source in ("train", "eval")}
         evaluates, only_evaluates = rng.random() < 0.4, step == 0 and rng.random() < 0.3
         drawn = {
-            mfc.name: cut(rng, samples[mfc.source], parts[mfc.role])
+            mfc.name: cut(rng, samples[mfc.dataset], parts[mfc.role])
             for mfc in recipe.calls
-            if (evaluates or only_evaluates if mfc.source == "eval" else not only_evaluates)
+            if (evaluates or only_evaluates if mfc.dataset == "eval" else not only_evaluates)
             and (mfc.kind != "train_step" or rng.random() < 0.9)
         }
         steps.append(drawn)

@@ -8,7 +8,7 @@ from support.tiny import inference, random_rows
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, StudentConfig, TrainedModelConfig
+from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
@@ -35,7 +35,7 @@ def ppo_experiment(
 
 
 def sft_experiment(optimizer: OptimizerConfig) -> SFTExperiment:
-    return SFTExperiment(data=DATA, actor=StudentConfig(path="actor", optimizer=optimizer))
+    return SFTExperiment(data=DATA, actor=SFTModelConfig(path="actor", optimizer=optimizer))
 
 
 def rollout(count: int, seed: int = 0, temperature: float = 0.8) -> SequenceSample:

@@ -8,7 +8,7 @@ from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
-from hpcrl.engines.inference import InferenceEngine, Site
+from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
 from hpcrl.parallel.context import Group
 from hpcrl.placement.fields import HeadKind
@@ -18,8 +18,8 @@ ALONE = Group((0,), 0, torch.device("cpu"))
 OPTIMIZER = OptimizerConfig(lr=0.01, weight_decay=0.1, grad_clip=1.0)
 
 
-def site(group: Group, micro_batch_tokens: int) -> Site:
-    return Site("actor", Path("nowhere"), group, micro_batch_tokens, eos_token_ids=(0,))
+def site(group: Group, micro_batch_tokens: int) -> EngineContext:
+    return EngineContext("actor", Path("nowhere"), group, micro_batch_tokens, eos_token_ids=(0,))
 
 
 def native(

@@ -61,7 +61,7 @@ class SlurmAllocation:
             found[node] = min(end, found.get(node, end))
         return found
 
-    def see_to(self, missing: Mapping[int, tuple[int, int] | None]) -> dict[int, Absence]:
+    def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> dict[int, Absence]:
         """Send successors for those of the missing nodes → (job, restarts) of their last agents that need one.
 
         Returns what is known of each; nothing where nodes are not jobs of their own.

@@ -27,7 +27,7 @@ from hpcrl.launch.slurm.jobs import (
     parse_sacct,
     parse_squeue,
 )
-from hpcrl.launch.slurm.site import Site, parse_pairs, read_site
+from hpcrl.launch.slurm.site import SlurmSite, parse_pairs, read_site
 
 TIMEOUT_S = 60.0
 """Slurm's own commands give up on a silent controller after MessageTimeout and some retries."""
@@ -201,7 +201,7 @@ class Slurm:
         command = ["scontrol", "--all", "--oneliner", "show", "partition", *([name] if name else [])]
         return self._checked(command, *self._run(command))
 
-    def site(self) -> Site:
+    def site(self) -> SlurmSite:
         """What this Slurm is; two calls."""
         return read_site(self.show_config(), self.show_partition())
 

@@ -16,8 +16,8 @@ from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import JobState, State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
-from hpcrl.launch.slurm.requeue import Facts, facts_of
-from hpcrl.launch.slurm.site import Site, describe_preemption, describe_too_long_a_grace, preempt_mode_of
+from hpcrl.launch.slurm.requeue import RequeueRules, facts_of
+from hpcrl.launch.slurm.site import SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
@@ -45,7 +45,7 @@ class SlurmLauncher:
 
     def __init__(self, slurm: Slurm | None = None) -> None:
         self._slurm = slurm or Slurm()
-        self._site: Site | None = None
+        self._site: SlurmSite | None = None
         self._asked: dict[tuple[str, int], tuple[float, list[str]]] = {}
         self._wondered: set[str] = set()
 
@@ -101,7 +101,7 @@ class SlurmLauncher:
         print(*self._preemption(experiment.cluster), sep="\n")
         return submission
 
-    def _facts(self, name: str, cluster: ClusterConfig) -> dict[str, Facts]:
+    def _facts(self, name: str, cluster: ClusterConfig) -> dict[str, RequeueRules]:
         """What the site does with the jobs of a script, by partition: the options may leave the choice to Slurm."""
         slurm = cluster.slurm
         if name == "master":
@@ -112,9 +112,9 @@ class SlurmLauncher:
         # Its environment tells of the master's component only: all goes as the more fragile of the two.
         masters = self._facts_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
         both = [*nodes.values(), *masters.values()]
-        return {"": Facts(all(one.requeue_allowed for one in both), any(one.preemption_cancels for one in both))}
+        return {"": RequeueRules(all(one.requeue_allowed for one in both), any(one.preemption_cancels for one in both))}
 
-    def _facts_by_partition(self, partitions: str | None, flags: Sequence[str]) -> dict[str, Facts]:
+    def _facts_by_partition(self, partitions: str | None, flags: Sequence[str]) -> dict[str, RequeueRules]:
         names = partitions.split(",") if partitions else []
         return {"": facts_of(self.site(), partitions, flags)} | {
             name: facts_of(self.site(), name, flags) for name in names
@@ -158,11 +158,11 @@ class SlurmLauncher:
         alive = {each.id.job for each in queued if each.state.is_alive}
         return [name for job, name in jobs.items() if int(job) in alive]
 
-    def goes_on(self, run: RunDirectory, submission: Submission) -> bool:
+    def is_alive(self, run: RunDirectory, submission: Submission) -> bool:
         states = self._states_of_masters(run, submission)
         return any(state.is_alive and state.state is not State.ENDING for state in states)
 
-    def hears(self, run: RunDirectory, submission: Submission) -> bool:
+    def accepts_commands(self, run: RunDirectory, submission: Submission) -> bool:
         states = self._states_of_masters(run, submission)
         return any(state.state in (State.RUNNING, State.STARTING) for state in states)
 
@@ -187,7 +187,7 @@ class SlurmLauncher:
         code = code_folder(run_dir, nonce) if experiment.cluster.snapshot else None
         return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce, code))
 
-    def site(self) -> Site:
+    def site(self) -> SlurmSite:
         """What this Slurm is; asked once."""
         if self._site is None:
             self._site = self._slurm.site()

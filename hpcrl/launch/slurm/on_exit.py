@@ -21,7 +21,7 @@ from hpcrl.launch.slurm.exits import place_of, record_ending
 from hpcrl.launch.slurm.job import incarnation_of
 from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
-from hpcrl.launch.slurm.requeue import Cause, Ended, Facts, Never, Requeue, Successor, cause_of, decide
+from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
 
@@ -100,7 +100,7 @@ _BY_SLURM = frozenset({Cause.PREEMPTED, Cause.NODE_FAILURE, Cause.TIME_LIMIT})
 """Causes of which Slurm itself ends a job."""
 
 
-def _slurm_does_it(cause: Cause, facts: Facts) -> bool:
+def _slurm_does_it(cause: Cause, facts: RequeueRules) -> bool:
     """Whether Slurm queues the job again without being asked."""
     if cause is Cause.PREEMPTED:
         return facts.requeue_allowed and not facts.preemption_cancels
@@ -141,7 +141,7 @@ def _why_not(job: Job, slurm: Slurm, ended_by_slurm: bool) -> str:
     return "The job was cancelled." if cancelled else ""
 
 
-def _why_slurm_ends_it(job: Job, facts: Facts, slurm: Slurm) -> Cause:
+def _why_slurm_ends_it(job: Job, facts: RequeueRules, slurm: Slurm) -> Cause:
     """What a job's own record says after SIGTERM. Raises SlurmUnavailableError where somebody has to know it."""
     try:
         fields = slurm.show_job(job.id)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from hpcrl.errors import ExitCode
 from hpcrl.launch.slurm.jobs import State
-from hpcrl.launch.slurm.site import Site, preempt_mode_of
+from hpcrl.launch.slurm.site import SlurmSite, preempt_mode_of
 
 
 class Cause(StrEnum):
@@ -101,7 +101,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RequeueRules:
     """What the site does with a job that is to run again."""
 
     requeue_allowed: bool = True
@@ -134,17 +134,17 @@ class Never:
 Decision = Requeue | Successor | Never
 
 
-def facts_of(site: Site, partition: str | None = None, flags: Sequence[str] = ()) -> Facts:
+def facts_of(site: SlurmSite, partition: str | None = None, flags: Sequence[str] = ()) -> RequeueRules:
     """What is known of jobs in a partition (with preemption by QOS, in the cluster) that have these flags of sbatch."""
     allowed = site.requeue_allowed and "--no-requeue" not in flags
-    return Facts(allowed, preempt_mode_of(site, site.partition(partition)) == "cancel")
+    return RequeueRules(allowed, preempt_mode_of(site, site.partition(partition)) == "cancel")
 
 
 def decide(
-    ended: Ended, history: Sequence[Ended], budget: Budget | None = None, facts: Facts | None = None
+    ended: Ended, history: Sequence[Ended], budget: Budget | None = None, facts: RequeueRules | None = None
 ) -> Decision:
     """What to do after this end; `history` are the ends before it, the oldest first."""
-    budget, facts = budget or Budget(), facts or Facts()
+    budget, facts = budget or Budget(), facts or RequeueRules()
     phrase = _PHRASES[ended.cause]
     if ended.cause in FINAL:
         return Never(_sentence(phrase))

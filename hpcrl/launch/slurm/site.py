@@ -33,7 +33,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Site:
+class SlurmSite:
     """A cluster as its controller describes it. What a QOS says is not in it: only the database knows that."""
 
     version: tuple[int, ...]
@@ -64,13 +64,13 @@ class Site:
         return next((self.partitions[each] for each in name.split(",") if each in self.partitions), None)
 
 
-def read_site(config: str, partitions: str) -> Site:
+def read_site(config: str, partitions: str) -> SlurmSite:
     """From the texts of both commands, one line per partition or several. What is missing has Slurm's default."""
     values = parse_config(config)
     controller, scheduler = _options(values, "SlurmctldParameters"), _options(values, "SchedulerParameters")
     hold = scheduler.get("requeue_delay") or _options(values, "AuthInfo").get("cred_expire")
     mode = _preempt_mode(values.get("PreemptMode", "OFF"))
-    return Site(
+    return SlurmSite(
         version=_version(values.get("SLURM_VERSION", "")),
         cluster=values.get("ClusterName", ""),
         kill_wait_s=_number(values.get("KillWait"), DEFAULT_KILL_WAIT_S),
@@ -133,14 +133,14 @@ def duration_s(text: str) -> float | None:
     return float(60 * first + (second or 0))
 
 
-def preempt_mode_of(site: Site, partition: Partition | None) -> PreemptMode:
+def preempt_mode_of(site: SlurmSite, partition: Partition | None) -> PreemptMode:
     """What becomes of a preempted job on a partition; with preemption by QOS, on the cluster."""
     if site.preempt_type == "none":
         return "off"
     return site.preempt_mode if partition is None or site.preempt_type == "qos" else partition.preempt_mode
 
 
-def describe_preemption(site: Site, partition: str | None = None) -> str:
+def describe_preemption(site: SlurmSite, partition: str | None = None) -> str:
     """What a preemption on this partition means for the user, in one or two sentences."""
     found = site.partition(partition)
     where = "Jobs" if found is None else f"Jobs on partition {found.name}"
@@ -155,7 +155,7 @@ def describe_preemption(site: Site, partition: str | None = None) -> str:
     return f"{time} {_afterwards(site, mode)}{_exempt(site)}"
 
 
-def describe_too_long_a_grace(site: Site, partition: str | None, grace_s: float) -> str:
+def describe_too_long_a_grace(site: SlurmSite, partition: str | None, grace_s: float) -> str:
     """What to change where calls in flight are given more time than a preemption gives the job; "" where it fits."""
     found = site.partition(partition)
     given_s = _grace_s(site, found) + site.kill_wait_s
@@ -168,11 +168,11 @@ def describe_too_long_a_grace(site: Site, partition: str | None, grace_s: float)
     )
 
 
-def _grace_s(site: Site, partition: Partition | None) -> float:
+def _grace_s(site: SlurmSite, partition: Partition | None) -> float:
     return 0.0 if partition is None or site.preempt_type == "qos" else partition.grace_s
 
 
-def _warning(site: Site, grace_s: float) -> str:
+def _warning(site: SlurmSite, grace_s: float) -> str:
     lost = "safe, at most the calls in flight are lost."
     if grace_s == 0:
         return f"GraceTime is 0: about {site.kill_wait_s:.0f} s until SIGKILL; {lost}"
@@ -180,7 +180,7 @@ def _warning(site: Site, grace_s: float) -> str:
     return f"GraceTime is {grace_s:.0f} s: calls in flight have about {whole:.0f} s to finish until SIGKILL; {lost}"
 
 
-def _afterwards(site: Site, mode: PreemptMode) -> str:
+def _afterwards(site: SlurmSite, mode: PreemptMode) -> str:
     if mode == "cancel":
         return "A preempted job is cancelled here, so hpcrl submits a successor."
     if not site.requeue_allowed:
@@ -188,7 +188,7 @@ def _afterwards(site: Site, mode: PreemptMode) -> str:
     return f"Slurm queues the job again, to start after {site.requeue_hold_s:.0f} s at the earliest."
 
 
-def _exempt(site: Site) -> str:
+def _exempt(site: SlurmSite) -> str:
     minutes = site.preempt_exempt_s / 60
     return f" (Never in the first {minutes:.0f} min of a job.)" if minutes else ""
 

@@ -16,7 +16,7 @@ from hpcrl.durable.rundir import RunDirectory, Submission
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script, with_note
-from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.requeue import RequeueRules
 
 SETTLE_S = (3.0, 10.0, 20.0)
 """When to look for a job that may have been taken; a controller that loses answers is slow in showing jobs too."""
@@ -33,10 +33,10 @@ class Intent(msgspec.Struct, frozen=True):
     topology: str
     comments: dict[str, str]
     note: str
-    facts: dict[str, dict[str, Facts]]
+    facts: dict[str, dict[str, RequeueRules]]
     time: float
 
-    def facts_of(self, name: str, partition: str) -> Facts:
+    def facts_of(self, name: str, partition: str) -> RequeueRules:
         """What the site does with the jobs of a script in the partition where one is."""
         facts = self.facts[name]
         return facts.get(partition, facts[""])
@@ -47,7 +47,11 @@ def script_path(run: RunDirectory, nonce: str, name: str) -> Path:
 
 
 def write_intent(
-    run: RunDirectory, nonce: str, topology: str, scripts: Sequence[Script], facts: Mapping[str, Mapping[str, Facts]]
+    run: RunDirectory,
+    nonce: str,
+    topology: str,
+    scripts: Sequence[Script],
+    facts: Mapping[str, Mapping[str, RequeueRules]],
 ) -> Intent:
     """Put all that will be sent on disk. `sbatch submission/<nonce>/NAME.sbatch` sends a script again by hand."""
     for script in scripts:

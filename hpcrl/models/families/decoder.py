@@ -4,7 +4,7 @@ from typing import Any
 
 from hpcrl.models.config import TransformerConfig
 from hpcrl.models.families.family import Piece
-from hpcrl.models.layout import Entry
+from hpcrl.models.layout import Parameter
 from hpcrl.placement.fields import rotary_fields
 
 
@@ -30,7 +30,7 @@ def write_decoder(config: TransformerConfig, *, qkv_bias: bool) -> dict[str, Any
     }
 
 
-def pieces(config: TransformerConfig, entry: Entry) -> tuple[Piece, ...]:
+def pieces(config: TransformerConfig, entry: Parameter) -> tuple[Piece, ...]:
     """The tensors that make up one parameter, in the order in which they are fused."""
     part = entry.name.rsplit(".", 1)[1]
     block = f"model.layers.{entry.layer - 1}."

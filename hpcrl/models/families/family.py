@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.models.config import TransformerConfig
-from hpcrl.models.layout import Entry
+from hpcrl.models.layout import Parameter
 from hpcrl.placement.shapes import FAMILY_FIELDS
 
 
@@ -30,7 +30,7 @@ class Family:
     name: str
     write: Callable[[TransformerConfig], Mapping[str, Any]]
     """config.json of a model, without what `architectures`, the type and the tensors' dtype add."""
-    pieces: Callable[[TransformerConfig, Entry], tuple[Piece, ...]]
+    pieces: Callable[[TransformerConfig, Parameter], tuple[Piece, ...]]
     """Which tensors a parameter is made of."""
 
     @property

@@ -29,7 +29,7 @@ class Sent:
         self.allocation = SlurmAllocation(self.run.root, "n1", self.fake.commands())
 
     def look(self, last: tuple[int, int] | None = (OWN, 0)) -> tuple[str, str]:
-        (absence,) = self.allocation.see_to({NODE: last}).values()
+        (absence,) = self.allocation.replace_missing({NODE: last}).values()
         return absence.standing, absence.what
 
     def ends(self, word: str, job: int = 101) -> None:
@@ -189,5 +189,5 @@ def test_a_silent_controller_changes_nothing(sent: Sent) -> None:
 
 
 def test_nodes_that_are_no_jobs_of_their_own_are_not_looked_after(sent: Sent) -> None:
-    assert sent.allocation.see_to({}) == {}
-    assert SlurmAllocation(sent.run.root, "another", sent.fake.commands()).see_to({0: None}) == {}
+    assert sent.allocation.replace_missing({}) == {}
+    assert SlurmAllocation(sent.run.root, "another", sent.fake.commands()).replace_missing({0: None}) == {}

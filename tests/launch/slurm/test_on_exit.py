@@ -15,7 +15,7 @@ from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
 from hpcrl.launch.slurm.on_exit import Job, job_of, settle
 from hpcrl.launch.slurm.render import Script, Target, render
-from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import Intent, send_all, write_intent
 
 NONCE = "n1"
@@ -26,7 +26,7 @@ AGENT = Job("101_1", 102, "agent", "1", 0)
 class Sent:
     """A submission of a master and two elements that all run."""
 
-    def __init__(self, folder: Path, facts: Facts = Facts()) -> None:  # noqa: B008
+    def __init__(self, folder: Path, facts: RequeueRules = RequeueRules()) -> None:  # noqa: B008
         self.fake = FakeSlurm(folder / "slurm")
         experiment = toy_experiment()
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
@@ -38,7 +38,7 @@ class Sent:
         self.fake.run(100)
         self.fake.run(101)
 
-    def intent(self, scripts: Sequence[Script], facts: Facts) -> Intent:
+    def intent(self, scripts: Sequence[Script], facts: RequeueRules) -> Intent:
         return write_intent(self.run, NONCE, "array", scripts, {name: {"": facts} for name in ("master", "workers")})
 
     def settle(self, job: Job, code: int, *told: str) -> str:
@@ -101,7 +101,7 @@ def test_a_preempted_job_is_queued_by_slurm_alone(sent: Sent) -> None:
 
 
 def test_where_preemption_cancels_a_successor_is_sent_once(tmp_path: Path) -> None:
-    sent = Sent(tmp_path, Facts(requeue_allowed=True, preemption_cancels=True))
+    sent = Sent(tmp_path, RequeueRules(requeue_allowed=True, preemption_cancels=True))
     with sent.fake.change() as values:
         values["jobs"][2]["preempted"] = True
     for _ in range(2):
@@ -178,9 +178,9 @@ def test_a_master_whose_place_another_one_has_taken_leaves_the_elements_alone(se
     assert sent.job(AGENT)["state"] == "PENDING"
 
 
-@pytest.mark.parametrize("facts", [Facts(preemption_cancels=True), Facts(requeue_allowed=False)])
+@pytest.mark.parametrize("facts", [RequeueRules(preemption_cancels=True), RequeueRules(requeue_allowed=False)])
 def test_where_nobody_else_sees_to_it_a_silent_controller_is_asked_until_it_answers(
-    tmp_path: Path, facts: Facts
+    tmp_path: Path, facts: RequeueRules
 ) -> None:
     sent = Sent(tmp_path, facts)
     with sent.fake.change() as values:
@@ -202,7 +202,7 @@ def test_where_slurm_sees_to_it_a_silent_controller_is_no_trouble(sent: Sent) ->
 def test_a_node_that_failed_under_the_script_is_a_successor_where_slurm_does_not_queue_again(
     tmp_path: Path, allowed: bool
 ) -> None:
-    sent = Sent(tmp_path, Facts(requeue_allowed=allowed))
+    sent = Sent(tmp_path, RequeueRules(requeue_allowed=allowed))
     sent.fake.end(100, "NODE_FAIL")
     said = sent.settle(MASTER, 75, "TERM")
     if allowed:
@@ -213,7 +213,7 @@ def test_a_node_that_failed_under_the_script_is_a_successor_where_slurm_does_not
 
 
 def test_what_happens_to_a_preempted_job_is_a_matter_of_the_partition_where_it_is(sent: Sent) -> None:
-    facts = {"": Facts(), "low": Facts(), "cancels": Facts(preemption_cancels=True)}
+    facts = {"": RequeueRules(), "low": RequeueRules(), "cancels": RequeueRules(preemption_cancels=True)}
     sent.run.files.make_directory(sent.run.submitit_folder("n2"))
     scripts = render(sent.cluster, "array", Target(sent.run.root, "toy", "n2"))
     write_intent(sent.run, "n2", "array", scripts, dict.fromkeys(("master", "workers"), facts))

@@ -14,9 +14,9 @@ from hpcrl.launch.slurm.requeue import (
     Budget,
     Cause,
     Ended,
-    Facts,
     Never,
     Requeue,
+    RequeueRules,
     Successor,
     cause_of,
     cause_of_state,
@@ -35,7 +35,7 @@ ANY_END = st.builds(
     Ended, st.sampled_from(Cause), st.none() | st.integers(-15, 255), st.floats(0, 1e6), st.sampled_from("abc")
 )
 HISTORY = st.lists(ANY_END, max_size=30).map(lambda found: sorted(found, key=lambda each: each.when))
-FACTS = st.builds(Facts, st.booleans(), st.booleans())
+FACTS = st.builds(RequeueRules, st.booleans(), st.booleans())
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.DRAINED, Cause.QUEUED])
@@ -88,33 +88,33 @@ def test_other_causes_do_not_use_up_a_budget() -> None:
 
 
 def test_a_preempted_job_has_a_successor_where_preemption_cancels() -> None:
-    facts = Facts(preemption_cancels=True)
+    facts = RequeueRules(preemption_cancels=True)
     assert isinstance(decide(Ended(Cause.PREEMPTED, 76, 0.0), [], facts=facts), Successor)
     assert isinstance(decide(Ended(Cause.TIME_LIMIT, 75, 0.0), [], facts=facts), Requeue)
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_FAILURE, Cause.LOST_PEERS])
 def test_where_requeueing_is_forbidden_each_job_has_a_successor(cause: Cause) -> None:
-    assert isinstance(decide(Ended(cause, 75, 0.0), [], facts=Facts(requeue_allowed=False)), Successor)
+    assert isinstance(decide(Ended(cause, 75, 0.0), [], facts=RequeueRules(requeue_allowed=False)), Successor)
 
 
 @pytest.mark.parametrize(
     ("version", "partition", "facts"),
     [
-        ("22.05", "low", Facts(True, False)),
-        ("22.05", "cancels", Facts(True, True)),
-        ("22.05", None, Facts(True, False)),
-        ("24.11", "gpu", Facts(False, True)),
-        ("25.05", "cpu", Facts(True, False)),
+        ("22.05", "low", RequeueRules(True, False)),
+        ("22.05", "cancels", RequeueRules(True, True)),
+        ("22.05", None, RequeueRules(True, False)),
+        ("24.11", "gpu", RequeueRules(False, True)),
+        ("25.05", "cpu", RequeueRules(True, False)),
     ],
 )
-def test_the_facts_are_the_sites_and_the_flags(version: str, partition: str | None, facts: Facts) -> None:
+def test_the_facts_are_the_sites_and_the_flags(version: str, partition: str | None, facts: RequeueRules) -> None:
     assert facts_of(site_of(version), partition, ["--exclusive"]) == facts
     assert facts_of(site_of(version), partition, ["--no-requeue"]) == replace(facts, requeue_allowed=False)
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_every_end_has_a_decision_with_one_sentence(ended: Ended, history: list[Ended], facts: Facts) -> None:
+def test_every_end_has_a_decision_with_one_sentence(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
     decision = decide(ended, history, facts=facts)
     assert decision.reason.endswith(".")
     assert decision.reason[0].isupper()
@@ -122,13 +122,13 @@ def test_every_end_has_a_decision_with_one_sentence(ended: Ended, history: list[
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_what_is_final_is_final(ended: Ended, history: list[Ended], facts: Facts) -> None:
+def test_what_is_final_is_final(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
     budget = Budget(times=dict.fromkeys(Cause))
     assert isinstance(decide(ended, history, budget, facts), Never) == (ended.cause in FINAL)
 
 
 @given(st.lists(ANY_END, max_size=60), FACTS)
-def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], facts: Facts) -> None:
+def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], facts: RequeueRules) -> None:
     """However a run's ends follow each other, until one of them is left; if it makes no progress."""
     budget, repeated = Budget(), dict.fromkeys(Cause, 0)
     found = [replace(each, progress="") for each in found]
@@ -161,7 +161,7 @@ def test_one_more_of_the_same_never_waits_shorter(ended: Ended, history: list[En
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_the_site_changes_how_and_never_whether(ended: Ended, history: list[Ended], facts: Facts) -> None:
+def test_the_site_changes_how_and_never_whether(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
     there, here = decide(ended, history), decide(ended, history, facts=facts)
     assert isinstance(there, Never) == isinstance(here, Never)
     if not isinstance(there, Never) and not isinstance(here, Never):

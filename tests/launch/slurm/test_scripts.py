@@ -18,7 +18,7 @@ from support.fake_slurm.cluster import FakeSlurm
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.launch.slurm.render import Target, Topology, render, template_folder
-from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import script_path, send_all, write_intent
 
 TEMPLATES = ("array", "colocated", "hetjob", "chain")
@@ -223,7 +223,7 @@ def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: Liter
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", outside)
         scripts = render(ClusterConfig(nodes=2, slurm=slurm), "array", Target(run.root, "toy", "n1"))
-    facts = {name: {"": Facts()} for name in ("master", "workers")}
+    facts = {name: {"": RequeueRules()} for name in ("master", "workers")}
     send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts))
     fake.run(100)
     fake.run(101)

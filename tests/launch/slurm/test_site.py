@@ -7,7 +7,7 @@ import pytest
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.launch.slurm.site import (
-    Site,
+    SlurmSite,
     describe_preemption,
     describe_too_long_a_grace,
     duration_s,
@@ -18,7 +18,7 @@ from hpcrl.launch.slurm.site import (
 TEXTS = Path(__file__).parent / "texts"
 
 
-def site_of(version: str, partitions: str = "partition") -> Site:
+def site_of(version: str, partitions: str = "partition") -> SlurmSite:
     return read_site((TEXTS / f"config-{version}.txt").read_text(), (TEXTS / f"{partitions}-{version}.txt").read_text())
 
 

@@ -17,7 +17,7 @@ from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.job import main
 from hpcrl.launch.slurm.launcher import POLL_S, SlurmLauncher
 from hpcrl.launch.slurm.render import Target, render
-from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import (
     Intent,
     finish_intents,
@@ -50,7 +50,7 @@ def intent_of(run: RunDirectory, nonce: str = "n1") -> Intent:
     cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
     run.files.make_directory(run.submitit_folder(nonce))
     scripts = render(cluster, "array", Target(run.root, "toy", nonce))
-    return write_intent(run, nonce, "array", scripts, {name: {"": Facts()} for name in ("master", "workers")})
+    return write_intent(run, nonce, "array", scripts, {name: {"": RequeueRules()} for name in ("master", "workers")})
 
 
 def queued(fake: FakeSlurm) -> list[int]:
@@ -144,7 +144,7 @@ def test_a_successor_keeps_the_users_comment(fake: FakeSlurm, tmp_path: Path) ->
     )
     run.files.make_directory(run.submitit_folder("n1"))
     scripts = render(cluster, "array", Target(run.root, "toy", "n1"))
-    facts = {name: {"": Facts()} for name in ("master", "workers")}
+    facts = {name: {"": RequeueRules()} for name in ("master", "workers")}
     send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts), fake.advance)
     job = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1)
     (comment,) = [each["comment"] for each in fake.state["jobs"] if str(each["job"]) == job]
@@ -213,7 +213,7 @@ def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake:
     run = made_run(tmp_path)
     launcher = SlurmLauncher(fake.commands())
     submission = launcher.start(run, "n1")
-    assert not launcher.hears(run, submission)
+    assert not launcher.accepts_commands(run, submission)
     launcher.end(run, submission)
     assert {job["state"] for job in fake.state["jobs"]} == {"CANCELLED"}
     assert launcher.living(run, submission) == []
@@ -224,13 +224,13 @@ def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake:
     [("PENDING", True), ("RUNNING", True), ("REQUEUED", True), ("COMPLETING", False), ("CANCELLED", False)],
 )
 def test_a_run_whose_master_is_just_being_ended_can_be_resumed(
-    fake: FakeSlurm, tmp_path: Path, state: str, goes_on: bool
+    fake: FakeSlurm, tmp_path: Path, state: str, is_alive: bool
 ) -> None:
     run = made_run(tmp_path)
     launcher = SlurmLauncher(fake.commands())
     submission = launcher.start(run, "n1")
     fake.end(100, state)
-    assert launcher.goes_on(run, submission) == goes_on
+    assert launcher.is_alive(run, submission) == is_alive
 
 
 def test_a_master_that_runs_hears(fake: FakeSlurm, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_master_that_runs_hears(fake: FakeSlurm, tmp_path: Path) -> None:
     launcher = SlurmLauncher(fake.commands())
     submission = launcher.start(run, "n1")
     fake.run(int(submission.jobs["master"]))
-    assert launcher.hears(run, submission)
+    assert launcher.accepts_commands(run, submission)
 
 
 def begin_job(run: RunDirectory, role: str, environ: dict[str, str]) -> None:
@@ -268,7 +268,7 @@ def test_a_job_that_was_sent_by_hand_is_known_seen_and_ended_when_it_has_begun(f
     begin_job(run, "master", {"SLURM_JOB_ID": str(send_by_hand(fake, run, "master"))})
     assert run.jobs_of("n1") == {"100": "master", "101": "workers", str(sent): "workers", str(sent + 2): "master"}
     assert sorted(SlurmLauncher(fake.commands()).living(run, submission)) == ["master", "workers"]
-    absent = SlurmAllocation(run.root, "n1", fake.commands()).see_to({1: (102, 0)})
+    absent = SlurmAllocation(run.root, "n1", fake.commands()).replace_missing({1: (102, 0)})
     assert absent[1].standing == "queued" and f"job {sent}_1" in absent[1].what, "it is queued again already"
     launcher.end(run, submission)
     assert {job["state"] for job in fake.state["jobs"] if job["job"] >= sent} == {"CANCELLED"}

@@ -14,7 +14,7 @@ from support.fake_slurm.cluster import FakeSlurm
 from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import Slurm, SlurmError
 from hpcrl.launch.slurm.jobs import JobId
-from hpcrl.launch.slurm.requeue import Facts
+from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import send_successor, successor_is_under_way
 from hpcrl.master.allocation import EVERYTHING
 
@@ -34,7 +34,7 @@ def successors(sent: Sent) -> list[tuple[int, int | None]]:
 
 def test_a_preempted_job_that_may_not_be_requeued_has_a_successor(tmp_path: Path) -> None:
     """Slurm cancels it then, whatever the partition's PreemptMode is."""
-    sent = Sent(tmp_path, Facts(requeue_allowed=False))
+    sent = Sent(tmp_path, RequeueRules(requeue_allowed=False))
     with sent.fake.change() as values:
         values["jobs"][2]["preempted"] = True
     assert "a successor is submitted" in sent.settle(AGENT, 75, "TERM")
@@ -124,10 +124,10 @@ def test_a_successor_that_was_refused_is_sent_when_it_is_asked_for_again(sent: S
 def test_of_two_jobs_that_only_the_accounting_knows_the_newer_counts(sent: Sent) -> None:
     allocation = SlurmAllocation(sent.run.root, NONCE, sent.fake.commands())
     sent.fake.end(101, "NODE_FAIL", element=1)
-    allocation.see_to({1: None})
+    allocation.replace_missing({1: None})
     [(job, _)] = successors(sent)
     sent.fake.end(job, "CANCELLED")
     sent.fake.advance(301)
-    absence = allocation.see_to({1: None})[1]
+    absence = allocation.replace_missing({1: None})[1]
     assert (absence.standing, absence.what) == ("gone", f"job {job}_1 was cancelled")
     assert len(successors(sent)) == 1
