@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
-    ("errors", "events", "processes"),
+    ("errors", "events", "processes", "plugins"),
     ("config", "nameresolve"),
     ("dataflow", "placement", "data", "durable", "rewards"),
     ("wire", "inspect"),

@@ -1,0 +1,133 @@
+"""From a name to a declaration: a file of hpcrl's own, or the user's as `file.py:NAME`. There is no list to keep."""
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from hpcrl.errors import ConfigurationError
+
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Room(Generic[D]):
+    """A package whose modules declare, each one thing of one type under one attribute; others in it declare nothing."""
+
+    package: str
+    attribute: str
+    type: type[D]
+
+
+def names(room: Room[D]) -> tuple[str, ...]:
+    """The modules of the room that declare, by name. Imports none of them."""
+    folder = _file_of(room.package).parent
+    modules = sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
+    return tuple(name for name in modules if _line_of(folder / f"{name}.py", room.attribute))
+
+
+def find(room: Room[D], name: str, setting: str) -> D:
+    """What is declared under a name of the room's, or in the user's `file.py:NAME`.
+
+    Raises:
+        ConfigurationError: names `setting`, and the file and line where there is one to fix.
+    """
+    given, path = f"{setting} = {name}", _user_file(name)
+    if path is not None:
+        attribute, importing = name.rpartition(":")[2], partial(_user_module, path)
+    elif name in (known := names(room)):
+        module = f"{room.package}.{name}"
+        path, attribute, importing = _file_of(module), room.attribute, partial(importlib.import_module, module)
+    else:
+        raise ConfigurationError([_unknown(given, name, known)])
+    found = _declared(path, importing, attribute, given)
+    if not isinstance(found, room.type):
+        line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)
+        raise _to_fix(given, f"{path}, line {line}: {attribute} is {is_}; {needed} is needed.")
+    return found
+
+
+def load(place: str) -> Any:
+    """What `module:NAME` or `file.py:NAME` names: code that a declaration mentions, imported where it is to run."""
+    module, _, name = place.rpartition(":")
+    path = _user_file(place)
+    return getattr(importlib.import_module(module) if path is None else _user_module(path), name)
+
+
+def _user_file(place: str) -> Path | None:
+    file = place.rpartition(":")[0]
+    return Path(file).absolute() if file.endswith(".py") else None
+
+
+def _user_module(path: Path) -> ModuleType:
+    """The user's file under a module name of its own, executed once in a process."""
+    own = f"{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    if own not in sys.modules:
+        spec = importlib.util.spec_from_file_location(own, path)
+        assert spec is not None and spec.loader is not None, path
+        sys.modules[own] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[own]
+            raise
+    return sys.modules[own]
+
+
+def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, given: str) -> Any:
+    if not path.is_file():
+        raise ConfigurationError([f"{given}: {path} does not exist. Set {given.partition(' ')[0]}."])
+    try:
+        imported = importing()
+    except Exception as error:
+        raise _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.") from error
+    if not hasattr(imported, attribute):
+        near = difflib.get_close_matches(attribute, [name for name in vars(imported) if name[0] != "_"], n=1)
+        hint = f" The nearest is {near[0]}, line {_line_of(path, near[0]) or 1}." if near else ""
+        raise _to_fix(given, f"{path} has no {attribute}.{hint}")
+    return getattr(imported, attribute)
+
+
+def _unknown(given: str, name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    probably = f", probably to {near[0]}" if near else ""
+    return f"{given} must be one of {', '.join(known)}, or file.py:NAME. Set {given.partition(' ')[0]}{probably}."
+
+
+def _to_fix(given: str, what: str) -> ConfigurationError:
+    return ConfigurationError([f"{given}: {what} Fix the file or set {given.partition(' ')[0]}."])
+
+
+def _guilty_line(path: Path, error: Exception) -> int:
+    """The last line of the file that took part in an error; of a file that does not parse, the one that is wrong."""
+    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    if isinstance(error, SyntaxError) and not lines:
+        return error.lineno or 1
+    return lines[-1] if lines else 1
+
+
+def _line_of(path: Path, attribute: str) -> int | None:
+    """The first line where a file binds a name at its top level, as its text has it; None where it does not."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = re.search(rf"^(?:(?:class|def) +)?{re.escape(attribute)}\b", text, re.MULTILINE)
+    return None if found is None else text.count("\n", 0, found.start()) + 1
+
+
+def _file_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.origin is not None, package
+    return Path(spec.origin)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'AEIOUaeiou' else 'a'} {noun}"
