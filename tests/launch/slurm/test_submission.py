@@ -220,7 +220,7 @@ def test_a_run_whose_master_waits_in_the_queue_is_stopped_by_cancelling_it(fake:
 
 
 @pytest.mark.parametrize(
-    ("state", "goes_on"),
+    ("state", "is_alive"),
     [("PENDING", True), ("RUNNING", True), ("REQUEUED", True), ("COMPLETING", False), ("CANCELLED", False)],
 )
 def test_a_run_whose_master_is_just_being_ended_can_be_resumed(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from launch.slurm.test_afterwards import AGENT, MASTER, NONCE, Sent
+from launch.slurm.test_on_exit import AGENT, MASTER, NONCE, Sent
 from support.fake_slurm.cluster import FakeSlurm
 
 from hpcrl.launch.slurm.allocation import SlurmAllocation
