@@ -10,9 +10,8 @@ from types import MappingProxyType
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from hpcrl.config.experiment import EXPERIMENTS, Experiment
-from hpcrl.config.fields import sections, settings
+from hpcrl.config.fields import ChangeClass, Setting, sections, settings
 from hpcrl.config.load import load_config
-from hpcrl.config.placement import is_placement
 from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
@@ -103,7 +102,7 @@ def asks_for_help(words: Collection[str]) -> bool:
 def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:
     """The parser's help and every setting of the algorithm that the words name, or else of ppo."""
     algorithm = _named_algorithm(words, overrides) or "ppo"
-    listing = _listing(algorithm, lambda key: True)
+    listing = _listing(algorithm, lambda setting: True)
     others = ", ".join(name for name in EXPERIMENTS if name != algorithm)
     return (
         f"{parser.format_help()}\n"
@@ -116,7 +115,8 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
 
 def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str:
     """The parser's help and the settings that may change when a run is resumed, of the named algorithm or else ppo."""
-    listing = _listing(_named_algorithm([], overrides) or "ppo", is_placement)
+    algorithm = _named_algorithm([], overrides) or "ppo"
+    listing = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
     return (
         f"{parser.format_help()}\n"
         "Settings that may change, and stay so for later resumes; what is not given stays as it was, whatever default\n"
@@ -125,10 +125,10 @@ def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str
     )
 
 
-def _listing(algorithm: str, shown: Callable[[str], bool]) -> str:
+def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:
     """The settings of an algorithm, section by section."""
     config = EXPERIMENTS[algorithm]
-    chosen = [setting for setting in settings(config) if shown(setting.key)]
+    chosen = [setting for setting in settings(config) if shown(setting)]
     listing = ArgumentParser(add_help=False, usage="")
     titles = {"": "general"} | {name: f"{name}: {text.rstrip('.')}" for name, text in sections(config)}
     used = {setting.key.rpartition(".")[0] for setting in chosen}

@@ -1,15 +1,18 @@
 """Where a run's processes are, and how long they wait for each other."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
-from hpcrl.config.fields import PathText
+from hpcrl.config.bounds import Count, Positive
+from hpcrl.config.fields import ChangeClass, PathText
 from hpcrl.config.slurm import SlurmConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
     """Nodes, workers and deadlines. Knows nothing of models."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
 
     type: Literal["auto", "local", "slurm"] = "auto"
     """Who starts the processes: this machine, or Slurm; auto takes Slurm where there is one."""
@@ -20,9 +23,9 @@ class ClusterConfig:
     """Your own sbatch script in place of hpcrl's; `hpcrl template` prints one to begin with."""
     snapshot: bool = False
     """On Slurm, copy hpcrl into the run directory at submission, and run this copy whatever is installed later."""
-    nodes: int = 1
+    nodes: Count = 1
     """Nodes, each with one agent. With type local, several agents on this machine."""
-    workers_per_node: int = 2
+    workers_per_node: Count = 2
     """Model workers per node: one per GPU, or CPU processes."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """What a worker computes on; auto takes GPUs where there are any."""
@@ -31,20 +34,20 @@ class ClusterConfig:
     (shared), or its own only (strict). MIG instances are always strict."""
     bind_cpus: bool = True
     """Keep a GPU's worker on the CPU cores next to its GPU. CPU workers run where Slurm lets them."""
-    threads_per_worker: int = 1
+    threads_per_worker: Count = 1
     """CPU threads of a worker's arithmetic."""
-    start_timeout_s: float = 300.0
+    start_timeout_s: Positive = 300.0
     """How long the master waits for all workers to be ready."""
-    heartbeat_s: float = 1.0
+    heartbeat_s: Positive = 1.0
     """How often each process shows that it is alive."""
-    lost_after_s: float = 9.0
+    lost_after_s: Positive = 9.0
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
-    orphan_timeout_s: float = 30.0
+    orphan_timeout_s: Positive = 30.0
     """An agent whose master has been silent for this long leaves (its workers end after lost_after_s); in a Slurm array
     replace_timeout_s counts."""
-    replace_timeout_s: float = 900.0
+    replace_timeout_s: Positive = 900.0
     """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
-    grace_s: float = 25.0
+    grace_s: Positive = 25.0
     """How long calls in flight may go on when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""

@@ -1,17 +1,25 @@
 """How long a run goes on, and what it does besides training."""
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count, Positive
+from hpcrl.config.fields import ChangeClass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frequency:
     """Every so many steps, epochs or seconds, whichever comes first; all null is never."""
 
-    steps: int | None = None
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    steps: Count | None = None
     """Every so many steps."""
-    epochs: int | None = None
+    epochs: Count | None = None
     """Every so many passes over the training rows."""
-    seconds: float | None = None
+    seconds: Positive | None = None
     """When so many seconds have passed since the last time."""
 
 
@@ -19,15 +27,17 @@ class Frequency:
 class ControlConfig:
     """The length of a run and the rhythm of its checkpoints, evaluations and exports."""
 
-    steps: int | None = None
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    steps: Count | None = None
     """Stop after so many steps; set either this or epochs."""
-    epochs: int | None = None
+    epochs: Count | None = None
     """Stop after so many passes over the training rows; set either this or steps."""
     stop_when: str | None = None
     """Stop when a metric gets there, e.g. "eval_rew/accuracy >= 0.35"."""
     checkpoint: Frequency = Frequency(seconds=600.0)
     """When to write parameters and optimizer. Between two checkpoints, finished calls are on disk all the same."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Annotated[int, Meta(ge=2, description="at least 2: the newest may turn out to be damaged")] = 2
     """How many checkpoints to keep."""
     evaluate: Frequency = Frequency()
     """When to evaluate."""

@@ -1,13 +1,19 @@
 """What is read and how it becomes batches."""
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from hpcrl.config.fields import PathText
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count
+from hpcrl.config.fields import ChangeClass, PathText
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """A data set in jsonl files, one row per line with `prompt` and `answer`. Knows nothing of models."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
 
     train: PathText
     """The rows to train on: a .jsonl file with `prompt` and `answer` (and, if you like, `id`) per line."""
@@ -15,17 +21,17 @@ class DataConfig:
     """The rows to evaluate on, in the same form."""
     tokenizer: PathText | None = None
     """A folder with tokenizer.json; null takes the actor's."""
-    batch_size: int
+    batch_size: Annotated[Count, ChangeClass.NUMBERS]
     """Prompts per step; the training data has at least as many rows."""
-    samples_per_prompt: int = 1
+    samples_per_prompt: Annotated[Count, ChangeClass.NUMBERS] = 1
     """Responses generated for each prompt of a step."""
     shuffle: bool = True
     """Read every epoch in a new order, which follows from `seed` and the epoch."""
-    prompt_template: str = "{prompt}"
+    prompt_template: Annotated[str, Meta(pattern=r"\{prompt\}", description="a text with {prompt} in it")] = "{prompt}"
     """What the model sees of a prompt; {prompt} stands for the row's text."""
-    max_prompt_tokens: int | None = None
+    max_prompt_tokens: Count | None = None
     """Rows with a longer prompt are left out; null leaves out only what no model has positions for."""
-    max_answer_tokens: int | None = None
+    max_answer_tokens: Count | None = None
     """Training rows with a longer answer are left out (SFT); null sets no bound."""
-    evaluate_rows: int | None = None
+    evaluate_rows: Annotated[Count | None, ChangeClass.NUMBERS] = None
     """Evaluate on the first so many rows; null takes all."""

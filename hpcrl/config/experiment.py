@@ -3,34 +3,39 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.fields import PathText
+from hpcrl.config.fields import ChangeClass, PathText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, PlacementConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.toy import ToyConfig
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """What every run has."""
 
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
+
     algorithm: str
     """What to run."""
-    name: str = "run"
+    name: Annotated[str, Meta(pattern=NAME, description="letters, digits, . _ and - after a letter or digit")] = "run"
     """The first part of the run directory's name."""
-    seed: int = 1
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="between 0 and 2^63 - 1")] = 1
     """Where all random draws come from."""
     run_root: PathText = "runs"
     """The folder for run directories; it must be seen by all nodes."""
-    deterministic: bool = True
+    deterministic: Annotated[bool, ChangeClass.NUMBERS] = True
     """Refuse to go on after an interruption if a replayed train step gives other bits than it did."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes, workers and deadlines."""

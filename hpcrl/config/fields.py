@@ -1,13 +1,18 @@
-"""What the dataclasses of the configuration say of themselves: dotted keys, types, defaults and help texts."""
+"""What the dataclasses of the configuration say of themselves: key, type, default, help, bound, class of change."""
 
 import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hpcrl.config.bounds import broken_bound, marks
+
+T = TypeVar("T")
 
 PathText = Annotated[str, "path"]
 """A path on the shared file system. A relative one counts from the working directory and is stored absolute."""
@@ -16,14 +21,32 @@ FunctionText = Annotated[str, "function"]
 """The name of a function of hpcrl's, `module:function` or `file.py:function`; the file is stored absolute."""
 
 
+class ChangeClass(Enum):
+    """What it means to change a setting of a run that exists.
+
+    A section gives the class of its own fields as `changes: ClassVar[ChangeClass]`; a field's own mark comes before it.
+    """
+
+    PLACEMENT = "placement"
+    """Where and how the processes run; the run stays the same."""
+    NUMBERS = "numbers"
+    """What the run computes or keeps from then on; what it has so far still fits."""
+    IDENTITY = "identity"
+    """What the run is; what it has so far would not fit."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """One leaf of the configuration: what `--key value` can set."""
+    """One leaf of the configuration: what `--key value` can set. `change` is None where no class is given."""
 
     key: str
+    hint: Any
+    """The type with its marks."""
     type: Any
+    """The type alone."""
     default: Any
     help: str
+    change: ChangeClass | None
 
     @property
     def required(self) -> bool:
@@ -35,22 +58,25 @@ class Setting:
 
     @property
     def is_path(self) -> bool:
-        return PathText in (self.type, *get_args(self.type))
+        return "path" in marks(self.hint)
 
     @property
     def is_function(self) -> bool:
-        return self.type is FunctionText
+        return "function" in marks(self.hint)
 
     @property
     def plain_type(self) -> Any:
-        """The type as a command-line parser wants it: without marks, and a mapping as a dict."""
-        if self.is_path or self.is_function:
-            return str | None if self.optional else str
+        """The type as a command-line parser wants it: a mapping as a dict."""
         return dict if get_origin(self.type) is Mapping else self.type
 
     @property
     def expectation(self) -> str:
-        return describe(self.type)
+        """The type in the words of a user who does not write Python."""
+        return describe(self.hint)
+
+    def broken_bound(self, value: Any) -> str | None:
+        """What a value of the right type must be and is not."""
+        return broken_bound(self.hint, value)
 
     def of(self, config: Any) -> Any:
         """The value that this setting has in a configuration."""
@@ -81,16 +107,29 @@ def _own_descriptions(cls: type) -> dict[str, str]:
 def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator[Setting]:
     """All leaves of a configuration in the order of its fields; `default` is an instance that gives the defaults."""
     helps = descriptions(config)
-    hints = get_type_hints(config, include_extras=True)
+    hints, types = get_type_hints(config, include_extras=True), get_type_hints(config)
     for field in fields(config):
-        value = _default(field) if default is MISSING else getattr(default, field.name)
-        hint = hints[field.name]
-        key = prefix + field.name
-        if is_dataclass(hint):
-            assert isinstance(hint, type)
-            yield from settings(hint, value, key + ".")
+        name, key = field.name, prefix + field.name
+        value = _default(field) if default is MISSING else getattr(default, name)
+        if is_dataclass(section := types[name]):
+            assert isinstance(section, type)
+            yield from settings(section, value, key + ".")
         else:
-            yield Setting(key, hint, value, helps.get(field.name, ""))
+            change = _change(config, name, hints[name])
+            yield Setting(key, hints[name], types[name], value, helps.get(name, ""), change)
+
+
+def _change(config: type, name: str, hint: Any) -> ChangeClass | None:
+    own = [mark for mark in marks(hint) if isinstance(mark, ChangeClass)]
+    declaring = next(cls for cls in config.__mro__ if name in inspect.get_annotations(cls))
+    return own[0] if own else getattr(declaring, "changes", None)
+
+
+def build(config: type[T], values: Mapping[str, Any]) -> T:
+    """The configuration of nested values that have their types. Asks for no bound."""
+    types = get_type_hints(config)
+    made = {name: build(types[name], value) if is_dataclass(types[name]) else value for name, value in values.items()}
+    return config(**made)
 
 
 def _default(field: Field[Any]) -> Any:
@@ -109,10 +148,9 @@ def sections(config: type, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 def describe(hint: Any) -> str:
     """A type in the words of a user who does not write Python."""
-    if hint is PathText:
-        return "a path"
-    if hint is FunctionText:
-        return "a function"
+    if get_origin(hint) is Annotated:
+        named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function")]
+        return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (UnionType, Union):

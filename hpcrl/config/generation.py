@@ -1,6 +1,14 @@
 """How responses are sampled."""
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count, Natural
+from hpcrl.config.fields import ChangeClass
+
+ABOVE_GREEDY = Meta(gt=0, description="above 0 (for the likeliest token, set generation.greedy)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -10,17 +18,19 @@ class GenerationConfig:
     PPO draws from the whole distribution, that of training: no top-k or top-p, no least length, not greedy.
     """
 
-    max_new_tokens: int = 512
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    max_new_tokens: Count = 512
     """Longest response; one that reaches it is unfinished."""
-    min_new_tokens: int = 0
+    min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
-    temperature: float = 1.0
+    temperature: Annotated[float, ABOVE_GREEDY] = 1.0
     """Divides the logits."""
-    top_k: int = 0
+    top_k: Natural = 0
     """Sample among the so many likeliest tokens; 0 is off."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1, description="above 0 and at most 1")] = 1.0
     """Sample among the likeliest tokens that together have this probability; 1 is off."""
     greedy: bool = False
     """Take the likeliest token instead of sampling."""
-    slots: int = 64
+    slots: Count = 64
     """Sequences that a worker decodes at the same time; the next one enters when one ends."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from jsonargparse import ArgumentError, ArgumentParser
 
-from hpcrl.config.experiment import EXPERIMENTS, Experiment, from_dict
-from hpcrl.config.fields import Setting, sections, settings
-from hpcrl.config.placement import is_placement
+from hpcrl.config.experiment import EXPERIMENTS, Experiment
+from hpcrl.config.fields import ChangeClass, Setting, build, sections, settings
 from hpcrl.config.validate import CHECKS, Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
@@ -69,7 +69,7 @@ def change_placement(experiment: Experiment, overrides: Sequence[str], checks: S
     reading = _Reading(experiment.algorithm, found)
     reading.begin_from(experiment)
     words = list(_parse_overrides(overrides, found))
-    kept = [word for word in words if reading.has(word.key) and not is_placement(word.key)]
+    kept = [word for word in words if reading.keeps(word.key)]
     found += [Problem((word.key,), _cannot_change(word)) for word in kept]
     reading.take(word for word in words if word not in kept)
     changed = reading.experiment()
@@ -149,9 +149,9 @@ class _Reading:
         """Take every setting's value from an experiment."""
         self._values |= {key: setting.of(experiment) for key, setting in self._settings.items()}
 
-    def has(self, key: str) -> bool:
-        """Whether this is a setting, and not a section or a misspelling."""
-        return key in self._settings
+    def keeps(self, key: str) -> bool:
+        """Whether this is a setting that a run has for life, and not a section or a misspelling."""
+        return key in self._settings and self._settings[key].change is not ChangeClass.PLACEMENT
 
     def take(self, given: Iterable[Given]) -> None:
         """Keep what is a setting and has its type, report the rest. A right value heals an earlier wrong one."""
@@ -193,7 +193,7 @@ class _Reading:
     def _typed(self, setting: Setting, value: Any) -> Any:
         for name in reversed(setting.key.split(".")):
             value = {name: value}
-        return self._parser.parse_object(value, defaults=False)[setting.key]
+        return msgspec.convert(self._parser.parse_object(value, defaults=False)[setting.key], setting.plain_type)
 
     def _nearest(self, key: str) -> str:
         """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer."""
@@ -215,7 +215,7 @@ class _Reading:
             for name in names:
                 section = section.setdefault(name, {})
             section[last] = _settled(setting, self._value(setting))
-        return from_dict(nested)
+        return build(EXPERIMENTS[self._algorithm], nested)
 
     def _value(self, setting: Setting) -> Any:
         if setting.key in self._values:
@@ -225,7 +225,7 @@ class _Reading:
         if not any(setting.key in problem.keys for problem in self._found):
             text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help} Set {setting.key}."
             self._found.append(Problem((setting.key,), text))
-        return 1 if setting.type is int else ""
+        return 1 if setting.type in (int, float) else ""
 
 
 def _is_json(value: Any) -> bool:

@@ -1,18 +1,23 @@
 """A role's model, where it runs and how it is trained."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from hpcrl.config.fields import PathText
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
+from hpcrl.config.fields import ChangeClass, PathText
+
+Beta = Annotated[float, Meta(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig:
     """Which workers hold a role."""
 
-    layout: str | None = None
+    layout: Annotated[str | None, ChangeClass.PLACEMENT] = None
     """How the workers split the role, e.g. d4 or d2t1p2 (data, tensor, pipeline); null: data over all of its mesh."""
-    mesh: str | None = None
+    mesh: Annotated[str | None, ChangeClass.PLACEMENT] = None
     """The workers that hold the role, by rank: "0", "0-3" or "0,2-3"; null takes all."""
 
 
@@ -20,21 +25,23 @@ class PlacementConfig:
 class OptimizerConfig:
     """AdamW and its learning-rate schedule."""
 
-    lr: float = 1e-6
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    lr: Positive = 1e-6
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Annotated[tuple[Beta, Beta], Meta(description="two numbers from 0 to below 1")] = (0.9, 0.999)
     """AdamW's decay of the two moments."""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """AdamW's epsilon."""
-    weight_decay: float = 0.01
+    weight_decay: NonNegative = 0.01
     """AdamW's weight decay; norms and biases have none."""
-    grad_clip: float = 1.0
+    grad_clip: NonNegative = 1.0
     """Bound of the global gradient norm; 0 does not clip."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: Natural = 0
     """Optimizer steps of linear warm-up from 0; those that an early stop leaves out count."""
-    min_lr_ratio: float = 0.0
+    min_lr_ratio: Share = 0.0
     """Where linear and cosine schedules end, as a share of lr."""
 
 
@@ -42,11 +49,13 @@ class OptimizerConfig:
 class ModelConfig(PlacementConfig):
     """A model that is not trained."""
 
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
+
     path: PathText
     """A folder in Hugging Face format: config.json, *.safetensors, tokenizer.json."""
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
-    micro_batch_tokens: int = 16384
+    micro_batch_tokens: Annotated[Count, ChangeClass.NUMBERS] = 16384
     """Most tokens in one forward pass on a worker."""
 
 

@@ -3,15 +3,11 @@
 import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.config.experiment import Experiment, to_dict
-from hpcrl.config.fields import settings
-from hpcrl.config.model import PlacementConfig
-
-SECTION = "cluster"
-OF_ROLES = frozenset(field.name for field in fields(PlacementConfig))
+from hpcrl.config.fields import ChangeClass, settings
 
 
 @dataclass(frozen=True)
@@ -26,15 +22,9 @@ class Change:
         return f"{self.key} = {_written(self.value)} (was {_written(self.old)})"
 
 
-def is_placement(key: str) -> bool:
-    """Whether a setting says where or how the processes run: all of `cluster`, and every role's mesh and layout."""
-    section, _, name = key.rpartition(".")
-    return section.partition(".")[0] == SECTION or (name in OF_ROLES and section != "" and "." not in section)
-
-
 def placement_changes(before: Experiment, after: Experiment) -> list[Change]:
     """The settings of placement that differ, in the order of the configuration."""
-    keys = [setting.key for setting in settings(type(after)) if is_placement(setting.key)]
+    keys = [setting.key for setting in settings(type(after)) if setting.change is ChangeClass.PLACEMENT]
     old, new = to_dict(before), to_dict(after)
     pairs = ((key, _value(new, key), _value(old, key)) for key in keys)
     return [Change(key, value, was) for key, value, was in pairs if value != was]

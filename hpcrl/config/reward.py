@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from hpcrl.config.fields import FunctionText
+from hpcrl.config.bounds import Positive
+from hpcrl.config.fields import ChangeClass, FunctionText
 from hpcrl.config.model import PlacementConfig
 
 
@@ -12,9 +13,11 @@ from hpcrl.config.model import PlacementConfig
 class RewardConfig(PlacementConfig):
     """A function of (prompt, response, row) in processes of its own. Knows nothing of models."""
 
-    function: FunctionText
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    function: Annotated[FunctionText, ChangeClass.IDENTITY]
     """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
-    timeout_s: float = 60.0
+    timeout_s: Positive = 60.0
     """A response whose score takes longer ends the run with an error, never with a zero."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further named arguments of the function."""

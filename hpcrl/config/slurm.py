@@ -1,14 +1,19 @@
 """What is asked of Slurm: where the jobs go, what they get, and what a site needs besides."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from hpcrl.config.fields import PathText
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count
+from hpcrl.config.fields import ChangeClass, PathText
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig:
     """The site's options. What is null is left to Slurm. Defaults for all runs: ~/.config/hpcrl/site.yaml."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
 
     account: str | None = None
     """The account that is charged (--account)."""
@@ -34,9 +39,9 @@ class SlurmConfig:
     """How the site wants GPUs asked for; none asks for no GPU (device cpu)."""
     gpu_type: str | None = None
     """The type of GPU, e.g. a100, where a partition has several."""
-    cpus_per_worker: int = 4
+    cpus_per_worker: Count = 4
     """CPU cores for each worker."""
-    master_cpus: int = 2
+    master_cpus: Count = 2
     """CPU cores for the master."""
     memory: str | None = None
     """Memory of a worker node as Slurm writes it, e.g. 200G, or 0 for all."""
@@ -60,7 +65,7 @@ class SlurmConfig:
     """Folders that the container sees besides the run directory, e.g. "/data:/data"."""
     python: PathText | None = None
     """The Python that runs hpcrl in the jobs, in the container if there is one; null is the one that submits."""
-    signal_lead_s: int = 120
+    signal_lead_s: Annotated[int, Meta(gt=0)] = 120
     """How long before its time limit a job is warned, so that it can finish its calls and be queued again."""
     flags: tuple[str, ...] = ()
     """Further sbatch options for the workers, e.g. "--switches=1"."""

@@ -1,17 +1,23 @@
 """The roles that try a cluster's plumbing without a model."""
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from hpcrl.config.bounds import Count, NonNegative
+from hpcrl.config.fields import ChangeClass
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyConfig:
     """Vectors instead of models, numbers instead of texts."""
 
-    width: int = 16
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
+
+    width: Count = 16
     """Length of a trained role's vector."""
-    rows: int = 64
+    rows: Count = 64
     """Rows of the made-up data set."""
-    batch_size: int = 8
+    batch_size: Annotated[Count, ChangeClass.NUMBERS] = 8
     """Rows per step."""
-    delay_s: float = 0.0
+    delay_s: Annotated[NonNegative, ChangeClass.NUMBERS] = 0.0
     """How long each call sleeps."""

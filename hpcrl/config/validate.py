@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +14,6 @@ from hpcrl.config.fields import settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 
@@ -61,59 +58,6 @@ class Problem:
 Check = Callable[[Experiment], Iterable[Problem]]
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What one setting may be, whatever the others are."""
-
-    keys: str
-    expectation: str
-    holds: Callable[[Any], bool]
-
-
-def _at_least(low: float, *keys: str) -> list[Bound]:
-    return [Bound(key, f"at least {low:g}", lambda value: low <= value < math.inf) for key in keys]
-
-
-def _above(low: float, *keys: str) -> list[Bound]:
-    return [Bound(key, f"a finite number above {low:g}", lambda value: low < value < math.inf) for key in keys]
-
-
-def _share(*keys: str) -> list[Bound]:
-    return [Bound(key, "between 0 and 1", lambda value: 0 <= value <= 1) for key in keys]
-
-
-BOUNDS: Sequence[Bound] = (
-    Bound("name", "letters, digits, . _ and - after a letter or digit", lambda name: bool(_NAME.fullmatch(name))),
-    Bound("seed", "between 0 and 2^63 - 1", lambda value: 0 <= value < 2**63),
-    *_at_least(1, "cluster.nodes", "cluster.workers_per_node", "cluster.threads_per_worker", "cluster.slurm.*cpus*"),
-    *_above(0, "cluster.*_s", "reward.timeout_s"),
-    *_at_least(1, "control.steps", "control.epochs", "control.*.steps", "control.*.epochs"),
-    *_above(0, "control.*.seconds"),
-    Bound("control.keep_checkpoints", "at least 2: the newest may turn out to be damaged", lambda value: value >= 2),
-    *_at_least(1, "data.batch_size", "data.samples_per_prompt", "data.max_*_tokens", "data.evaluate_rows"),
-    Bound("data.prompt_template", "a text with {prompt} in it", lambda value: "{prompt}" in value),
-    *_at_least(1, "*.micro_batch_tokens"),
-    *_above(0, "*.optimizer.lr", "*.optimizer.eps"),
-    Bound("*.optimizer.betas", "two numbers from 0 to below 1", lambda betas: all(0 <= beta < 1 for beta in betas)),
-    *_at_least(0, "*.optimizer.weight_decay", "*.optimizer.grad_clip", "*.optimizer.warmup_steps"),
-    *_share("*.optimizer.min_lr_ratio"),
-    *_at_least(1, "generation.max_new_tokens", "generation.slots"),
-    *_at_least(0, "generation.min_new_tokens", "generation.top_k"),
-    Bound(
-        "generation.temperature", "above 0 (for the likeliest token, set generation.greedy)", lambda t: 0 < t < math.inf
-    ),
-    Bound("generation.top_p", "above 0 and at most 1", lambda value: 0 < value <= 1),
-    *_at_least(1, "ppo.minibatches", "ppo.epochs"),
-    *_share("ppo.discount", "ppo.gae_lambda"),
-    *_above(0, "ppo.clip", "ppo.value_clip", "ppo.reward_clip", "ppo.kl.target", "ppo.kl.horizon", "ppo.early_stop_kl"),
-    *_above(1, "ppo.dual_clip", "ppo.early_stop_ratio"),
-    *_at_least(0, "ppo.kl.coef", "ppo.entropy_coef", "ppo.missing_eos_penalty"),
-    Bound("ppo.reward_*", "a finite number", math.isfinite),
-    *_at_least(1, "toy.width", "toy.rows", "toy.batch_size"),
-    *_at_least(0, "toy.delay_s"),
-)
-
-
 def validate(experiment: Experiment) -> list[str]:
     """Everything that is wrong with the values, each with the value, the expectation and the knob."""
     return [problem.text for problem in collect(experiment, CHECKS, [])]
@@ -154,10 +98,8 @@ def bound_problems(experiment: Experiment) -> Iterator[Problem]:
     """Values that are wrong whatever the others are."""
     for setting in settings(type(experiment)):
         value = setting.of(experiment)
-        for bound in BOUNDS:
-            if value is not None and fnmatchcase(setting.key, bound.keys) and not bound.holds(value):
-                text = f"{setting.key} = {value} must be {bound.expectation}. Set {setting.key}."
-                yield Problem((setting.key,), text)
+        if expectation := setting.broken_bound(value):
+            yield Problem((setting.key,), f"{setting.key} = {value} must be {expectation}. Set {setting.key}.")
 
 
 def combined_problems(experiment: Experiment) -> Iterator[Problem]:

@@ -16,8 +16,7 @@ import hpcrl.cli.stop
 import hpcrl.launch.submit
 from hpcrl.cli.main import main
 from hpcrl.config.experiment import PPOExperiment, from_dict
-from hpcrl.config.fields import settings
-from hpcrl.config.placement import is_placement
+from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.placement.plan import Plan, make_plan
 
@@ -129,7 +128,8 @@ def test_the_help_of_resume_lists_what_may_change_and_nothing_else(capsys):
     assert main(["resume", "--help"]) == ExitCode.DONE
     text = capsys.readouterr().out
     shown = {word for line in text.splitlines() if line.startswith("  --") for word in line.split()[:1]}
-    placement = {f"--{setting.key}" for setting in settings(PPOExperiment) if is_placement(setting.key)}
+    changes = {f"--{setting.key}": setting.change for setting in settings(PPOExperiment)}
+    placement = {option for option, change in changes.items() if change is ChangeClass.PLACEMENT}
     assert placement | {"--dry-run", "--accept-changed"} <= shown
     assert "--actor.mesh" in placement and "--cluster.slurm.time" in placement
     assert "--actor.optimizer.lr" not in text and "--control.steps" not in text

@@ -8,9 +8,9 @@ from support.experiments import ppo_values, write_config, write_inputs
 
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment, from_dict, to_dict
-from hpcrl.config.fields import settings
+from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.config.load import change_placement, load_config
-from hpcrl.config.placement import Change, is_placement, placement_changes, with_placement
+from hpcrl.config.placement import Change, placement_changes, with_placement
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.check import ALL_CHECKS
 
@@ -35,13 +35,33 @@ def problems_of(experiment, *overrides) -> list[str]:
 
 @pytest.mark.parametrize("algorithm", EXPERIMENTS)
 def test_placement_is_the_cluster_and_the_mesh_and_layout_of_roles(algorithm):
-    keys = {setting.key for setting in settings(EXPERIMENTS[algorithm])}
-    placement = {key for key in keys if is_placement(key)}
+    classes = {setting.key: setting.change for setting in settings(EXPERIMENTS[algorithm])}
+    keys = classes.keys()
+    placement = {key for key, change in classes.items() if change is ChangeClass.PLACEMENT}
+    assert {key for key in keys if key.startswith("cluster.")} <= placement
     assert {key for key in placement if not key.startswith("cluster.")} == {
         key for key in keys if key.endswith((".mesh", ".layout"))
     }
     assert {"cluster.nodes", "cluster.type", "cluster.slurm.time", "cluster.grace_s"} <= placement
-    assert not {"seed", "deterministic", "control.steps", "run_root", "data.batch_size"} & placement
+
+
+@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+def test_every_field_says_what_changing_it_means(algorithm):
+    assert [setting.key for setting in settings(EXPERIMENTS[algorithm]) if setting.change is None] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "keys"),
+    [
+        (ChangeClass.NUMBERS, "control.steps control.checkpoint.seconds data.batch_size actor.optimizer.lr "
+            "actor.micro_batch_tokens generation.slots ppo.clip ppo.kl.coef reward.timeout_s"),
+        (ChangeClass.IDENTITY, "algorithm seed run_root data.train data.tokenizer actor.path actor.dtype "
+            "reward.function ppo.value_norm"),
+    ],
+)  # fmt: skip
+def test_a_number_is_told_from_what_a_run_is(change, keys):
+    classes = {setting.key: setting.change for setting in settings(PPOExperiment)}
+    assert {classes[key] for key in keys.split()} == {change}
 
 
 def test_other_placement_leaves_all_else_as_it_was(ppo):

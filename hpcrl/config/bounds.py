@@ -1,0 +1,57 @@
+"""What a number of the configuration may be, said at its field: types with a bound, and the bound in words.
+
+Any other bound stands at its own field; `description` says in words what msgspec's terms do not.
+"""
+
+import math
+from collections.abc import Iterator
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NonNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+def marks(hint: Any) -> Iterator[Any]:
+    """What `Annotated` says of a type, or of the kinds of a union; the outermost comes first."""
+    if get_origin(hint) is Annotated:
+        yield from hint.__metadata__
+        yield from marks(hint.__origin__)
+    elif get_origin(hint) in (UnionType, Union):
+        for kind in get_args(hint):
+            yield from marks(kind)
+
+
+def broken_bound(hint: Any, value: Any) -> str | None:
+    """What a value of the right type must be and is not. JSON holds no inf and no nan, so a number is finite."""
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        return _in_words(hint) or str(error).removeprefix("Expected ")
+    if isinstance(value, float) and not math.isfinite(value):
+        return _in_words(hint) or "a finite number"
+    return None
+
+
+def _in_words(hint: Any) -> str:
+    bounds = [mark for mark in marks(hint) if isinstance(mark, Meta)]
+    described = [bound.description for bound in bounds if bound.description]
+    return described[0] if described else " and ".join(filter(None, map(_limits, bounds)))
+
+
+def _limits(bound: Meta) -> str:
+    if bound.ge is not None and bound.le is not None:
+        return f"between {bound.ge:g} and {bound.le:g}"
+    limits = {
+        "at least": bound.ge,
+        "a finite number above": bound.gt,
+        "at most": bound.le,
+        "below": bound.lt,
+    }
+    return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
