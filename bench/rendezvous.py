@@ -64,10 +64,10 @@ def be_agents(root: Path, key: RunKey, mine: range, nodes: int, slots: int, pipe
 
     def be_agent(node: int) -> None:
         calls = CountingCalls(root)
-        store = FilesystemStore(root, calls=calls)
+        store = FilesystemStore(root, calls)
         announce(store, NodeRecord(node, f"n{node:03d}", node, (node, 0)))
-        meeting = wait_master(store, TIMEOUT_S, nodes)
-        link = Link(context, key, f"agent-{node}", meeting.address)
+        master = wait_master(store, TIMEOUT_S, nodes)
+        link = Link(context, key, f"agent-{node}", master.address)
         link.send(AgentHello(node, f"n{node:03d}", slots, node))
         links.append(link)
         store.close()
@@ -100,7 +100,7 @@ def measure(root: Path, nodes: int, slots: int, processes: int) -> tuple[float, 
     context = zmq.Context()
     gatekeeper = Gatekeeper(context, key)
     hub = Hub(context, key, "master")
-    publish_master(FilesystemStore(root, calls=calls), MasterAddress(0, hub.address))
+    publish_master(FilesystemStore(root, calls), MasterAddress(0, hub.address))
     there: set[int] = set()
     while len(there) < nodes and time.perf_counter() - started < TIMEOUT_S:
         hub.socket.poll(100)

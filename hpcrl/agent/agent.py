@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,7 +44,7 @@ from hpcrl.wire.messages import (
 from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
 
 LEAVE_S = 10.0
-MEETING_POLL_S = 2.0
+MASTER_POLL_S = 2.0
 SEEK_S = 0.25
 SEEK_OPERATIONS = 4
 """How often a look for a master asks the file server."""
@@ -138,14 +139,14 @@ class Agent:
             ended = self._ended(attempt, before)
             if ended is not None:
                 return ended
-            meeting = None if attempt in (None, silent) or self.run.is_closed(attempt) else self._ask_in(attempt)
-            if meeting is None:
+            master = None if attempt in (None, silent) or self.run.is_closed(attempt) else self._ask_in(attempt)
+            if master is None:
                 time.sleep(max(SEEK_S, SEEK_OPERATIONS * cluster.nodes / LISTINGS_PER_S))
                 continue
-            code = self._serve(meeting)
+            code = self._serve(master)
             if isinstance(code, ExitCode):
                 return self._leaving(code)
-            silent = meeting.attempt if code == "silent" else None
+            silent = master.attempt if code == "silent" else None
             if self._has_met:
                 patience_s = cluster.replace_timeout_s if cluster.replaces_one_by_one else cluster.orphan_timeout_s
         return self._leaving(ExitCode.REQUEUE)
@@ -186,17 +187,17 @@ class Agent:
 
     def _ask_in(self, attempt: int) -> MasterAddress | None:
         """Announce this node in an attempt (once) and wait a little for where its master listens."""
-        store = FilesystemStore(self.run.rendezvous(attempt))
-        if attempt not in self._announced:
-            announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
-            self._announced.add(attempt)
-        try:
-            return wait_master(store, MEETING_POLL_S, self.experiment.cluster.nodes)
-        except NameTimeoutError:
-            return None
+        with closing(FilesystemStore(self.run.rendezvous(attempt))) as store:
+            if attempt not in self._announced:
+                announce(store, NodeRecord(self.at.node, socket.gethostname(), os.getpid(), self.at.incarnation))
+                self._announced.add(attempt)
+            try:
+                return wait_master(store, MASTER_POLL_S, self.experiment.cluster.nodes)
+            except NameTimeoutError:
+                return None
 
     # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
-    def _serve(self, meeting: MasterAddress) -> ExitCode | Disconnected:
+    def _serve(self, master: MasterAddress) -> ExitCode | Disconnected:
         """Obey one master until it finishes the run (its exit code), or they part."""
         node = self.at.node
         context = zmq.Context(io_threads=1)
@@ -204,14 +205,14 @@ class Agent:
         run_key = RunKey(key.public.encode(), key.secret.encode())
         # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
         name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
-        link = Link(context, run_key, name, meeting.address)
-        log = EventLog(self.run.worker_log(meeting.attempt, f"agent-{node}"))
-        log.event("connected", master=meeting.address)
+        link = Link(context, run_key, name, master.address)
+        log = EventLog(self.run.worker_log(master.attempt, f"agent-{node}"))
+        log.event("connected", master=master.address)
         try:
             slots = self.experiment.cluster.workers_per_node
             host, devices = socket.gethostname(), self._devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
-            return self._obey(link, log, meeting)
+            return self._obey(link, log, master)
         finally:
             self._end_workers(grace_s=0.0)
             self._ordered = self._started = None
@@ -219,7 +220,7 @@ class Agent:
             link.close()
             context.term()
 
-    def _obey(self, link: Link, log: EventLog, meeting: MasterAddress) -> ExitCode | Disconnected:
+    def _obey(self, link: Link, log: EventLog, master: MasterAddress) -> ExitCode | Disconnected:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
@@ -228,7 +229,7 @@ class Agent:
             if time.monotonic() >= next_beat:
                 link.send(Beat("draining" if self.signals.caught else f"{len(self.zygote.alive)} workers"))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
-                if not met and self.run.newest_attempt_of(self.at.submission) != meeting.attempt:
+                if not met and self.run.newest_attempt_of(self.at.submission) != master.attempt:
                     return "silent"
             poller.poll(min(TICK_MS, max(1, int(1000 * (next_beat - time.monotonic())))))
             for envelope, _raw in link.receive():
@@ -250,7 +251,7 @@ class Agent:
             except EOFError:
                 link.send(NodeDraining(self.at.node, "the parent of its workers died"))
                 return ExitCode.REQUEUE
-            self._start_ordered(log, meeting.address)
+            self._start_ordered(log, master.address)
             self._report_draining(link)
         log.event("master lost", silent_s=self.experiment.cluster.lost_after_s)
         return "silent"

@@ -1,50 +1,29 @@
-"""A name store in the memory of one process: for tests, and for runs whose processes are threads."""
+"""A name store in the memory of one process, for processes that are threads."""
 
 import threading
-import time
-from collections.abc import Callable
 
-from hpcrl.nameresolve.base import NameStore, Record
-
-
-class MemorySpace:
-    """The generations that several stores share, as a directory would be."""
-
-    def __init__(self) -> None:
-        self.generations: dict[tuple[str, int], Record] = {}
-        self.lock = threading.Lock()
+from hpcrl.nameresolve.base import NameStore
 
 
 class MemoryStore(NameStore):
-    """One participant's view of a `MemorySpace`."""
+    """Shared by all who use it."""
 
-    def __init__(self, space: MemorySpace, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._space = space
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return "this process's memory"
 
-    def _name(self, key: str) -> str:
-        return key
+    def _create(self, key: str, value: str) -> bool:
+        with self._lock:
+            if key in self._values:
+                return False
+            self._values[key] = value
+            return True
 
-    def _key(self, name: str) -> str | None:
-        return name
+    def _read(self, key: str) -> str | None:
+        return self._values.get(key)
 
-    def _scan(self) -> dict[str, int]:
-        latest: dict[str, int] = {}
-        with self._space.lock:
-            for name, generation in self._space.generations:
-                latest[name] = max(generation, latest.get(name, 0))
-        return latest
-
-    def _load(self, name: str, generation: int) -> Record | None:
-        return self._space.generations.get((name, generation))
-
-    def _link(self, name: str, generation: int, record: Record) -> bool:
-        with self._space.lock:
-            return self._space.generations.setdefault((name, generation), record) is record
-
-    def _unlink(self, name: str, generation: int) -> None:
-        with self._space.lock:
-            self._space.generations.pop((name, generation), None)
+    def _entries(self) -> dict[str, str]:
+        return self._values.copy()

@@ -11,7 +11,7 @@ import msgspec
 from hpcrl.nameresolve.base import NameStore, NameTimeoutError
 
 NODES = "nodes"
-MASTER = "meeting"
+MASTER = "master"
 LISTINGS_PER_S = 200
 
 
@@ -32,20 +32,20 @@ class MasterAddress(msgspec.Struct, frozen=True):
 
 
 def announce(store: NameStore, record: NodeRecord) -> None:
-    """Say that a node is there. It stays announced for as long as the attempt's directory exists."""
+    """Say that a node is there."""
     job, restart = record.incarnation
     name = f"{NODES}/{record.node:06d}-{job}.{restart}.{record.pid}"
-    store.add(name, msgspec.json.encode(record).decode(), delete_on_exit=False)
+    store.add(name, msgspec.json.encode(record).decode())
 
 
 def announced(store: NameStore) -> list[NodeRecord]:
     """The nodes that have been there, in their order; one may have come more than once."""
-    return [msgspec.json.decode(text, type=NodeRecord) for text in store.get_subtree(NODES)]
+    return [msgspec.json.decode(text, type=NodeRecord) for text in store.list(NODES).values()]
 
 
-def publish_master(store: NameStore, meeting: MasterAddress) -> None:
+def publish_master(store: NameStore, master: MasterAddress) -> None:
     """Tell everybody where to connect; once per attempt."""
-    store.add(MASTER, msgspec.json.encode(meeting).decode(), delete_on_exit=False)
+    store.add(MASTER, msgspec.json.encode(master).decode())
 
 
 def wait_master(store: NameStore, timeout_s: float, nodes: int = 1) -> MasterAddress:

@@ -10,9 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.names import LaggingListing
 
 from hpcrl.errors import InternalError
-from hpcrl.nameresolve.base import NameEntryExistsError, NameEntryNotFoundError
+from hpcrl.nameresolve.base import NameEntryExistsError, NameEntryNotFoundError, NameTimeoutError
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
 
 CONTEND = """
@@ -28,23 +29,11 @@ sys.stdin.readline()
 won = []
 for number in range(rounds):
     try:
-        store.add(f"claim/{number}", me, delete_on_exit=False)
+        store.add(f"claim/{number}", me)
     except NameEntryExistsError:
         continue
     won.append(str(number))
 print(" ".join(won), flush=True)
-"""
-
-OWN = """
-import sys, time
-from pathlib import Path
-from hpcrl.nameresolve.filesystem import FilesystemStore
-
-store = FilesystemStore(Path(sys.argv[1]))
-store.add("worker", "alive", ttl_s=0.3)
-store.keep_alive()
-print("ready", flush=True)
-time.sleep(60)
 """
 
 
@@ -68,25 +57,6 @@ def test_processes_that_add_the_same_keys_have_one_winner_each(tmp_path: Path) -
     assert Counter(key for keys in won.values() for key in keys) == Counter(map(str, range(rounds)))
     store = FilesystemStore(tmp_path)
     assert all(store.get(f"claim/{key}") == name for name, keys in won.items() for key in keys)
-
-
-def test_a_killed_owners_key_expires_and_a_frozen_owners_too(tmp_path: Path) -> None:
-    for how in ("SIGKILL", "SIGSTOP"):
-        owner = start(OWN, str(tmp_path / how))
-        observer = FilesystemStore(tmp_path / how)
-        until = time.monotonic() + 0.6
-        while time.monotonic() < until:
-            assert observer.get("worker") == "alive"
-            time.sleep(0.02)
-        subprocess.run(["kill", f"-{how.removeprefix('SIG')}", str(owner.pid)], check=True)
-        deadline = time.monotonic() + 5
-        while observer.find_subtree(""):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        observer.add("worker", "the next one")
-        owner.kill()
-        owner.communicate()
-        assert observer.get("worker") == "the next one"
 
 
 def test_directories_are_0700_and_files_0600_whatever_the_umask(tmp_path: Path) -> None:
@@ -126,14 +96,11 @@ class FlakyCalls(DirectoryCalls):
 
 
 def test_stale_file_handles_are_tried_again(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path, calls=FlakyCalls(tmp_path))
+    store = FilesystemStore(tmp_path, FlakyCalls(tmp_path))
     store.add("a", "1")
-    store.add("a", "2", replace=True)
-    store.add("a/b", "3")
-    assert store.get("a") == "2"
-    assert FilesystemStore(tmp_path, calls=FlakyCalls(tmp_path)).get_subtree("a") == ["2", "3"]
-    store.close()
-    assert FilesystemStore(tmp_path).find_subtree("") == []
+    store.add("a/b", "2")
+    assert store.get("a") == "1"
+    assert FilesystemStore(tmp_path, FlakyCalls(tmp_path)).list() == {"a": "1", "a/b": "2"}
 
 
 class AlwaysStale(DirectoryCalls):
@@ -144,32 +111,8 @@ class AlwaysStale(DirectoryCalls):
 def test_a_handle_that_stays_stale_is_an_error_after_bounded_tries(tmp_path: Path) -> None:
     started = time.monotonic()
     with pytest.raises(OSError, match="Stale"):
-        FilesystemStore(tmp_path, calls=AlwaysStale(tmp_path)).get("a")
+        FilesystemStore(tmp_path, AlwaysStale(tmp_path)).get("a")
     assert time.monotonic() - started < 3
-
-
-class ReplacedUnderTheReader(DirectoryCalls):
-    """Another process replaces the key, twice, between this reader's listing and its read."""
-
-    def __init__(self, root: Path, other: FilesystemStore) -> None:
-        super().__init__(root)
-        self.other = other
-        self.times = 2
-
-    def read(self, name: str) -> bytes:
-        if self.times:
-            self.times -= 1
-            for _ in range(3):
-                self.other.add("k", f"{self.times} left", replace=True)
-        return super().read(name)
-
-
-def test_a_key_that_is_replaced_while_it_is_read_gives_the_newer_value(tmp_path: Path) -> None:
-    other = FilesystemStore(tmp_path)
-    for _ in range(3):
-        other.add("k", "first", replace=True)
-    reader = FilesystemStore(tmp_path, calls=ReplacedUnderTheReader(tmp_path, other))
-    assert reader.get("k") == "0 left"
 
 
 class LosesTheReply(DirectoryCalls):
@@ -181,41 +124,11 @@ class LosesTheReply(DirectoryCalls):
 
 
 def test_a_link_whose_reply_was_lost_counts_as_won(tmp_path: Path) -> None:
-    store = FilesystemStore(tmp_path, calls=LosesTheReply(tmp_path))
+    store = FilesystemStore(tmp_path, LosesTheReply(tmp_path))
     store.add("k", "v")
     assert store.get("k") == "v"
     with pytest.raises(NameEntryExistsError):
         FilesystemStore(tmp_path).add("k", "w")
-
-
-class WakesUpLate(DirectoryCalls):
-    """Another process moves the key on by many generations between this one's listing and its link."""
-
-    def __init__(self, root: Path, other: FilesystemStore) -> None:
-        super().__init__(root)
-        self.other = other
-        self.asleep = False
-
-    def link(self, source: str, target: str) -> None:
-        if self.asleep:
-            self.asleep = False
-            for number in range(6):
-                self.other.add("k", f"other {number}", replace=True)
-        super().link(source, target)
-
-
-def test_a_process_that_sleeps_between_listing_and_link_never_wins_over_newer_generations(tmp_path: Path) -> None:
-    other = FilesystemStore(tmp_path)
-    calls = WakesUpLate(tmp_path, other)
-    late = FilesystemStore(tmp_path, calls=calls)
-    late.add("k", "late", ttl_s=10)
-    calls.asleep = True
-    late.add("k", "late again", replace=True)
-    assert FilesystemStore(tmp_path).get("k") == "late again"
-    other.add("k", "other", replace=True)
-    calls.asleep = True
-    late.close()
-    assert FilesystemStore(tmp_path).get("k") == "other 5"
 
 
 def test_a_key_that_is_not_there_is_never_looked_up_only_listed(tmp_path: Path) -> None:
@@ -224,35 +137,51 @@ def test_a_key_that_is_not_there_is_never_looked_up_only_listed(tmp_path: Path) 
             raise AssertionError(f"looked up {name}")
 
     with pytest.raises(NameEntryNotFoundError):
-        FilesystemStore(tmp_path, calls=Unreadable(tmp_path)).get("k")
+        FilesystemStore(tmp_path, Unreadable(tmp_path)).get("k")
 
 
-def test_generations_do_not_pile_up(tmp_path: Path) -> None:
+def test_a_listing_that_lags_delays_a_reader_and_no_writer(tmp_path: Path) -> None:
+    FilesystemStore(tmp_path).add("k", "v")
+    calls = LaggingListing(tmp_path, lag=5)
+    behind = FilesystemStore(tmp_path, calls)
+    with pytest.raises(NameEntryExistsError):
+        behind.add("k", "w")
+    with pytest.raises(NameEntryNotFoundError):
+        behind.get("k")
+    with pytest.raises(NameTimeoutError):
+        behind.wait("k", 0.0)
+    assert behind.list() == {}
+    assert behind.wait("k", 10) == "v"
+    assert calls.listings == 6
+
+
+def test_an_entry_is_one_file_and_nothing_else_stays(tmp_path: Path) -> None:
     store = FilesystemStore(tmp_path)
-    store.add("k", "v", ttl_s=60)
-    for _ in range(50):
-        store.touch("k")
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["k@0", "k@49", "k@50"]
+    store.add("nodes/000001-77.0", "v")
+    store.add("master", "v")
+    with pytest.raises(NameEntryExistsError):
+        store.add("master", "w")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["master.name", "nodes+000001-77.0.name"]
 
 
 def test_a_foreign_file_is_ignored_and_a_broken_entry_is_named(tmp_path: Path) -> None:
     store = FilesystemStore(tmp_path)
     (tmp_path / ".nfs0000001").write_text("")
     (tmp_path / "notes.txt").write_text("")
-    assert store.find_subtree("") == []
-    (tmp_path / "k@0").write_text("torn")
-    with pytest.raises(InternalError, match="k@0 is not an entry"):
+    assert store.list() == {}
+    (tmp_path / "k.name").write_text("torn")
+    with pytest.raises(InternalError, match=r"k\.name is not an entry"):
         store.get("k")
 
 
 def test_a_full_disk_is_named_with_path_and_bytes_and_leaves_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_file: int, _content: bytes) -> int:
+    def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     store = FilesystemStore(tmp_path)
-    monkeypatch.setattr(os, "write", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=rf"No space left on device for \d+ bytes: '{tmp_path}/") as caught:
         store.add("nodes/0", "here")
     assert caught.value.errno == errno.ENOSPC

@@ -5,11 +5,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.names import LaggingListing
 
+from hpcrl.nameresolve import base
 from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import DirectoryCalls, FilesystemStore
-from hpcrl.nameresolve.memory import MemorySpace, MemoryStore
+from hpcrl.nameresolve.memory import MemoryStore
 from hpcrl.nameresolve.rendezvous import (
+    LISTINGS_PER_S,
     MasterAddress,
     NodeRecord,
     announce,
@@ -18,7 +21,7 @@ from hpcrl.nameresolve.rendezvous import (
     wait_master,
 )
 
-MEETING = MasterAddress(3, "tcp://10.0.0.1:4000")
+MASTER = MasterAddress(3, "tcp://10.0.0.1:4000")
 
 
 def record(node: int, restarts: int = 0) -> NodeRecord:
@@ -34,10 +37,10 @@ def test_nodes_are_seen_as_they_come_and_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_node_that_was_started_again_announces_itself_beside_its_old_record() -> None:
-    space = MemorySpace()
-    announce(MemoryStore(space), record(0))
-    announce(MemoryStore(space), record(0, restarts=1))
-    assert announced(MemoryStore(space)) == [record(0), record(0, restarts=1)]
+    store = MemoryStore()
+    announce(store, record(0))
+    announce(store, record(0, restarts=1))
+    assert announced(store) == [record(0), record(0, restarts=1)]
 
 
 def test_agents_get_the_address_that_the_master_publishes_whenever_they_come(tmp_path: Path) -> None:
@@ -52,17 +55,17 @@ def test_agents_get_the_address_that_the_master_publishes_whenever_they_come(tmp
     agents = [threading.Thread(target=agent, args=(node,)) for node in range(4)]
     for thread in agents[:2]:
         thread.start()
-    publish_master(FilesystemStore(tmp_path), MEETING)
+    publish_master(FilesystemStore(tmp_path), MASTER)
     for thread in agents[2:]:
         thread.start()
     for thread in agents:
         thread.join()
-    assert got == [MEETING] * 4
+    assert got == [MASTER] * 4
 
 
 def test_a_missing_master_is_told() -> None:
     with pytest.raises(NameTimeoutError, match=r"no master within 0.05 s .*master's log"):
-        wait_master(MemoryStore(MemorySpace()), timeout_s=0.05)
+        wait_master(MemoryStore(), timeout_s=0.05)
 
 
 def test_a_node_costs_five_metadata_operations(tmp_path: Path) -> None:
@@ -74,12 +77,36 @@ def test_a_node_costs_five_metadata_operations(tmp_path: Path) -> None:
                 type(self).calls += 1
             return super().__getattribute__(name)
 
-    publish_master(FilesystemStore(tmp_path), MEETING)
-    store = FilesystemStore(tmp_path, calls=Counted(tmp_path))
+    publish_master(FilesystemStore(tmp_path), MASTER)
+    store = FilesystemStore(tmp_path, Counted(tmp_path))
     announce(store, record(0))
     wait_master(store, timeout_s=5)
     store.close()
     assert Counted.calls == 5
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, pause_s: float) -> None:
+        self.now += pause_s
+
+
+@pytest.mark.parametrize("nodes", [1, 128, 1000])
+def test_all_nodes_that_wait_for_a_master_list_at_most_200_times_a_second(
+    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, fake = LaggingListing(tmp_path), FakeTime()
+    monkeypatch.setattr(base, "time", fake)
+    with pytest.raises(NameTimeoutError):
+        wait_master(FilesystemStore(tmp_path, calls), timeout_s=600, nodes=nodes)
+    assert fake.now == pytest.approx(1600)
+    # The pauses of one node vary by a quarter, so its mean does a little.
+    assert calls.listings * nodes / 600 < 1.05 * LISTINGS_PER_S
 
 
 def test_the_benchmark_runs_and_counts() -> None:
