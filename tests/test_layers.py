@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
     ("errors", "events", "processes", "plugins"),
-    ("config", "nameresolve"),
+    ("config", "families", "nameresolve"),
     ("dataflow", "placement", "data", "durable", "rewards"),
     ("wire", "inspect"),
     ("master", "workers"),

@@ -59,7 +59,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 def write_model(tokenizer: Tokenizer, folder: Path, seed: int) -> None:
     """Random parameters for the vocabulary: 0.3 million of them."""
-    from hpcrl.models.config import TransformerConfig
+    from hpcrl.families.config import TransformerConfig
     from hpcrl.models.pretrained import write_random_pretrained
 
     config = TransformerConfig(

@@ -17,10 +17,10 @@ from hpcrl.data.datasets import Texts
 from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
 from hpcrl.errors import DataError
+from hpcrl.families.fields import HeadKind
 from hpcrl.models.pretrained import open_model
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
-from hpcrl.placement.fields import HeadKind
 from hpcrl.rewards.run import RewardFunction
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}

@@ -18,7 +18,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.errors import DataError
-from hpcrl.placement.shapes import model_folders, read_shape
+from hpcrl.families.reader import model_folders, read_shape
 
 _CHUNK = 1024  # rows tokenised at once when all lengths are needed
 _SHOWN = 20  # ids in a notice

@@ -6,7 +6,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.layout import Parameter, lay_out
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hpcrl.data.slots import Move
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 
 LENGTH_STEP = 16
 """Attention reads lengths that are multiples of this: on a CPU its bits then do not depend on how long others are."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.activations import normalize, swiglu
 from hpcrl.models.attention import attention
-from hpcrl.models.config import TransformerConfig
 from hpcrl.models.packing import Packing
 from hpcrl.models.rotary import rotate
 

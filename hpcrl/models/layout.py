@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 
 ALIGNMENT = 16
 """Parameters begin at multiples of so many elements: a cache line of fp32, and the 16 bytes that GPU kernels load."""

@@ -17,14 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hpcrl.errors import DataError
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
+from hpcrl.families.fields import HeadKind
 from hpcrl.models.families.family import Piece
 from hpcrl.models.families.registry import config_from_hf, config_to_hf, family_of
 from hpcrl.models.init import initial, random_init
 from hpcrl.models.layout import Parameter, lay_out
 from hpcrl.models.rotary import deinterleave, interleave
 from hpcrl.models.transformer import Transformer
-from hpcrl.placement.fields import HeadKind
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -10,7 +10,7 @@ from math import pi
 import torch
 from torch import Tensor
 
-from hpcrl.placement.fields import RotaryConfig
+from hpcrl.families.fields import RotaryConfig
 
 
 def frequencies(rotary: RotaryConfig, head_dim: int) -> Tensor:

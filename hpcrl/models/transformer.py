@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from hpcrl.errors import DataError
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.layers import Block, Embedding, Head
 from hpcrl.models.layout import ParameterLayout, lay_out

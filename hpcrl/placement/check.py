@@ -8,8 +8,8 @@ from hpcrl.config.model import PlacementConfig
 from hpcrl.config.validate import CHECKS, Check, Problem
 from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError
+from hpcrl.families.reader import ModelShape, model_folders, read_shape
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
-from hpcrl.placement.shapes import ModelShape, model_folders, read_shape
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""

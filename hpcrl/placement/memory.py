@@ -7,9 +7,9 @@ from pathlib import Path
 from hpcrl.config.experiment import Experiment, ToyExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.families.reader import ModelShape, parameter_count, read_shape
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import Plan
-from hpcrl.placement.shapes import ModelShape, parameter_count, read_shape
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
 GIB = 2**30

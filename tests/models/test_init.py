@@ -1,6 +1,6 @@
 import torch
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.init import random_init
 from hpcrl.models.layout import lay_out
 

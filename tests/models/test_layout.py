@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 from support.tiny_models import tiny_config
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.layout import ALIGNMENT, lay_out
 
 

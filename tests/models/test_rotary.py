@@ -2,8 +2,8 @@ import pytest
 import torch
 from support.tiny_models import LLAMA3_ROPE, SIZES
 
+from hpcrl.families.fields import RotaryConfig
 from hpcrl.models.rotary import deinterleave, frequencies, interleave, rotate, rotation
-from hpcrl.placement.fields import RotaryConfig
 
 LLAMA3 = RotaryConfig(500.0, "llama3", 4.0, 1.0, 4.0, 32)
 

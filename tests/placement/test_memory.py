@@ -8,10 +8,10 @@ from support.experiments import QWEN2_TINY, ppo_values, write_config, write_inpu
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.load import load_config
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.families.reader import parameter_count, read_fields
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, longest_sequence, role_memory, worker_memory_gib
 from hpcrl.placement.plan import make_plan
-from hpcrl.placement.shapes import parameter_count, read_fields
 
 SHAPE = read_fields(QWEN2_TINY, "config.json").shape
 """Hidden 32, 2 blocks, 4 heads of 8 (2 for keys and values), 48 in the MLP, vocabulary 64."""

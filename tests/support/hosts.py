@@ -21,7 +21,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import topological_order
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.files import Files
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import CallPlan, Plan, make_plan, plan_from_json
 from hpcrl.workers.host import HostContext, Outcome, Work

@@ -10,8 +10,8 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
+from hpcrl.families.fields import HeadKind
 from hpcrl.parallel.context import Group
-from hpcrl.placement.fields import HeadKind
 
 CONFIG = tiny_config(tied=True)
 ALONE = Group((0,), 0, torch.device("cpu"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.init import random_init
 from hpcrl.models.transformer import Transformer
 

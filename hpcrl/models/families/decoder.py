@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
+from hpcrl.families.fields import rotary_fields
 from hpcrl.models.families.family import Piece
 from hpcrl.models.layout import Parameter
-from hpcrl.placement.fields import rotary_fields
 
 
 def write_decoder(config: TransformerConfig, *, qkv_bias: bool) -> dict[str, Any]:

@@ -1,12 +1,12 @@
-"""What a model family has to say when it is loaded and saved; `hpcrl.placement.shapes` reads its config.json."""
+"""What a model family has to say when it is loaded and saved; `hpcrl.families.reader` reads its config.json."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
+from hpcrl.families.reader import FAMILY_FIELDS
 from hpcrl.models.layout import Parameter
-from hpcrl.placement.shapes import FAMILY_FIELDS
 
 
 @dataclass(frozen=True)

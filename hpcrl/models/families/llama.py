@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
 from hpcrl.models.families.decoder import pieces, write_decoder
 from hpcrl.models.families.family import Family
 

@@ -1,5 +1,5 @@
 """The model families there are, by `model_type`. Adding one = one file here, a line below, and one in
-`hpcrl.placement.shapes`."""
+`hpcrl.families.reader`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from hpcrl.errors import ConfigurationError, DataError
-from hpcrl.models.config import TransformerConfig
+from hpcrl.families.config import TransformerConfig
+from hpcrl.families.fields import head_fields
+from hpcrl.families.reader import read_fields
 from hpcrl.models.families.family import Family
 from hpcrl.models.families.llama import LLAMA
 from hpcrl.models.families.qwen2 import QWEN2
-from hpcrl.placement.fields import head_fields
-from hpcrl.placement.shapes import read_fields
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in (LLAMA, QWEN2)})
 

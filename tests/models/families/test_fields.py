@@ -1,8 +1,8 @@
 import pytest
 
 from hpcrl.errors import DataError
+from hpcrl.families.fields import RotaryConfig
 from hpcrl.models.families.registry import FAMILIES, config_from_hf, config_to_hf
-from hpcrl.placement.fields import RotaryConfig
 
 QWEN2 = {
     "model_type": "qwen2",

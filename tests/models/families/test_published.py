@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpcrl.families.fields import RotaryConfig
 from hpcrl.models.families.registry import config_from_hf
-from hpcrl.placement.fields import RotaryConfig
 
 QWEN2 = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hpcrl.placement.fields import HeadKind, RotaryConfig
+from hpcrl.families.fields import HeadKind, RotaryConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.fields import Fields, HeadKind, RotaryConfig
+from hpcrl.families.fields import Fields, HeadKind, RotaryConfig
 
 Shape = tuple[int, ...]
 Head = Literal["vocabulary", "value"]

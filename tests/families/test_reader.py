@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.shapes import parameter_count, parameters, read_fields, read_shape
+from hpcrl.families.reader import parameter_count, parameters, read_fields, read_shape
 
 QWEN2_5_0_5B = {
     "model_type": "qwen2",
