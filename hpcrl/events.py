@@ -1,27 +1,349 @@
-"""Life-cycle events as JSON lines, one file per process: who did what, when. Nothing is ever decided by reading one."""
+"""Life-cycle events: typed structs, JSON lines on disk, one file per process; producer above each.
 
-import json
+Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one.
+"""
+
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True):
+    """`tag` is the line's name; a field that has its default value is left out of the line."""
+
+
+# ── the master: an attempt and its members ────────────────────────────────────────────────────────────────────────────
+class AttemptBegun(_Event, frozen=True, tag="attempt"):
+    """`recovered` says in words what older attempts left; `steps` is how many the run has if nothing ends it before."""
+
+    number: int
+    recovered: str
+    paused: bool
+    steps: int
+
+
+class RowsLeftOut(_Event, frozen=True, tag="rows left out"):
+    """A data set has rows that this run does not use."""
+
+    notice: str
+
+
+class AgentConnected(_Event, frozen=True, tag="node"):
+    """`welcome`: the agent is its node's; else it was sent away."""
+
+    node: int
+    host: str
+    pid: int
+    welcome: bool
+
+
+class NodesMissing(_Event, frozen=True, tag="missing"):
+    """Node → what is known of it."""
+
+    nodes: dict[int, str]
+
+
+class AllocationEnds(_Event, frozen=True, tag="allocation"):
+    """Node (-1: the whole run) → seconds since 1970 at which it is taken away."""
+
+    ends: dict[int, float]
+
+
+class AllocationSilent(_Event, frozen=True, tag="allocation silent"):
+    """Whoever started the nodes gave no answer to a question; the run goes on without."""
+
+    asked: str
+    error: str
+
+
+class WorkerConnected(_Event, frozen=True, tag="worker"):
+    """A worker of this attempt said hello."""
+
+    rank: int
+    pid: int
+
+
+class WorkersReady(_Event, frozen=True, tag="ready"):
+    """All so many workers have loaded their roles."""
+
+    workers: int
+
+
+class NodeLeaving(_Event, frozen=True, tag="node leaving"):
+    """A node was told to go."""
+
+    node: int
+    why: str
+
+
+class CommandHeard(_Event, frozen=True, tag="command"):
+    """The master obeys a command that lies in `control/`."""
+
+    command: Literal["pause", "continue", "drain", "stop"]
+    file: str
+
+
+class CommandRefused(_Event, frozen=True, tag="command refused"):
+    """A file in `control/` is no command."""
+
+    file: str
+    error: str
+
+
+class DrainBegun(_Event, frozen=True, tag="draining"):
+    """No more calls are sent; these units are still executed."""
+
+    in_flight: list[str]
+
+
+class AttemptEnded(_Event, frozen=True, tag="ending"):
+    """The verdict's words."""
+
+    state: str
+    reason: str
+
+
+# ── the master: steps ─────────────────────────────────────────────────────────────────────────────────────────────────
+class StepOpened(_Event, frozen=True, tag="opened"):
+    """Its units may be sent from now on."""
+
+    step: int
+    epoch: int
+    samples: int
+
+
+class PartSent(_Event, frozen=True, tag="sent"):
+    """The workers of one part of a call were sent their requests."""
+
+    step: int
+    call: str
+    part: int
+    ranks: tuple[int, ...]
+    replay: bool
+
+
+class PartExecuted(_Event, frozen=True, tag="executed"):
+    """All workers of a part have replied: `seconds` at most in the call, `waited_s` since it was sent."""
+
+    step: int
+    call: str
+    part: int
+    ranks: tuple[int, ...]
+    replay: bool
+    seconds: float
+    waited_s: float
+    tokens: int
+
+
+class PartSpilled(_Event, frozen=True, tag="spilled"):
+    """The outputs of a part are durable."""
+
+    step: int
+    call: str
+    part: int
+    bytes: int
+    seconds: float
+
+
+class ReplayDrifted(_Event, frozen=True, tag="replay_drift"):
+    """A replayed train_step gave other bits; `unlike` names a statistic that is no longer the same, if one is."""
+
+    step: int
+    role: str
+    digest: str
+    recorded: str
+    why: str
+    unlike: str
+
+
+class JournalWritten(_Event, frozen=True, tag="journalled"):
+    """So many lines were appended with one fsync."""
+
+    lines: int
+    seconds: float
+
+
+class StepClosed(_Event, frozen=True, tag="closed"):
+    """All of its calls are in the journal. `seconds` since it was opened."""
+
+    step: int
+    seconds: float
+
+
+class StopNeverHolds(_Event, frozen=True, tag="stop_when cannot hold"):
+    """The step has reported no such metric as control.stop_when asks for."""
+
+    step: int
+    lacking: str
+    reported: list[str]
+
+
+class ShardSaved(_Event, frozen=True, tag="shard"):
+    """One worker's shard of a checkpoint is on disk."""
+
+    step: int
+    role: str
+    rank: int
+    seconds: float
+
+
+class StepCheckpointed(_Event, frozen=True, tag="checkpointed"):
+    """The checkpoint of a step is whole and named."""
+
+    step: int
+    bytes: int
+
+
+class RoleExported(_Event, frozen=True, tag="exported"):
+    """The export of a role is whole."""
+
+    step: int
+    role: str
+    path: str
+
+
+# ── the master, an agent or a worker ──────────────────────────────────────────────────────────────────────────────────
+class WorkerEnded(_Event, frozen=True, tag="worker ended"):
+    """A worker's process ended. An agent also tells of those that it was told to end, and names no `log`."""
+
+    rank: int
+    attempt: int
+    how: str
+    log: str = ""
+
+
+class CallFailed(_Event, frozen=True, tag="failed"):
+    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback."""
+
+    rank: int
+    what: str
+    error: str
+    traceback: str = ""
+
+
+# ── an agent ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+class MasterConnected(_Event, frozen=True, tag="connected"):
+    """The agent serves the master at this address."""
+
+    master: str
+
+
+class MessageLost(_Event, frozen=True, tag="message lost"):
+    """A sender's numbers have a gap: the agent leaves its master."""
+
+    sender: str
+
+
+class MasterLost(_Event, frozen=True, tag="master lost"):
+    """Nothing was heard of the master for this long."""
+
+    silent_s: float
+
+
+class FinishHeard(_Event, frozen=True, tag="finish"):
+    """The master said that it is over."""
+
+    exit_code: int
+
+
+class WorkersForked(_Event, frozen=True, tag="forked"):
+    """Device by rank, as the worker sees it; `uuids` are those of the node's GPUs by slot."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    devices: list[str]
+    uuids: list[str]
+
+
+# ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+class CallBegun(_Event, frozen=True, tag="execute"):
+    """The inputs are here, the go has come."""
+
+    step: int
+    call: str
+    part: int
+    replay: bool
+
+
+Event = (
+    AttemptBegun
+    | RowsLeftOut
+    | AgentConnected
+    | NodesMissing
+    | AllocationEnds
+    | AllocationSilent
+    | WorkerConnected
+    | WorkersReady
+    | NodeLeaving
+    | CommandHeard
+    | CommandRefused
+    | DrainBegun
+    | AttemptEnded
+    | StepOpened
+    | PartSent
+    | PartExecuted
+    | PartSpilled
+    | ReplayDrifted
+    | JournalWritten
+    | StepClosed
+    | StopNeverHolds
+    | ShardSaved
+    | StepCheckpointed
+    | RoleExported
+    | WorkerEnded
+    | CallFailed
+    | MasterConnected
+    | MessageLost
+    | MasterLost
+    | FinishHeard
+    | WorkersForked
+    | CallBegun
+)
+
+
+class Entry(NamedTuple):
+    """A line that was read: an event, and when it was written, in seconds since 1970."""
+
+    time: float
+    event: Event
+
+
+class _Stamp(msgspec.Struct, frozen=True):
+    time: float
+
+
+_ENCODER = msgspec.json.Encoder()
+_EVENTS = msgspec.json.Decoder(Event)
+_STAMPS = msgspec.json.Decoder(_Stamp)
+
+
+def encode(entry: Entry) -> bytes:
+    """`{"time":…,"event":name,…}` and the line's end."""
+    return b'{"time":%.6f,%s\n' % (entry.time, _ENCODER.encode(entry.event)[1:])
+
+
+def decode(line: bytes | str) -> Entry:
+    """Raises `msgspec.DecodeError` on what is damaged, and on an event that this hpcrl does not know."""
+    return Entry(_STAMPS.decode(line).time, _EVENTS.decode(line))
 
 
 class EventLog:
     """Appends to one file that no other process writes. A line is one write, so threads and a kill tear none apart.
 
-    Knows nothing of what the events mean. Lines are not flushed to disk: what must survive is in the journal. A line
-    that finds no room is dropped: it must neither end the run nor hide the failure that it tells of.
+    Lines are not flushed to disk: what must survive is in the journal. A line that finds no room is dropped: it must
+    neither end the run nor hide the failure that it tells of.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def event(self, name: str, /, **fields: object) -> None:
-        """Write {"time": seconds since 1970, "event": name, …}; what JSON lacks is written as text."""
-        line = {"time": round(time.time(), 6), "event": name} | fields
+    def write(self, event: Event) -> None:
         with suppress(OSError):
-            os.write(self._file, json.dumps(line, default=str, ensure_ascii=False).encode() + b"\n")
+            os.write(self._file, encode(Entry(time.time(), event)))
 
     def close(self) -> None:
         os.close(self._file)

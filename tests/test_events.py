@@ -1,5 +1,6 @@
-"""Life-cycle events as JSON lines."""
+"""Life-cycle events as JSON lines of typed structs."""
 
+import ast
 import errno
 import json
 import os
@@ -7,8 +8,16 @@ import stat
 import threading
 import time
 from pathlib import Path
+from typing import get_args
 
-from hpcrl.events import EventLog
+import msgspec
+import pytest
+
+from hpcrl import events
+from hpcrl.events import CallFailed, Entry, EventLog, PartSent, RowsLeftOut, WorkerEnded, WorkersReady, decode
+
+PACKAGE = Path(events.__file__).parent
+KNOWN = {kind.__name__: kind for kind in get_args(events.Event)}
 
 
 def lines(path: Path) -> list[dict]:
@@ -19,20 +28,60 @@ def test_an_event_is_a_line_with_its_time_and_fields(tmp_path):
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
     before = time.time()
-    log.event("worker ended", rank=1, how="signal ü\nSIGKILL", path=tmp_path)
+    log.write(WorkerEnded(1, 0, "signal ü\nSIGKILL", "logs/worker-1.err"))
     log.close()
+    text = path.read_text()
+    assert text.startswith('{"time":') and text.count("\n") == 1
     (line,) = lines(path)
     assert abs(line.pop("time") - before) < 5
-    assert line == {"event": "worker ended", "rank": 1, "how": "signal ü\nSIGKILL", "path": str(tmp_path)}
+    assert line == {
+        "event": "worker ended",
+        "rank": 1,
+        "attempt": 0,
+        "how": "signal ü\nSIGKILL",
+        "log": "logs/worker-1.err",
+    }
+
+
+def test_a_line_that_was_written_reads_back_as_what_it_was(tmp_path):
+    path = tmp_path / "events.jsonl"
+    log, wrote = EventLog(path), [PartSent(3, "actor_gen", 1, (2, 3), replay=True), CallFailed(1, "x", "boom")]
+    for event in wrote:
+        log.write(event)
+    log.close()
+    read = [decode(line) for line in path.read_text().splitlines()]
+    assert [entry.event for entry in read] == wrote
+    assert all(abs(entry.time - time.time()) < 5 for entry in read)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"time":1.0,"event":"brand new","x":1}',
+        '{"time":1.0,"event":"sent","step":1}',
+        '{"event":"ready","workers":2}',
+        '{"time":1.0}',
+        '{"time":1.0,"event":"rea',
+        "[]",
+        "",
+    ],
+)
+def test_what_is_no_event_is_refused(line):
+    with pytest.raises(msgspec.DecodeError):
+        decode(line)
+
+
+def test_a_field_that_a_later_hpcrl_adds_is_passed_over():
+    assert decode('{"time":1.5,"event":"ready","workers":2,"new":[1]}') == Entry(1.5, WorkersReady(2))
 
 
 def test_a_log_that_is_opened_again_goes_on(tmp_path):
     path = tmp_path / "events.jsonl"
-    for name in ("first", "second"):
+    for notice in ("first", "second"):
         log = EventLog(path)
-        log.event(name)
+        log.write(RowsLeftOut(notice))
         log.close()
-    assert [line["event"] for line in lines(path)] == ["first", "second"]
+    assert [line["notice"] for line in lines(path)] == ["first", "second"]
 
 
 def test_only_the_owner_may_read_a_log(tmp_path):
@@ -48,10 +97,10 @@ def test_a_line_that_finds_no_room_is_dropped(tmp_path, monkeypatch):
 
     with monkeypatch.context() as disk:
         disk.setattr(os, "write", full)
-        log.event("failed", error="no room for a spill")
-    log.event("next")
+        log.write(CallFailed(0, "step 1", "no room for a spill"))
+    log.write(WorkersReady(2))
     log.close()
-    assert [line["event"] for line in lines(tmp_path / "events.jsonl")] == ["next"]
+    assert [line["event"] for line in lines(tmp_path / "events.jsonl")] == ["ready"]
 
 
 def test_threads_tear_no_line_apart(tmp_path):
@@ -60,7 +109,7 @@ def test_threads_tear_no_line_apart(tmp_path):
 
     def write(thread: int) -> None:
         for number in range(200):
-            log.event("x" * 300, thread=thread, number=number)
+            log.write(CallFailed(thread, str(number), "x" * 300))
 
     threads = [threading.Thread(target=write, args=(thread,)) for thread in range(8)]
     for thread in threads:
@@ -68,5 +117,15 @@ def test_threads_tear_no_line_apart(tmp_path):
     for thread in threads:
         thread.join()
     log.close()
-    found = sorted((line["thread"], line["number"]) for line in lines(path))
+    found = sorted((line["rank"], int(line["what"])) for line in lines(path))
     assert found == [(thread, number) for thread in range(8) for number in range(200)]
+
+
+def test_every_event_is_written_somewhere_and_every_written_one_is_known():
+    made = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and path.name != "events.py":
+                made.add(node.func.id)
+    assert KNOWN.keys() <= made
+    assert {kind.__name__ for kind in events._Event.__subclasses__()} == KNOWN.keys()

@@ -24,7 +24,7 @@ from hpcrl.agent.zygote import WorkerArgs, Zygote
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.events import EventLog
+from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
 from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
@@ -207,7 +207,7 @@ class Agent:
         name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
         link = Link(context, run_key, name, master.address)
         log = EventLog(self.run.worker_log(master.attempt, f"agent-{node}"))
-        log.event("connected", master=master.address)
+        log.write(MasterConnected(master.address))
         try:
             slots = self.experiment.cluster.workers_per_node
             host, devices = socket.gethostname(), self._devices
@@ -237,10 +237,10 @@ class Agent:
                 self._has_met = True
                 self._heard = heard
                 if link.incoming.lost_from:
-                    log.event("message lost", sender=link.incoming.lost_from[0])
+                    log.write(MessageLost(link.incoming.lost_from[0]))
                     return "message lost"
                 if isinstance(envelope.body, Finish):
-                    log.event("finish", exit_code=envelope.body.exit_code)
+                    log.write(FinishHeard(envelope.body.exit_code))
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
                 if isinstance(envelope.body, StartWorkers):
@@ -253,13 +253,13 @@ class Agent:
                 return ExitCode.REQUEUE
             self._start_ordered(log, master.address)
             self._report_draining(link)
-        log.event("master lost", silent_s=self.experiment.cluster.lost_after_s)
+        log.write(MasterLost(self.experiment.cluster.lost_after_s))
         return "silent"
 
     def _report_exits(self, link: Link, log: EventLog) -> None:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""
         for exited in self.zygote.exits():
-            log.event("worker ended", rank=exited.rank, attempt=exited.attempt, how=exited.how)
+            log.write(WorkerEnded(exited.rank, exited.attempt, exited.how))
             current = self._started is not None and exited.attempt == self._started.attempt
             if current and self._ordered is None:
                 path = self.run.worker_log(exited.attempt, f"worker-{exited.rank}").with_suffix(".err")
@@ -288,7 +288,7 @@ class Agent:
             }
             self.zygote.fork(seat)
         devices = [self._places[slots[rank]].device for rank in order.ranks]
-        log.event("forked", attempt=order.attempt, ranks=list(order.ranks), devices=devices, uuids=list(self._devices))
+        log.write(WorkersForked(order.attempt, tuple(order.ranks), devices, list(self._devices)))
 
     def _report_draining(self, link: Link) -> None:
         self.signals.quiet()

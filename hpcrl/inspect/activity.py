@@ -90,9 +90,9 @@ class Activity:
                 self._add_cost(row)
             case {"event": "closed", "step": step}:
                 self.step_ends[step] = when
-            case {"event": "order", "command": "pause" | "continue" as command}:
+            case {"event": "command", "command": "pause" | "continue" as command}:
                 self.paused = command == "pause"
-            case {"event": "draining"}:
+            case {"event": "draining" | "node leaving"}:
                 self.phase = "draining"
             case {"event": "worker ended", "rank": rank, "how": how}:
                 self.ended[rank] = how

@@ -27,7 +27,9 @@ NO_ATTEMPT = -1
 LEVELS = ("error", "warning", "info")
 """error: what failed, tracebacks. warning: also losses, ends of attempts, and all of stderr. info: everything."""
 _ERRORS = frozenset({"failed"})
-_WARNINGS = frozenset({"draining", "master lost", "message lost", "order refused", "replay_drift", "rows left out"})
+_WARNINGS = frozenset(
+    {"command refused", "draining", "master lost", "message lost", "node leaving", "replay_drift", "rows left out"}
+)
 _LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
 _TRACEBACK = "Traceback (most recent call last)"
 _TELLS_OF_AN_ERROR = re.compile(

@@ -86,8 +86,8 @@ class CommandWatch:
             self._tails[number], self._activity = Tail(self._run.events(number)), Activity(number)
         for line in self._tails[number].rows():
             self._activity.feed(line)
-            if line.get("event") == "order":
-                self._heard.add(str(line.get("nonce")))
+            if line.get("event") == "command":
+                self._heard.add(str(line.get("file")))
 
 
 def _where(run: RunDirectory, nonce: str) -> str:

@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
+from hpcrl.events import AllocationEnds, AllocationSilent, Event, NodesMissing
+
 EVERYTHING = -1
 """In the place of a node's number: the master, and with it the whole run."""
 LOOK_EVERY_S = 15.0
@@ -49,7 +51,7 @@ class Allocation(Protocol):
 class AllocationWatch:
     """Asks an allocation, one question of a kind at a time, and remembers what it said. Never blocks."""
 
-    def __init__(self, allocation: Allocation | None, note: Callable[..., None]) -> None:
+    def __init__(self, allocation: Allocation | None, note: Callable[[Event], None]) -> None:
         self._allocation = allocation
         self._note = note
         self._asking_ends: Future[Mapping[int, float]] | None = None
@@ -69,7 +71,7 @@ class AllocationWatch:
         if self._asking_ends is not None and self._asking_ends.done():
             self.ends = self._said(self._asking_ends, "ends") or {}
             self._asking_ends = None
-            self._note("allocation", ends=dict(self.ends))
+            self._note(AllocationEnds(dict(self.ends)))
         return min(self.ends.values(), default=math.inf) - time.time()
 
     def first_to_go(self, within_s: float) -> list[int]:
@@ -92,7 +94,7 @@ class AllocationWatch:
         if found is None:
             return
         if found != self.absences:
-            self._note("missing", nodes={str(node): absence.what for node, absence in found.items()})
+            self._note(NodesMissing({node: absence.what for node, absence in found.items()}))
         self._before, self.absences = self.absences, found
         if any(absence.standing == "gone" for absence in found.values()):
             self._next_look = time.monotonic() + CONFIRM_S
@@ -117,7 +119,7 @@ class AllocationWatch:
         try:
             return asked.result()
         except Exception as error:
-            self._note("allocation silent", asked=what, error=f"{type(error).__name__}: {error}")
+            self._note(AllocationSilent(what, f"{type(error).__name__}: {error}"))
             return None
 
 

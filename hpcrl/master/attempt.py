@@ -17,7 +17,7 @@ from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_part
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.events import EventLog
+from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.placement.plan import Plan
 
 
@@ -90,7 +90,7 @@ class AttemptFiles:
         refuse_superseded(self._run, self.number)
         begun = time.monotonic()
         self._journal.append(events)
-        self.events.event("journalled", lines=len(events), seconds=time.monotonic() - begun)
+        self.events.write(JournalWritten(len(events), time.monotonic() - begun))
         for event in events:
             if isinstance(event, Done):
                 parts = self._spills.setdefault(event.step, {})
@@ -121,20 +121,20 @@ class AttemptFiles:
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(opened.step, ref)])
         self._checkpoints.append(manifest)
-        self.events.event("checkpointed", step=opened.step, bytes=sum(s.size for refs in shards.values() for s in refs))
+        self.events.write(StepCheckpointed(opened.step, sum(s.size for refs in shards.values() for s in refs)))
         del self._checkpoints[: -self._keep - 1]
         self._chore(self._prune, tuple(self._checkpoints))
 
     def exported(self, step: int, role: str, path: str) -> None:
         self._exported.add((step, role))
         self.append([Exported(step, role, path)])
-        self.events.event("exported", step=step, role=role, path=path)
+        self.events.write(RoleExported(step, role, path))
 
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
     def closed(self, step: int, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its row, and merge its spills behind the work."""
         self._write_metrics(row)
-        self.events.event("closed", step=step, seconds=seconds)
+        self.events.write(StepClosed(step, seconds))
         parts = self._spills.pop(step, {})
         if self._compacts and len(parts) > 1:
             self._chore(self._compact, step, parts)

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.events import CommandHeard, CommandRefused, Event
 
 POLL_S = 0.2
 
@@ -37,7 +38,7 @@ class Control:
         self.paused = False
         self.stop: Literal["", "drain", "now"] = ""
 
-    def poll(self, note: Callable[..., None]) -> None:
+    def poll(self, note: Callable[[Event], None]) -> None:
         """Read new orders; at most every `POLL_S`."""
         if time.monotonic() < self._next:
             return
@@ -49,10 +50,10 @@ class Control:
             try:
                 order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Command)
             except msgspec.DecodeError as error:
-                note("order refused", file=name, error=str(error))
+                note(CommandRefused(name, str(error)))
                 continue
             if order.submission == self._submission:
-                note("order", command=order.command, nonce=name)
+                note(CommandHeard(order.command, name))
                 self._obey(order)
 
     def _obey(self, order: Command) -> None:

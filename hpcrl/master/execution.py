@@ -16,6 +16,16 @@ from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stats, Stopped, Trained
 from hpcrl.errors import InternalError
+from hpcrl.events import (
+    DrainBegun,
+    PartExecuted,
+    PartSent,
+    PartSpilled,
+    ReplayDrifted,
+    ShardSaved,
+    StepOpened,
+    StopNeverHolds,
+)
 from hpcrl.master.attempt import AttemptFiles
 from hpcrl.master.replay import unlike, why_other_bits
 from hpcrl.master.row_table import InDataset, InMemory, InSpill, RowTable
@@ -136,7 +146,7 @@ class Execution:
         if self._drain_began is None:
             self._drain_began = time.monotonic()
             self._attempt.fault("master.drain")
-            self._attempt.events.event("draining", in_flight=[str(f.offer.unit) for f in self._in_flight.values()])
+            self._attempt.events.write(DrainBegun([str(f.offer.unit) for f in self._in_flight.values()]))
 
     @property
     def draining_s(self) -> float:
@@ -154,7 +164,7 @@ class Execution:
         elif isinstance(body, Spilled):
             self._spilled(body)
         elif isinstance(body, ShardWritten):
-            self._attempt.events.event("shard", step=body.step, role=body.role, rank=body.rank, seconds=body.seconds)
+            self._attempt.events.write(ShardSaved(body.step, body.role, body.rank, body.seconds))
             self._saving.shard(body.step, body.role, body.rank, body.shard)
         else:
             path = self._saving.exported(body.step, body.role, body.rank, body.path)
@@ -197,7 +207,7 @@ class Execution:
             self._attempt.append([opened])
             self._enter(opened)
             self._last_opened = opened
-            self._attempt.events.event("opened", step=step, epoch=opened.epoch, samples=len(opened.ids))
+            self._attempt.events.write(StepOpened(step, opened.epoch, samples=len(opened.ids)))
 
     def _is_last_in_time(self) -> bool:
         """Whether this step is the one to keep before the allocation ends, so that little is replayed in the next."""
@@ -282,9 +292,7 @@ class Execution:
             )
             self._send(rank, request)
         self._attempt.fault("master.sent")
-        self._attempt.events.event(
-            "sent", step=unit.step, call=unit.call, part=unit.part, ranks=list(ranks), replay=offer.replay
-        )
+        self._attempt.events.write(PartSent(unit.step, unit.call, unit.part, tuple(ranks), offer.replay))
 
     def _synced(self, syn: Syn) -> None:
         flight = self._in_flight[syn.request]
@@ -315,16 +323,17 @@ class Execution:
         self._readiness.executed(unit)
         waited_s = time.monotonic() - flight.sent
         self._durations[unit.call] = max(waited_s, DURATION_MEMORY * self._durations.get(unit.call, 0.0))
-        self._attempt.events.event(
-            "executed",
-            step=unit.step,
-            call=unit.call,
-            part=unit.part,
-            ranks=list(flight.ranks),
-            replay=flight.offer.replay,
-            seconds=max(answer.seconds for answer in flight.replies.values()),
-            waited_s=waited_s,
-            tokens=_tokens(first.meta),
+        self._attempt.events.write(
+            PartExecuted(
+                step=unit.step,
+                call=unit.call,
+                part=unit.part,
+                ranks=tuple(flight.ranks),
+                replay=flight.offer.replay,
+                seconds=max(answer.seconds for answer in flight.replies.values()),
+                waited_s=waited_s,
+                tokens=_tokens(first.meta),
+            )
         )
         if call.kind == "train_step":
             self._save_after(unit.step, call.role)
@@ -353,15 +362,8 @@ class Execution:
         made_again = any(step == unit.step for step, _, _ in self._attempt.recovery.lost)
         why = why_other_bits(recorded, self._numerics(unit.call), before, made_again)
         apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
-        self._attempt.events.event(
-            "replay_drift",
-            step=unit.step,
-            role=role,
-            digest=digest,
-            recorded=expected,
-            why=why or "not explained",
-            unlike=apart,
-        )
+        why_told = why or "not explained"
+        self._attempt.events.write(ReplayDrifted(unit.step, role, digest, expected, why_told, unlike=apart))
         if not self._source.deterministic or (why and not apart):
             return
         found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
@@ -400,9 +402,7 @@ class Execution:
         unit = self._unspilled.pop(spilled.request)
         self._results[unit].spill = spilled.spill
         self._readiness.spilled(unit)
-        self._attempt.events.event(
-            "spilled", step=unit.step, call=unit.call, part=unit.part, bytes=spilled.spill.size, seconds=spilled.seconds
-        )
+        self._attempt.events.write(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _write_lines(self) -> None:
@@ -434,7 +434,7 @@ class Execution:
         self._step_s = time.monotonic() - self._step_started[step]
         self._attempt.closed(step, row, seconds=self._step_s)
         if lacking := self._calendar.lacks(row):
-            self._attempt.events.event("stop_when cannot hold", step=step, lacking=lacking, reported=sorted(row))
+            self._attempt.events.write(StopNeverHolds(step, lacking, reported=sorted(row)))
         if self._calendar.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)

@@ -20,7 +20,19 @@ from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
-from hpcrl.events import EventLog
+from hpcrl.events import (
+    AgentConnected,
+    AttemptBegun,
+    AttemptEnded,
+    CallFailed,
+    Event,
+    EventLog,
+    NodeLeaving,
+    RowsLeftOut,
+    WorkerConnected,
+    WorkerEnded,
+    WorkersReady,
+)
 from hpcrl.master.allocation import EVERYTHING, Allocation, AllocationWatch
 from hpcrl.master.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
@@ -234,10 +246,10 @@ class Master:
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
-        told = {"paused": self._control.paused, "steps": self._source.steps}
-        log.event("attempt", number=attempt.number, recovered=attempt.recovery.describe(), **told)
+        recovered = attempt.recovery.describe()
+        log.write(AttemptBegun(attempt.number, recovered, self._control.paused, self._source.steps))
         for notice in self._source.notices:
-            log.event("rows left out", notice=notice)
+            log.write(RowsLeftOut(notice))
         ending = self._assemble(attempt)
         if ending is not None:
             attempt.append([Stopped(ending.reason)])
@@ -255,7 +267,7 @@ class Master:
             execution.advance()
             ending = self._ending(attempt, execution)
             if ending is not None:
-                log.event("ending", state=ending.state, reason=ending.reason)
+                log.write(AttemptEnded(ending.state, ending.reason))
                 return ending
 
     def _assemble(self, attempt: AttemptFiles) -> Ending | None:
@@ -306,7 +318,7 @@ class Master:
                     f"workers {late} were not ready within cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
                 )
                 return Ending("incomplete", ExitCode.REQUEUE, reason)
-        attempt.events.event("ready", workers=len(self._ranks))
+        attempt.events.write(WorkersReady(len(self._ranks)))
         return None
 
     def _ending(self, attempt: AttemptFiles, execution: Execution) -> Ending | None:
@@ -402,10 +414,10 @@ class Master:
         for member in (*self._members.agents.values(), *self._members.workers.values()):
             member.heard = time.monotonic()
 
-    def _note(self, name: str, /, **fields: object) -> None:
+    def _note(self, event: Event) -> None:
         """In the events of the attempt, while there is one."""
         if self._log is not None:
-            self._log.event(name, **fields)
+            self._log.write(event)
 
     def _hear(self, identity: bytes, body: Message, execution: Execution | None) -> None:
         self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
@@ -415,24 +427,24 @@ class Master:
                     execution.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
-                self._note("worker", rank=body.rank, pid=body.pid)
+                self._note(WorkerConnected(body.rank, body.pid))
             case WorkerReady() if self._members.is_current(identity):
                 self._members.ready.add(body.rank)
             case AgentHello():
                 self._welcome(identity, body)
             case WorkerExited() if body.attempt == self._attempt_number:
                 self._members.exited(body)
-                self._note("worker ended", rank=body.rank, how=body.how, log=body.log)
+                self._note(WorkerEnded(body.rank, body.attempt, body.how, body.log))
             case Failed() if self._members.is_current(identity):
                 self._members.failed(body)
-                self._note("failed", rank=body.rank, what=body.what, error=body.error, traceback=body.traceback)
+                self._note(CallFailed(body.rank, body.what, body.error, body.traceback))
             case NodeDraining() if self._members.is_agent(identity, body.node):
                 self._members.draining[body.node] = body.why
-                self._note("draining", node=body.node, why=body.why)
+                self._note(NodeLeaving(body.node, body.why))
 
     def _welcome(self, identity: bytes, hello: AgentHello) -> None:
         surplus = self._members.agent(identity, hello) if hello.node < self._cluster.nodes else identity
-        self._note("node", node=hello.node, host=hello.host, pid=hello.pid, welcome=surplus != identity)
+        self._note(AgentConnected(hello.node, hello.host, hello.pid, welcome=surplus != identity))
         if surplus is not None:
             self._hub.send(surplus, Finish(int(ExitCode.NEVER_REQUEUE)))
 

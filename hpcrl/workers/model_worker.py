@@ -18,7 +18,7 @@ from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import read_spill, write_spill
 from hpcrl.errors import ExitCode
-from hpcrl.events import EventLog
+from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import (
@@ -150,7 +150,7 @@ class ModelWorker:
 
     def _fail(self, what: str, error: Exception) -> None:
         self._courier.fail(what, error)
-        self._log.event("failed", what=what, error=repr(error))
+        self._log.write(CallFailed(self._seat.rank, what, repr(error)))
 
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
@@ -171,7 +171,7 @@ class ModelWorker:
             record=request.record,
         )
         replay = request.record is not None
-        self._log.event("execute", step=request.step, call=request.call, part=request.part, replay=replay)
+        self._log.write(CallBegun(request.step, request.call, request.part, replay))
         self._courier.doing = f"{'replaying' if replay else 'running'} {request.call} of step {request.step}"
         self._fault("worker.call")
         started = time.monotonic()

@@ -59,9 +59,9 @@ def test_pace_counts_generated_tokens_once_and_evaluations_not_at_all() -> None:
 
 
 def test_phases_follow_orders_and_the_ending() -> None:
-    activity = fold([*START, {"time": 1, "event": "order", "command": "pause", "nonce": "x"}])
+    activity = fold([*START, {"time": 1, "event": "command", "command": "pause", "file": "x"}])
     assert activity.paused
-    activity.feed({"time": 2, "event": "order", "command": "continue", "nonce": "y"})
+    activity.feed({"time": 2, "event": "command", "command": "continue", "file": "y"})
     assert not activity.paused
     activity.feed({"time": 3, "event": "draining", "in_flight": []})
     assert activity.phase == "draining"

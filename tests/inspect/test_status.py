@@ -32,7 +32,7 @@ def test_a_living_master_is_running_with_what_each_worker_does(tmp_path: Path) -
     assert (status.state, status.attempt, status.step, status.steps) == ("running", 0, 3, 60)
     assert [worker.doing for worker in status.workers] == ["idle", "actor_gen, step 4"]
     assert status.metrics["eval_rew/accuracy"] == 0.4
-    made.event("order", command="pause", nonce="x")
+    made.event("command", command="pause", file="x")
     assert read_status(made.run.root).state == "paused"
     made.event("draining", in_flight=[])
     assert read_status(made.run.root).state == "draining"

@@ -13,6 +13,7 @@ from support.cluster import start
 
 from hpcrl.durable.rundir import RunDirectory, Verdict
 from hpcrl.errors import ExitCode
+from hpcrl.events import AllocationSilent, Event, NodesMissing
 from hpcrl.master.allocation import Absence, AllocationWatch
 from hpcrl.master.node_wait import FAILED_RENDEZVOUS_LIMIT
 
@@ -69,8 +70,8 @@ class Broken:
 
 
 def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
-    noted: list[tuple[str, dict[str, object]]] = []
-    watch = AllocationWatch(Broken(), lambda name, **fields: noted.append((name, fields)))
+    noted: list[Event] = []
+    watch = AllocationWatch(Broken(), noted.append)
     watch.ask_ends()
     watch.poll({3: None})
     deadline = time.monotonic() + 10
@@ -78,8 +79,8 @@ def test_whatever_goes_wrong_in_asking_does_not_end_the_run() -> None:
         assert watch.time_left_s() == math.inf
         watch.poll({3: None})
         time.sleep(0.01)
-    silent = [fields for name, fields in noted if name == "allocation silent"]
-    assert sorted(str(fields["error"]) for fields in silent) == ["KeyError: 'ends'", "ValueError: absences"]
+    silent = [event.error for event in noted if isinstance(event, AllocationSilent)]
+    assert sorted(silent) == ["KeyError: 'ends'", "ValueError: absences"]
 
 
 def learn(watch: AllocationWatch, *looks: Absence) -> dict[int, str]:
@@ -89,19 +90,19 @@ def learn(watch: AllocationWatch, *looks: Absence) -> dict[int, str]:
 
 
 def test_one_look_does_not_make_a_node_gone() -> None:
-    noted: list[object] = []
-    watch = AllocationWatch(None, lambda name, **fields: noted.append((name, fields)))
+    noted: list[Event] = []
+    watch = AllocationWatch(None, noted.append)
     gone, queued = Absence("gone", "was cancelled"), Absence("queued", "is pending")
     assert learn(watch, gone) == {}
     assert learn(watch, queued, gone) == {}
     assert learn(watch, gone) == {3: "was cancelled"}
     watch.found_all()
     assert learn(watch, gone) == {}
-    assert noted[0] == ("missing", {"nodes": {"3": "was cancelled"}})
+    assert noted[0] == NodesMissing({3: "was cancelled"})
 
 
 def test_nodes_of_which_nothing_is_known_do_not_only_queue() -> None:
-    watch = AllocationWatch(None, lambda *_, **__: None)
+    watch = AllocationWatch(None, lambda event: None)
     learn(watch, Absence("queued", "is pending"))
     assert watch.only_queue([3])
     assert not watch.only_queue([3, 4])

@@ -42,7 +42,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[AllocationWatch, float], 
 
 def test_that_a_node_is_gone_is_confirmed_soon(wait: Callable[[AllocationWatch, float], None]) -> None:
     allocation = Says(Absence("gone", "was cancelled"))
-    watch = AllocationWatch(allocation, lambda *_, **__: None)
+    watch = AllocationWatch(allocation, lambda event: None)
     wait(watch, 0.0)
     wait(watch, CONFIRM_S - 0.1)
     assert allocation.asked == 1 and watch.gone == {}
@@ -52,7 +52,7 @@ def test_that_a_node_is_gone_is_confirmed_soon(wait: Callable[[AllocationWatch, 
 
 def test_who_is_not_gone_is_asked_for_every_while(wait: Callable[[AllocationWatch, float], None]) -> None:
     allocation = Says(Absence("queued", "is pending"))
-    watch = AllocationWatch(allocation, lambda *_, **__: None)
+    watch = AllocationWatch(allocation, lambda event: None)
     wait(watch, 0.0)
     wait(watch, LOOK_EVERY_S - 0.1)
     assert allocation.asked == 1
