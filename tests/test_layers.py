@@ -149,3 +149,28 @@ def test_no_module_changes_the_world_when_imported():
     code += f"print(sorted(set({sorted(HEAVY)!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+LAUNCHERS = {
+    # Where nobody else is there, auto takes this machine.
+    "local": ("hpcrl.launch.local", "hpcrl.launch.launchers.local", "hpcrl.launch.launchers.auto"),
+    # Measuring a cluster and printing batch scripts are about Slurm itself, whoever would start a run.
+    "slurm": (
+        "hpcrl.launch.slurm",
+        "hpcrl.launch.launchers.slurm",
+        "hpcrl.doctor",
+        "hpcrl.cli.doctor",
+        "hpcrl.cli.template",
+    ),
+}
+"""Each launcher, and the modules that may know it; the others read what it declares."""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_is_named_in_its_own_files_only(launcher):
+    def knows(module: str) -> bool:
+        nodes = ast.walk(ast.parse(modules()[module].read_text()))
+        named = any(isinstance(node, ast.Constant) and node.value == launcher for node in nodes)
+        return named or any(name.startswith(f"hpcrl.launch.{launcher}") for name in own_imports(module))
+
+    assert [module for module in modules() if knows(module) and not module.startswith(LAUNCHERS[launcher])] == []

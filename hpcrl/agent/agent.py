@@ -21,6 +21,7 @@ import zmq
 from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import DeviceBinding, bind, bindings
 from hpcrl.agent.zygote import WorkerArgs, Zygote
+from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
@@ -56,13 +57,17 @@ TICK_MS = 200
 
 @dataclass(frozen=True)
 class AgentSeat:
-    """Where an agent sits: its node's number, the submission, where its node is reached, which start of it this is."""
+    """Where an agent sits: its node's number, the submission, where its node is reached, which start of it this is.
+
+    `abilities` are those of whoever starts it.
+    """
 
     run_dir: Path
     node: int
     submission: str
     host: str = LOOPBACK
     incarnation: tuple[int, int] = (0, 0)
+    abilities: Abilities = field(default_factory=Abilities)
 
 
 def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
@@ -131,7 +136,7 @@ class Agent:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
         self.fault("agent.start")
         self._take_devices()
-        cluster = self.experiment.cluster
+        cluster, replaces = self.experiment.cluster, self.at.abilities.replaces_nodes
         before = self.run.newest_attempt_of(self.at.submission)
         patience_s, silent = cluster.start_timeout_s, None
         while time.monotonic() - self._heard < patience_s and not self.signals.caught:
@@ -148,7 +153,7 @@ class Agent:
                 return self._leaving(code)
             silent = master.attempt if code == "silent" else None
             if self._has_met:
-                patience_s = cluster.replace_timeout_s if cluster.replaces_one_by_one else cluster.orphan_timeout_s
+                patience_s = cluster.replace_timeout_s if replaces else cluster.orphan_timeout_s
         return self._leaving(ExitCode.REQUEUE)
 
     def _leaving(self, code: ExitCode) -> ExitCode:
@@ -158,7 +163,9 @@ class Agent:
     def _take_devices(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
         try:
-            self._places = bindings(self.experiment.cluster, self.at.node, os.environ)
+            cluster = self.experiment.cluster
+            first = 0 if self.at.abilities.separates_gpus else self.at.node * cluster.workers_per_node
+            self._places = bindings(cluster, first, os.environ)
             self.claims.take(self._devices, lambda: bool(self.signals.caught))
         except HpcrlError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -180,7 +187,7 @@ class Agent:
         verdict = None if attempt is None else self.run.read_verdict(attempt)
         if verdict is None:
             return None
-        comes_back = self.experiment.cluster.replaces_one_by_one
+        comes_back = self.at.abilities.replaces_nodes
         if verdict.exit_code == ExitCode.REQUEUE and (attempt == before or comes_back):
             return None
         return ExitCode(verdict.exit_code)

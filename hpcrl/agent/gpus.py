@@ -62,8 +62,8 @@ class DeviceBinding:
     """Where it runs; empty is where its agent may run."""
 
 
-def bindings(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> tuple[DeviceBinding, ...]:
-    """The place of each slot of this node's agent.
+def bindings(cluster: ClusterConfig, first: int, environ: Mapping[str, str]) -> tuple[DeviceBinding, ...]:
+    """The place of each slot of an agent, which takes the visible GPUs from the `first` on.
 
     Raises:
         ConfigurationError: there are fewer GPUs than workers.
@@ -72,7 +72,7 @@ def bindings(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> t
     if cluster.device == "cpu" or (cluster.device == "auto" and hides_all(environ)):
         return (DeviceBinding(),) * cluster.workers_per_node
     inventory = read_inventory()
-    given = choose(cluster, node, environ, inventory)
+    given = choose(cluster, first, environ, inventory)
     if not given:
         return (DeviceBinding(),) * cluster.workers_per_node
     visible = visible_devices(environ, inventory.devices)
@@ -84,7 +84,7 @@ def bindings(cluster: ClusterConfig, node: int, environ: Mapping[str, str]) -> t
     return tuple(replace(place, cpus=cpus) for place, cpus in zip(bound, shares, strict=True))
 
 
-def choose(cluster: ClusterConfig, node: int, environ: Mapping[str, str], inventory: Inventory) -> tuple[Device, ...]:
+def choose(cluster: ClusterConfig, first: int, environ: Mapping[str, str], inventory: Inventory) -> tuple[Device, ...]:
     """The device of each slot; none for CPU workers. Raises as `bindings`."""
     said = "; ".join(inventory.complaints)
     if not inventory.asked:
@@ -94,8 +94,6 @@ def choose(cluster: ClusterConfig, node: int, environ: Mapping[str, str], invent
                 [f"this node has {DEVICE_FILES}, but {said}. Add it to the PATH, or set cluster.device to cpu."]
             )
     visible = visible_devices(environ, inventory.devices)
-    # Several agents on one machine without Slurm: nobody but their numbers tells them apart.
-    first = 0 if cluster.type == "slurm" else node * cluster.workers_per_node
     short = len(visible) < first + cluster.workers_per_node
     if short and inventory.complaints and promised(environ):
         raise StoppedError(f"this job was given GPUs ({describe(environ)}), but nvidia-smi says: {said}")

@@ -15,6 +15,7 @@ from hpcrl.config.load import load_config
 from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
+from hpcrl.launch.launcher import launcher_problems
 from hpcrl.placement.check import ALL_CHECKS
 
 SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
@@ -71,7 +72,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> Experiment:
 
     Raises ConfigurationError with everything that is wrong.
     """
-    experiment = load_config(Path(config), overrides, ALL_CHECKS)
+    experiment = load_config(Path(config), overrides, (*ALL_CHECKS, launcher_problems))
     for notice in notices(experiment):
         print(f"hpcrl: note: {notice}", file=sys.stderr)
     return experiment

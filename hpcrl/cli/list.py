@@ -8,10 +8,9 @@ import msgspec
 from rich.console import Console
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
-from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.listing import find_runs, list_runs, render_list
-from hpcrl.inspect.queue import Queue
+from hpcrl.launch.queues import LauncherQueues
 from hpcrl.launch.registry import Registry
 
 USUAL_ROOT = "runs"
@@ -35,7 +34,7 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    lines = list_runs(_paths(given.folders), _ask)
+    lines = list_runs(_paths(given.folders), LauncherQueues())
     if given.json:
         print(msgspec.json.format(msgspec.json.encode(lines)).decode())
     elif lines:
@@ -51,9 +50,3 @@ def _paths(folders: Sequence[str]) -> list[Path]:
     if not folders and not Path(USUAL_ROOT).is_dir():
         return Registry.of_user().runs()
     return find_runs(map(Path, folders or [USUAL_ROOT]))
-
-
-def _ask(runs: Sequence[RunDirectory]) -> Sequence[Queue]:
-    from hpcrl.launch.slurm.queue import look
-
-    return look(runs)

@@ -99,9 +99,9 @@ def since(text: str | None, now: float) -> float:
 
 def _end_of(run_dir: RunDirectory) -> Callable[[], bool]:
     """Says whether nothing more will come. A run on Slurm may go on after an attempt has ended."""
-    from hpcrl.launch.slurm.queue import is_on_slurm, queue_of
+    from hpcrl.launch.queues import has_queue, queue_of
 
-    if not is_on_slurm(run_dir):
+    if not has_queue(run_dir):
         return lambda: is_over(run_dir)
     asked_at = -math.inf if is_over(run_dir) else time.monotonic()
 

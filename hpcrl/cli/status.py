@@ -19,7 +19,7 @@ def run(words: Sequence[str]) -> int:
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
-    from hpcrl.launch.slurm.queue import queue_of
+    from hpcrl.launch.queues import queue_of
 
     given = parse(parser, words)
     run_dir = RunDirectory.open(find_run(given.run))

@@ -4,8 +4,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from hpcrl.config.bounds import Count, Positive
-from hpcrl.config.fields import ChangeClass, PathText
+from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.slurm import SlurmConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abilities:
+    """What whoever started a run's processes can do for them: its declaration says it, master and agents are told."""
+
+    replaces_nodes: bool = False
+    """Whether a lost node or master is started again while the others stay."""
+    separates_gpus: bool = False
+    """Whether agents on one machine see different GPUs; else each takes its own by the number of its node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +24,9 @@ class ClusterConfig:
 
     changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
 
-    type: Literal["auto", "local", "slurm"] = "auto"
-    """Who starts the processes: this machine, or Slurm; auto takes Slurm where there is one."""
+    type: NameText = "auto"
+    """Who starts the processes: local (this machine), slurm, or your own as file.py:NAME; auto takes Slurm where there
+    is one."""
     topology: Literal["auto", "array", "hetjob", "colocated"] = "auto"
     """On Slurm, how jobs are cut: a master job and an array with an element per node (array: nodes are replaced one by
     one), one heterogeneous job (hetjob: all start together), or one job whose first node has the master (colocated)."""
@@ -51,8 +62,3 @@ class ClusterConfig:
     """How long calls in flight may go on when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""
-
-    @property
-    def replaces_one_by_one(self) -> bool:
-        """Whether a lost node or master is started again while the others stay: only in Slurm's array."""
-        return self.type == "slurm" and self.topology == "array"

@@ -20,6 +20,9 @@ PathText = Annotated[str, "path"]
 FunctionText = Annotated[str, "function"]
 """The name of a function of hpcrl's, `module:function` or `file.py:function`; the file is stored absolute."""
 
+NameText = Annotated[str, "name"]
+"""The name of a file of hpcrl's that declares something, or the user's `file.py:NAME`; the file is stored absolute."""
+
 
 class ChangeClass(Enum):
     """What it means to change a setting of a run that exists.
@@ -61,8 +64,9 @@ class Setting:
         return "path" in marks(self.hint)
 
     @property
-    def is_function(self) -> bool:
-        return "function" in marks(self.hint)
+    def is_in_file(self) -> bool:
+        """Whether its value may be something in a file, `file.py:name`."""
+        return bool({"function", "name"} & set(marks(self.hint)))
 
     @property
     def plain_type(self) -> Any:
@@ -149,7 +153,7 @@ def sections(config: type, prefix: str = "") -> Iterator[tuple[str, str]]:
 def describe(hint: Any) -> str:
     """A type in the words of a user who does not write Python."""
     if get_origin(hint) is Annotated:
-        named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function")]
+        named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function", "name")]
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))

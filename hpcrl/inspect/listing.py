@@ -1,7 +1,7 @@
 """The runs of a folder in a line each. Reads the ends of files only, so that a hundred runs take a second."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hpcrl.errors import HpcrlError
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.lines import Row, last_rows
 from hpcrl.inspect.metrics import figures, last
-from hpcrl.inspect.queue import Queue
+from hpcrl.inspect.queue import Queue, Queues
 from hpcrl.inspect.status import ENDED, State, judge
 from hpcrl.inspect.view import duration
 
@@ -22,8 +22,6 @@ EVENTS_BYTES = 64 << 10
 METRICS_BYTES = 16 << 10
 A_DAY_S = 86400.0
 GOOD, BAD = ("running", "done"), ("failed", "killed")
-Ask = Callable[[Sequence[RunDirectory]], Sequence[Queue]]
-"""What the queue says of runs that are on a batch system."""
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -55,24 +53,23 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def list_runs(paths: Iterable[Path], ask: Ask | None = None) -> list[RunLine]:
-    """The newest first. `ask` is asked once, about all runs on Slurm that may go on."""
-    drafts = [draft for path in paths if (draft := _draft(RunDirectory(path))) is not None]
-    on_slurm = [draft for draft in drafts if draft.asks]
-    queues: dict[Path, Queue] = {}
-    if on_slurm:
-        runs = [draft.run for draft in on_slurm]
-        answers = [Queue(missing="nobody was asked")] * len(runs) if ask is None else ask(runs)
-        queues = {run.root: queue for run, queue in zip(runs, answers, strict=True)}
-    lines = [draft.line(queues.get(draft.run.root)) for draft in drafts]
+def list_runs(paths: Iterable[Path], queues: Queues) -> list[RunLine]:
+    """The newest first. `queues` are asked once, about all runs with jobs in one that may go on."""
+    drafts = [draft for path in paths if (draft := _draft(RunDirectory(path), queues)) is not None]
+    asked = [draft.run for draft in drafts if draft.asks]
+    answers = queues.ask(asked) if asked else ()
+    found = {run.root: queue for run, queue in zip(asked, answers, strict=True)}
+    lines = [draft.line(found.get(draft.run.root)) for draft in drafts]
     return sorted(lines, key=lambda line: -line.created)
 
 
 class _Draft:
     """What the directory tells of a run."""
 
-    def __init__(self, run: RunDirectory, experiment: Mapping[str, Any], created: float) -> None:
+    def __init__(self, run: RunDirectory, experiment: Mapping[str, Any], created: float, queues: Queues) -> None:
         self.run = run
+        self._cluster = experiment.get("cluster", {})
+        self._has_queue = queues.has(str(self._cluster.get("type")))
         self._experiment = experiment
         self._created = created
         self._attempt = run.newest_attempt()
@@ -82,7 +79,7 @@ class _Draft:
     @property
     def asks(self) -> bool:
         """Whether the queue has a say in its state."""
-        return self._cluster.get("type") == "slurm" and self._alone()[0] not in ENDED
+        return self._has_queue and self._alone()[0] not in ENDED
 
     def line(self, queue: Queue | None) -> RunLine:
         state, why, code = self._alone() if queue is None else self._judged(queue)
@@ -100,27 +97,22 @@ class _Draft:
             value=last(self._rows, shown[0].key) if shown else None,
             created=self._created,
             last_event=None if self._activity is None else self._activity.last,
-            topology=str(self._cluster.get("topology")) if self._cluster.get("type") == "slurm" else "local",
-            jobs=_jobs(self.run) if self._cluster.get("type") == "slurm" else {},
+            topology=str(self._cluster.get("topology" if self._has_queue else "type")),
+            jobs=_jobs(self.run) if self._has_queue else {},
             exit_code=code,
         )
 
-    @property
-    def _cluster(self) -> Mapping[str, Any]:
-        return self._experiment.get("cluster", {})
-
     def _alone(self) -> tuple[State, str, int | None]:
-        unasked = Queue(missing="nobody was asked") if self._cluster.get("type") == "slurm" else None
-        return self._judged(unasked)
+        return self._judged(Queue(missing="nobody was asked") if self._has_queue else None)
 
     def _judged(self, queue: Queue | None) -> tuple[State, str, int | None]:
         return judge(self.run, self._attempt, self._activity, queue)
 
 
-def _draft(run: RunDirectory) -> _Draft | None:
+def _draft(run: RunDirectory, queues: Queues) -> _Draft | None:
     """None for what only looks like a run, or cannot be read."""
     try:
-        return _Draft(run, run.experiment_values(), run.read_run().created)
+        return _Draft(run, run.experiment_values(), run.read_run().created, queues)
     except (HpcrlError, OSError):
         return None
 

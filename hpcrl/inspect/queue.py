@@ -1,8 +1,9 @@
-"""What a batch system's queue says of a run's jobs, as a value. Who asks it is elsewhere (`launch.slurm.queue`)."""
+"""What a batch system's queue says of a run's jobs, as a value. Who asks it is elsewhere (`launch.queues`)."""
 
 import time
 from collections import Counter
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -70,6 +71,18 @@ class Queue(msgspec.Struct, frozen=True):
             families.setdefault((job.name, job.job), []).append(job)
         shown = [f"{name} {_together(jobs)}" for (name, _), jobs in families.items()]
         return "; ".join(shown) or "knows none of its jobs any more"
+
+
+class Queues(Protocol):
+    """Whoever asks the queues in which runs have jobs."""
+
+    def has(self, launcher: str) -> bool:
+        """Whether runs of this `cluster.type` have jobs in a queue."""
+        ...
+
+    def ask(self, runs: Sequence[RunDirectory]) -> Sequence[Queue]:
+        """What it says of the newest submissions of these runs, which have jobs there."""
+        ...
 
 
 def _together(jobs: list[JobSeen]) -> str:

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.durable.files import no_fault
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
+from hpcrl.plugins import load
 from hpcrl.processes import limit_threads
 from hpcrl.wire.address import LOOPBACK
 
@@ -36,18 +39,23 @@ def main(
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
     `host` is where other nodes reach this one, `incarnation` which start of its job this is; `allocation`
-    is whom the master asks about nodes.
+    is whom the master asks about nodes in the place of whoever the run's launcher declares.
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
     try:
+        cluster = RunDirectory(Path(run_dir)).experiment(submission).cluster
+        launcher = declaration_of(cluster.type)
+        abilities = launcher.abilities(cluster)
         if process == "master":
             from hpcrl.master.master import run_master
 
-            return int(run_master(Path(run_dir), submission, fault, host, allocation))
+            if allocation is None and launcher.allocation:
+                allocation = load(launcher.allocation)(Path(run_dir), submission)
+            return int(run_master(Path(run_dir), submission, fault, host, abilities, allocation))
         from hpcrl.agent.agent import AgentSeat, run_agent
 
-        return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation), fault))
+        return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation, abilities), fault))
     except HpcrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return int(error.exit_code)

@@ -1,17 +1,20 @@
-"""What submitting, watching and stopping a run ask of whoever starts its processes. One file implements it for each."""
+"""What submitting, watching and stopping a run ask of whoever starts its processes, and how that is declared."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.config.experiment import Experiment
+from hpcrl.config.validate import Problem
 from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.errors import ConfigurationError
+from hpcrl.plugins import Room, find, load, names
 
 
 class Launcher(Protocol):
     """Starts, looks for and ends the jobs of one run's submissions."""
-
-    waits: bool
-    """Whether `hpcrl submit` stays and shows progress unless it is told not to."""
 
     def prepare(self, experiment: Experiment) -> Experiment:
         """The experiment with all that is left to `auto` settled, before anything is made.
@@ -37,7 +40,7 @@ class Launcher(Protocol):
         ...
 
     def is_alive(self, run: RunDirectory, submission: Submission) -> bool:
-        """Whether a master runs or will run; one that Slurm is ending does not count."""
+        """Whether a master runs or will run; one that is being ended does not count."""
         ...
 
     def accepts_commands(self, run: RunDirectory, submission: Submission) -> bool:
@@ -47,3 +50,76 @@ class Launcher(Protocol):
     def end(self, run: RunDirectory, submission: Submission) -> None:
         """End what is left of a submission's jobs, at once."""
         ...
+
+
+def no_abilities(_: ClusterConfig) -> Abilities:
+    return Abilities()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherDeclaration:
+    """What a launcher can do, and where the code is that does it: each as `module:NAME`, imported when it is needed.
+
+    A file of `launch/launchers/` declares one as LAUNCHER, and its name is what `cluster.type` says.
+    """
+
+    launcher: str
+    """The class of the Launcher, or a function that makes one, called with nothing."""
+    if_there: str = ""
+    """A function that gives the Launcher if it can start anything from here, else None; whoever chooses calls it."""
+    chooses: bool = False
+    """Whether it only chooses another, whose name an experiment has once it is prepared."""
+    waits: bool = False
+    """Whether `hpcrl submit` stays and shows progress unless it is told not to."""
+    abilities: Callable[[ClusterConfig], Abilities] = no_abilities
+    """What master and agents may count on, with these settings."""
+    allocation: str = ""
+    """The class of the master's Allocation, called with run directory and submission; empty where nodes have no end."""
+    queue: str = ""
+    """A function that asks the queue about runs: RunDirectory, … → Queue, …; empty where jobs start at once."""
+
+
+LAUNCHERS = Room("hpcrl.launch.launchers", "LAUNCHER", LauncherDeclaration)
+
+
+def declaration_of(type_: str) -> LauncherDeclaration:
+    """What a `cluster.type` declares. Raises ConfigurationError where there is none of that name."""
+    return find(LAUNCHERS, type_, "cluster.type")
+
+
+def launcher_for(type_: str) -> Launcher:
+    """Who starts the processes of a run of this `cluster.type`."""
+    return load(declaration_of(type_).launcher)()
+
+
+class Launchers:
+    """Who started each submission of a run: not always who would start the next. Makes each launcher once."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._made: dict[str, Launcher] = {}
+        self._types: dict[str, str] = {}
+
+    def of(self, submission: Submission) -> Launcher:
+        nonce = submission.nonce
+        if nonce not in self._types:
+            self._types[nonce] = self._run.experiment(nonce).cluster.type
+        return self._for(self._types[nonce])
+
+    def every(self) -> list[Launcher]:
+        """One of each kind: a submission that was cut off may have been sent anywhere."""
+        known = dict.fromkeys([*names(LAUNCHERS), self._run.experiment().cluster.type])
+        return [self._for(type_) for type_ in known if not declaration_of(type_).chooses]
+
+    def _for(self, type_: str) -> Launcher:
+        if type_ not in self._made:
+            self._made[type_] = launcher_for(type_)
+        return self._made[type_]
+
+
+def launcher_problems(experiment: Experiment) -> Iterator[Problem]:
+    """A check of the configuration: whether `cluster.type` names a launcher."""
+    try:
+        declaration_of(experiment.cluster.type)
+    except ConfigurationError as error:
+        yield from (Problem(("cluster.type",), text) for text in error.problems)

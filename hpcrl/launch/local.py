@@ -24,8 +24,6 @@ A_YEAR_MIN = 60 * 24 * 365
 class LocalLauncher:
     """Starts the jobs of runs on this machine, and sees them by their command lines."""
 
-    waits = True
-
     def prepare(self, experiment: Experiment) -> Experiment:
         return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
 

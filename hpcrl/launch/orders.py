@@ -11,7 +11,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.lines import Tail
-from hpcrl.inspect.queue import MASTERS
+from hpcrl.launch.launcher import Launchers
+from hpcrl.launch.queues import queue_of
 from hpcrl.master.control import Command, give_command
 
 OBEYED_S = 90.0
@@ -92,16 +93,11 @@ class CommandWatch:
 
 def _where(run: RunDirectory, nonce: str) -> str:
     """`here` if the submission's master runs, as far as is known, `nowhere` if it has ended, else what it waits for."""
-    experiment = run.experiment(nonce)
-    if experiment.cluster.type != "slurm":
-        from hpcrl.launch.local import LocalLauncher
-
-        launcher = LocalLauncher()
-        submissions = [submission for submission in run.submissions() if submission.nonce == nonce]
-        return "here" if any(set(MASTERS) & set(launcher.living(run, each)) for each in submissions) else "nowhere"
-    from hpcrl.launch.slurm.queue import look
-
-    (queue,) = look([run])
+    queue = queue_of(run)
+    if queue is None:
+        launchers = Launchers(run)
+        ours = [submission for submission in run.submissions() if submission.nonce == nonce]
+        return "here" if any(launchers.of(each).is_alive(run, each) for each in ours) else "nowhere"
     if queue.missing:
         # Whoever is asked to obey must not have ended for good.
         return "nowhere" if _has_ended(run, nonce) else "here"

@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict, to_dict
 from hpcrl.config.load import change_placement
 from hpcrl.config.placement import placement_changes
@@ -27,7 +26,7 @@ from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
-from hpcrl.launch.launcher import Launcher
+from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
 from hpcrl.launch.registry import Registry
 from hpcrl.master.attempt import trained_by
 from hpcrl.master.control import Command, give_command
@@ -40,48 +39,12 @@ LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 
-def launcher_for(cluster: ClusterConfig) -> Launcher:
-    """Who starts the processes of a run; with type auto, Slurm where it answers."""
-    if cluster.type != "local":
-        from hpcrl.launch.slurm.launcher import SlurmLauncher, find_slurm
-
-        found = SlurmLauncher() if cluster.type == "slurm" else find_slurm()
-        if found is not None:
-            return found
-    from hpcrl.launch.local import LocalLauncher
-
-    return LocalLauncher()
-
-
-class Launchers:
-    """Who started each submission of a run: not always who would start the next. Makes each launcher once."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Launcher] = {}
-        self._of: dict[str, Launcher] = {}
-
-    def of(self, run: RunDirectory, submission: Submission) -> Launcher:
-        nonce = submission.nonce
-        if nonce not in self._of:
-            self._of[nonce] = self._for(run.experiment(nonce).cluster)
-        return self._of[nonce]
-
-    def every(self) -> list[Launcher]:
-        """One of each kind: a submission that was cut off may have been sent anywhere."""
-        return [self._for(ClusterConfig(type="local")), self._for(ClusterConfig(type="slurm"))]
-
-    def _for(self, cluster: ClusterConfig) -> Launcher:
-        if cluster.type not in self._made:
-            self._made[cluster.type] = launcher_for(cluster)
-        return self._made[cluster.type]
-
-
 def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> int:
     """Make a run directory and start its jobs; returns the exit code.
 
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
-    launcher = launcher_for(experiment.cluster)
+    launcher = launcher_for(experiment.cluster.type)
     experiment = launcher.prepare(experiment)
     open_datasets(experiment)  # a bad row is an error before anything is made
     inputs = fingerprints(experiment)
@@ -98,7 +61,7 @@ def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> i
 
 def describe_submission(experiment: Experiment, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
-    launcher = launcher_for(experiment.cluster)
+    launcher = launcher_for(experiment.cluster.type)
     return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
 
 
@@ -135,19 +98,19 @@ def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[Experiment, La
     """What the next submission runs, and who starts it. Raises ConfigurationError with everything that is wrong."""
     experiment = run.experiment()
     if not overrides:
-        return experiment, launcher_for(experiment.cluster)
-    experiment = change_placement(experiment, overrides, ALL_CHECKS)
-    launcher = launcher_for(experiment.cluster)
+        return experiment, launcher_for(experiment.cluster.type)
+    experiment = change_placement(experiment, overrides, (*ALL_CHECKS, launcher_problems))
+    launcher = launcher_for(experiment.cluster.type)
     return launcher.prepare(experiment), launcher
 
 
 def _end_older(run: RunDirectory) -> None:
     """See that nothing of older submissions goes on, wherever it is. Raises ConfigurationError where a master does."""
-    launchers = Launchers()
+    launchers = Launchers(run)
     for launcher in launchers.every():
         launcher.recover(run)
     for old in run.submissions():
-        launcher = launchers.of(run, old)
+        launcher = launchers.of(old)
         if launcher.is_alive(run, old):
             raise ConfigurationError(
                 [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
@@ -168,13 +131,13 @@ def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
 def stop(run_dir: Path, now: bool) -> int:
     """Ask a running master to let calls in flight finish (or not) and end; waits until it has."""
     run = RunDirectory.open(run_dir)
-    launchers = Launchers()
-    running = [submission for submission in run.submissions() if launchers.of(run, submission).living(run, submission)]
+    launchers = Launchers(run)
+    running = [submission for submission in run.submissions() if launchers.of(submission).living(run, submission)]
     if not running:
         print(f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
     for submission in running:
-        launcher = launchers.of(run, submission)
+        launcher = launchers.of(submission)
         give_command(run, Command("stop" if now else "drain", submission.nonce))
         if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
@@ -183,14 +146,14 @@ def stop(run_dir: Path, now: bool) -> int:
     if not _wait_for_the_end(run, launchers, running, patience_s):
         print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)
         for submission in running:
-            launchers.of(run, submission).end(run, submission)
+            launchers.of(submission).end(run, submission)
         if not _wait_for_the_end(run, launchers, running, LEAVE_S):
             raise InternalError(
                 f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
             )
     for submission in running:
         # Jobs that were sent by hand may wait for a master that does not come.
-        launchers.of(run, submission).end(run, submission)
+        launchers.of(submission).end(run, submission)
     print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
     return int(ExitCode.DONE)
 
@@ -200,7 +163,7 @@ def _wait_for_the_end(
 ) -> bool:
     """Whether no job of these submissions is left in time."""
     deadline = time.monotonic() + patience_s
-    while any(launchers.of(run, submission).living(run, submission) for submission in submissions):
+    while any(launchers.of(submission).living(run, submission) for submission in submissions):
         if time.monotonic() > deadline:
             return False
         time.sleep(WATCH_S)
@@ -223,7 +186,7 @@ def _start(
     if placement := placement_changes(from_dict(run.read_run().experiment), experiment):
         run.place(nonce, {change.key: change.value for change in placement})
     submission = launcher.start(run, nonce)
-    if not (launcher.waits if wait is None else wait):
+    if not (declaration_of(experiment.cluster.type).waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
         return int(ExitCode.DONE)
     _watch(run, experiment, launcher, submission)

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import zmq
 
+from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
@@ -44,7 +45,6 @@ from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import step_source
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.processes import Signals
-from hpcrl.wire.address import LOOPBACK
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
 from hpcrl.wire.messages import (
     AgentHello,
@@ -80,14 +80,15 @@ def run_master(
     run_dir: Path,
     submission: str,
     fault: Callable[[str], None],
-    host: str = LOOPBACK,
+    host: str,
+    abilities: Abilities,
     allocation: Allocation | None = None,
 ) -> ExitCode:
     """The master's process, from its first line to its exit code."""
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, host, allocation).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, host, abilities, allocation).serve_run()
     finally:
         signals.close()
 
@@ -96,7 +97,13 @@ class Master:
     """One submission's master."""
 
     def __init__(
-        self, run: RunDirectory, submission: str, signals: Signals, host: str, allocation: Allocation | None = None
+        self,
+        run: RunDirectory,
+        submission: str,
+        signals: Signals,
+        host: str,
+        abilities: Abilities,
+        allocation: Allocation | None = None,
     ) -> None:
         self._run = run
         self._submission = submission
@@ -118,7 +125,8 @@ class Master:
         self._calendar = RunSchedule(self._experiment.control, evaluates(self._experiment))
         self._source = step_source(self._plan, self._experiment, self._calendar)
         self._watch = AllocationWatch(allocation, self._note)
-        self._roll = NodeWait(run, submission, self._cluster, self._members, self._watch)
+        self._replaces_nodes = abilities.replaces_nodes
+        self._roll = NodeWait(run, submission, self._cluster, self._replaces_nodes, self._members, self._watch)
         self._attempt_number = -1
         self._last_attempt: int | None = None
         self._log: EventLog | None = None
@@ -241,7 +249,7 @@ class Master:
         """Whether only this process has to go, and another master comes: then the agents stay, and wait for it."""
         alone = EVERYTHING in self._members.draining or bool(self._signals.caught)
         nodes_stay = len(self._members.draining.keys() - {EVERYTHING}) < self._cluster.nodes
-        return ending.state == "preempted" and self._cluster.replaces_one_by_one and alone and nodes_stay
+        return ending.state == "preempted" and self._replaces_nodes and alone and nodes_stay
 
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
@@ -358,7 +366,7 @@ class Master:
             return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
         going = list(self._members.draining)
         whole = EVERYTHING in going or len(going) == self._cluster.nodes
-        if self._signals.caught or not self._cluster.replaces_one_by_one or whole:
+        if self._signals.caught or not self._replaces_nodes or whole:
             return Ending("preempted", ExitCode.REQUEUE, why)
         for node in going:
             self._release(node)

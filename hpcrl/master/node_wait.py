@@ -27,11 +27,18 @@ class NodeWait:
     """One master's, for all of its attempts. `is_complete` is asked in a loop, `given_up` while it says no."""
 
     def __init__(
-        self, run: RunDirectory, submission: str, cluster: ClusterConfig, members: Members, watch: AllocationWatch
+        self,
+        run: RunDirectory,
+        submission: str,
+        cluster: ClusterConfig,
+        replaces_nodes: bool,
+        members: Members,
+        watch: AllocationWatch,
     ) -> None:
         self._run = run
         self._submission = submission
         self._cluster = cluster
+        self._replaces_nodes = replaces_nodes
         self._members = members
         self._watch = watch
         self._store: FilesystemStore
@@ -84,7 +91,7 @@ class NodeWait:
         """How long to wait for nodes: all of them at first, later one in the place of another."""
         if not self._was_complete:
             return self._cluster.start_timeout_s
-        return self._cluster.replace_timeout_s if self._cluster.replaces_one_by_one else 0.0
+        return self._cluster.replace_timeout_s if self._replaces_nodes else 0.0
 
     def _why_incomplete(self, missing: Collection[int]) -> str:
         nodes, patience_s = self._cluster.nodes, self._patience_s
@@ -95,7 +102,7 @@ class NodeWait:
         if unreachable := sorted({record.node for record in announced(self._store)} & set(missing)):
             said.append(f"{unreachable} started but could not connect to {self._address}: is a firewall between?")
         advice = f"Raise cluster.{'replace' if self._was_complete else 'start'}_timeout_s"
-        if self._cluster.replaces_one_by_one:
+        if self._replaces_nodes:
             advice += "; cluster.topology hetjob or colocated starts all nodes together"
         return f"{'; '.join(said)}. {advice}. {self._advice}"
 

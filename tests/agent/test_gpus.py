@@ -46,7 +46,7 @@ def inventory(query: str, listing: str = "none") -> Inventory:
 
 
 def cluster(**values: Any) -> ClusterConfig:
-    return ClusterConfig(**{"device": "auto", "workers_per_node": 2, "type": "slurm"} | values)
+    return ClusterConfig(**{"device": "auto", "workers_per_node": 2} | values)
 
 
 # ── decisions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,13 +85,12 @@ def test_devices_that_a_mask_does_not_name_are_not_taken():
         choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "6,7"}, inventory("a100-query"))
 
 
-def test_agents_of_one_machine_without_slurm_take_turns():
+def test_a_second_agent_of_one_machine_takes_the_gpus_after_those_of_the_first():
     there = inventory("a100-query")
-    given = [choose(cluster(type="local"), node, {}, there) for node in range(2)]
+    given = [choose(cluster(), first, {}, there) for first in (0, 2)]
     assert [device.index for devices in given for device in devices] == [0, 1, 2, 3]
     with pytest.raises(ConfigurationError, match="after the 4"):
-        choose(cluster(type="local"), 2, {}, there)
-    assert choose(cluster(), 2, {}, there) == given[0]
+        choose(cluster(), 4, {}, there)
 
 
 def test_shared_workers_see_what_the_job_sees_and_name_their_own():

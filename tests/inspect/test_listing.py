@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.made_run import MadeRun, ended_run
-from support.slurm_made import made_on_slurm, seen
+from support.slurm_made import QueueOf, made_on_slurm, seen
 
 from hpcrl.inspect.listing import find_runs, list_runs, render_list
 from hpcrl.inspect.queue import Queue
@@ -22,7 +22,7 @@ def test_runs_are_found_and_all_else_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("a configuration")
     assert find_runs([tmp_path]) == [*runs, damaged.root]
     assert find_runs([tmp_path, runs[0], tmp_path / "nothing"]) == [*runs, damaged.root]
-    assert {line.name for line in list_runs(find_runs([tmp_path]))} == {"a", "b"}
+    assert {line.name for line in list_runs(find_runs([tmp_path]), QueueOf())} == {"a", "b"}
 
 
 def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:
     working = MadeRun(tmp_path / "working", steps=None)
     working.begin()
     working.steps(0, 400)
-    lines = {line.name: line for line in list_runs(find_runs([tmp_path]))}
+    lines = {line.name: line for line in list_runs(find_runs([tmp_path]), QueueOf())}
     done = lines["done"]
     assert (done.algorithm, done.state, done.step, done.steps, done.exit_code) == ("ppo", "done", 60, 60, 0)
     assert (done.metric, done.topology, done.attempt) == ("reward", "local", 1)
@@ -52,10 +52,10 @@ def test_a_run_that_went_on_elsewhere_is_where_its_newest_submission_is(tmp_path
     made = MadeRun(tmp_path / "moved")
     made.begin()
     made.run.record_submission("submission", {"master": 1})
-    assert [line.topology for line in list_runs([made.run.root])] == ["local"]
+    assert [line.topology for line in list_runs([made.run.root], QueueOf())] == ["local"]
     made.run.place("later", {"cluster.type": "slurm", "cluster.topology": "array"})
     made.run.record_submission("later", {"master": "7", "workers": "8"})
-    (line,) = list_runs([made.run.root], lambda runs: [Queue((seen("master", "running"),))] * len(runs))
+    (line,) = list_runs([made.run.root], QueueOf(lambda runs: [Queue((seen("master", "running"),))] * len(runs)))
     assert (line.topology, line.jobs["workers"]) == ("array", "8")
 
 
@@ -73,7 +73,7 @@ def test_slurm_is_asked_once_and_only_about_runs_that_may_go_on(tmp_path: Path) 
         asked.append(sorted(run.root.name for run in runs))
         return [Queue((seen("master", "pending", reason="Resources"),)) for _ in runs]
 
-    states = {line.name: line.state for line in list_runs(find_runs([tmp_path]), ask)}
+    states = {line.name: line.state for line in list_runs(find_runs([tmp_path]), QueueOf(ask))}
     assert asked == [["a", "b", "c", "over"]]
     assert states["a"] == "waiting for Slurm" and states["over2"] == "done" and states["local"] == "running"
 
@@ -90,6 +90,6 @@ def test_a_hundred_long_runs_are_listed_in_about_a_second(tmp_path: Path) -> Non
         other.run.events(0).write_bytes(events)
         other.run.metrics(0).write_bytes(metrics)
     began = time.process_time()
-    lines = list_runs(find_runs([tmp_path]))
+    lines = list_runs(find_runs([tmp_path]), QueueOf())
     assert time.process_time() - began < 2.0
     assert {line.step for line in lines} == {3000} and {line.state for line in lines} == {"running"}

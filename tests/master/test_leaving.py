@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.chaos import create_run, toy_experiment
 
+from hpcrl.config.cluster import Abilities
 from hpcrl.durable.rundir import Verdict
 from hpcrl.errors import ExitCode
 from hpcrl.master.control import Command, give_command
@@ -27,7 +28,7 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     monkeypatch.setattr(Hub, "send", send)
     signals = Signals()
     try:
-        master = Master(run, "first", signals, LOOPBACK)
+        master = Master(run, "first", signals, LOOPBACK, Abilities())
         master._members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
         give_command(run, Command("drain", "first"))
         assert master.serve_run() == ExitCode.NEVER_REQUEUE

@@ -53,7 +53,9 @@ class MadeRun:
     def __init__(self, root: Path, steps: int | None = 60, cluster: ClusterConfig | None = None) -> None:
         self.run = RunDirectory.create(
             root,
-            experiment=to_dict(dataclasses.replace(ppo_experiment(steps), cluster=cluster or ClusterConfig())),
+            experiment=to_dict(
+                dataclasses.replace(ppo_experiment(steps), cluster=cluster or ClusterConfig(type="local"))
+            ),
             host="hpcrl.x:Y",
             key=KeyPair("public", "secret"),
             inputs={},

@@ -1,5 +1,7 @@
 """Run directories of runs on Slurm, and what a queue says of them, made without any Slurm."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,8 @@ import msgspec
 from support.made_run import MadeRun
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.rundir import Claim
-from hpcrl.inspect.queue import JobSeen, Standing
+from hpcrl.durable.rundir import Claim, RunDirectory
+from hpcrl.inspect.queue import JobSeen, Queue, Standing
 
 MASTER, WORKERS = 123, 124
 
@@ -32,3 +34,16 @@ def seen(name: str, state: Standing, *, element: int | None = None, **fields: st
     job = MASTER if name == "master" else WORKERS
     words = {"word": state, "nodes": "n1" if state == "running" else "", "reason": ""} | fields
     return JobSeen(name, job, str(job) if element is None else f"{job}_{element}", state, **words)
+
+
+@dataclass(frozen=True)
+class QueueOf:
+    """A queue for the runs on Slurm, which says the same of all, unless it is told what to answer."""
+
+    answer: Callable[[Sequence[RunDirectory]], Sequence[Queue]] = lambda runs: [Queue(missing="nobody")] * len(runs)
+
+    def has(self, launcher: str) -> bool:
+        return launcher == "slurm"
+
+    def ask(self, runs: Sequence[RunDirectory]) -> Sequence[Queue]:
+        return self.answer(runs)

@@ -12,7 +12,6 @@ from pathlib import Path
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.launch.entry import main as entry
-from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.wire.address import address_of_this_node
 
 
@@ -59,7 +58,6 @@ def main(arguments: Sequence[str]) -> int:
         given.threads,
         incarnation=incarnation_of(os.environ),
         host=address_of_this_node(),
-        allocation=SlurmAllocation(Path(given.run), given.submission),
     )
 
 

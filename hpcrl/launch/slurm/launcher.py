@@ -41,8 +41,6 @@ def find_slurm() -> "SlurmLauncher | None":
 class SlurmLauncher:
     """Sends the jobs of runs, and asks squeue about them, rarely."""
 
-    waits = False
-
     def __init__(self, slurm: Slurm | None = None) -> None:
         self._slurm = slurm or Slurm()
         self._site: SlurmSite | None = None

@@ -13,15 +13,6 @@ PATIENCE_S = 20.0
 _STANDINGS = frozenset({"running", "starting", "ending", "suspended", "requeued", "pending", "held", "unknown"})
 
 
-def is_on_slurm(run: RunDirectory) -> bool:
-    return run.experiment().cluster.type == "slurm"
-
-
-def queue_of(run: RunDirectory, slurm: Slurm | None = None) -> Queue | None:
-    """What Slurm says of a run's newest submission; None for a run that is not on Slurm."""
-    return look([run], slurm)[0] if is_on_slurm(run) else None
-
-
 def look(runs: Sequence[RunDirectory], slurm: Slurm | None = None) -> list[Queue]:
     """What Slurm says of the newest submission of each of these runs, which are on Slurm. At most one RPC."""
     jobs = [_jobs(run) for run in runs]

@@ -8,7 +8,7 @@ from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm
 
 from hpcrl.launch.slurm.commands import Slurm
-from hpcrl.launch.slurm.queue import look, queue_of
+from hpcrl.launch.slurm.queue import look
 
 SCRIPT = "#!/bin/bash\n"
 
@@ -34,8 +34,7 @@ def test_the_jobs_of_the_newest_submission_are_told(tmp_path: Path, fake: FakeSl
     master, workers = sent(fake, made, "second")
     fake.run(master, nodes="n1")
     fake.run(workers, element=0)
-    queue = queue_of(made.run, fake.commands())
-    assert queue is not None
+    (queue,) = look([made.run], fake.commands())
     assert queue.describe() == f"master {master} running on n1; workers {workers}: 2 pending (Priority), 1 running"
     found = queue.master()
     assert found is not None and found.describe() == f"{master} running on n1"
@@ -49,8 +48,8 @@ def test_a_successor_belongs_to_the_submission_whose_job_it_follows(tmp_path: Pa
     successor = fake.commands().sbatch(fake.folder / "script")
     made.run.record_successor("first", "master", successor)
     assert made.run.newest_nonce() == "first"
-    queue = queue_of(made.run, fake.commands())
-    assert queue is not None and f"master {master} ended (preempted)" in queue.describe()
+    (queue,) = look([made.run], fake.commands())
+    assert f"master {master} ended (preempted)" in queue.describe()
     found = queue.master()
     assert found is not None and found.job == int(successor) and found.waits
 
@@ -64,22 +63,16 @@ def test_many_runs_are_one_question(tmp_path: Path, fake: FakeSlurm) -> None:
     assert [queue.jobs[0].job for queue in queues] == masters
 
 
-def test_a_run_that_is_not_on_slurm_is_not_asked_about(tmp_path: Path, fake: FakeSlurm) -> None:
-    slurm = fake.commands()
-    assert queue_of(MadeRun(tmp_path / "run").run, slurm) is None
-    assert slurm.rpcs == 0
-
-
 def test_a_controller_that_is_away_is_named(tmp_path: Path, fake: FakeSlurm) -> None:
     made = made_on_slurm(tmp_path / "run")
     fake.away(600)
-    queue = queue_of(made.run, fake.commands())
-    assert queue is not None and queue.missing == "slurmctld does not answer"
+    (queue,) = look([made.run], fake.commands())
+    assert queue.missing == "slurmctld does not answer"
 
 
 def test_a_machine_without_squeue_says_so(tmp_path: Path, fake: FakeSlurm) -> None:
     (fake.bin / "squeue").unlink()
     made = made_on_slurm(tmp_path / "run")
     environment = fake.environment | {"PATH": str(fake.bin)}
-    queue = queue_of(made.run, Slurm(environment))
-    assert queue is not None and queue.missing == "there is no squeue in PATH"
+    (queue,) = look([made.run], Slurm(environment))
+    assert queue.missing == "there is no squeue in PATH"
