@@ -18,7 +18,10 @@ from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.toy import ToyConfig
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z"
+RunName = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", description="letters, digits, . _ and - after a letter or digit"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class ExperimentConfig:
 
     algorithm: str
     """What to run."""
-    name: Annotated[str, Meta(pattern=NAME, description="letters, digits, . _ and - after a letter or digit")] = "run"
+    name: RunName = "run"
     """The first part of the run directory's name."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="between 0 and 2^63 - 1")] = 1
     """Where all random draws come from."""

@@ -8,7 +8,7 @@ from msgspec import Meta
 from hpcrl.config.bounds import Count, Natural
 from hpcrl.config.fields import ChangeClass
 
-ABOVE_GREEDY = Meta(gt=0, description="above 0 (for the likeliest token, set generation.greedy)")
+Temperature = Annotated[float, Meta(gt=0, description="above 0 (for the likeliest token, set generation.greedy)")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class GenerationConfig:
     """Longest response; one that reaches it is unfinished."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
-    temperature: Annotated[float, ABOVE_GREEDY] = 1.0
+    temperature: Temperature = 1.0
     """Divides the logits."""
     top_k: Natural = 0
     """Sample among the so many likeliest tokens; 0 is off."""

@@ -8,6 +8,14 @@ from msgspec import Meta
 from hpcrl.config.bounds import Count
 from hpcrl.config.fields import ChangeClass, PathText
 
+TimeLimit = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?i:\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE)\Z",
+        description="a time as Slurm writes it: minutes, HH:MM:SS, D-HH, D-HH:MM:SS or UNLIMITED",
+    ),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmConfig:
@@ -33,7 +41,7 @@ class SlurmConfig:
     """Nodes that the workers must be on."""
     exclude: str | None = None
     """Nodes that no job must be on."""
-    time: str | None = None
+    time: TimeLimit | None = None
     """Time limit of each job as Slurm writes it, e.g. 1-12:00:00; the run goes on in the next job when it is over."""
     gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How the site wants GPUs asked for; none asks for no GPU (device cpu)."""

@@ -1,7 +1,6 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from hpcrl.config.fields import settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
-
-_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 
 OURS = (
     "--array",
@@ -147,12 +144,6 @@ def _cluster_problems(experiment: Experiment) -> Iterator[Problem]:
 def _slurm_problems(experiment: Experiment) -> Iterator[Problem]:
     """Only what Slurm itself would say too late, or not at all."""
     cluster, slurm = experiment.cluster, experiment.cluster.slurm
-    if slurm.time is not None and not _TIME.fullmatch(slurm.time):
-        yield Problem(
-            ("cluster.slurm.time",),
-            f"cluster.slurm.time = {slurm.time} must be a time as Slurm writes it: minutes, HH:MM:SS, D-HH, D-HH:MM:SS "
-            "or UNLIMITED. Set cluster.slurm.time.",
-        )
     if slurm.container != "none" and not slurm.container_image:
         yield Problem(
             ("cluster.slurm.container", "cluster.slurm.container_image"),
