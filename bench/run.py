@@ -76,7 +76,7 @@ SECTIONS: Mapping[str, Section] = {
     ),
     "calls": Section(
         "A call's round trip",
-        "Two processes, wall time; request → syn → ack → a no-op → reply through the Hub and the Courier that the "
+        "Two processes, wall time; request → syn → ack → a no-op → reply through the Hub and the mailbox that the "
         "master and the workers have, encrypted and authenticated.",
         calls.calls,
         uses_peers=True,

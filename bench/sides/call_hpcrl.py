@@ -1,18 +1,19 @@
-"""A call's round trip through hpcrl's Hub and Courier, in two processes: request → syn → ack → no-op → reply."""
+"""A call through hpcrl's Hub and a worker's mailbox, in two processes: request → syn → ack → no-op → reply."""
 
 import multiprocessing
 import statistics
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import zmq
 from serving import serve
 
-from hpcrl.data.samples import SequenceSample
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
-from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, RowSource, Syn, encode
+from hpcrl.wire.messages import Ack, Beat, Envelope, Finish, Reply, Request, Syn, encode
+from hpcrl.workers.mailbox import Mailbox
 from hpcrl.workers.sample_store import SampleStore
-from hpcrl.workers.transport import Transport
+from hpcrl.workers.transport import TransportArgs
 
 CALLS = 500
 IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))
@@ -20,20 +21,13 @@ IDS = tuple(f"{row}@0#{sample}" for row in range(4) for sample in range(4))
 
 def work(address: str, key: RunKey, pipe: Connection) -> None:
     """The worker: executes nothing, as soon as it may."""
-    courier = Transport(0, "worker-0", address, key, SampleStore(), no_rows, no_spill, 1.0, 60.0)
-    courier.start()
+    mailbox = Mailbox(0, TransportArgs("worker-0", address, key, 1.0, 60.0), Path(), SampleStore(), {})
+    mailbox.open()
     pipe.send("up")
-    while not isinstance(job := courier.work.get(), Finish):
-        courier.post(Reply(job[0].id, 0, None, {}, None, 0.0))
-    courier.stop()
-
-
-def no_rows(_name: str, _ids: object) -> SequenceSample:
-    raise AssertionError("the calls have no inputs")
-
-
-def no_spill(_source: RowSource) -> SequenceSample:
-    raise AssertionError("the calls have no inputs")
+    while not isinstance(job := mailbox.jobs.get(), Finish):
+        assert isinstance(job, tuple)
+        mailbox.post(Reply(job[0].id, 0, None, {}, None, 0.0))
+    mailbox.close()
 
 
 class Master:

@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,7 @@ import zmq
 
 from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import DeviceBinding, bind, bindings
-from hpcrl.agent.zygote import WorkerArgs, Zygote
+from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
@@ -42,7 +42,8 @@ from hpcrl.wire.messages import (
     Trouble,
     WorkerExited,
 )
-from hpcrl.workers.model_worker import ModelWorker, WorkerSeat
+from hpcrl.wire.zygote import WorkerArgs
+from hpcrl.workers.model_worker import ModelWorker
 
 LEAVE_S = 10.0
 MASTER_POLL_S = 2.0
@@ -56,8 +57,8 @@ TICK_MS = 200
 
 
 @dataclass(frozen=True)
-class AgentSeat:
-    """Where an agent sits: its node's number, the submission, where its node is reached, which start of it this is.
+class AgentArgs:
+    """All that an agent is told: its node's number, the submission, where its node is reached, which start of it this is.
 
     `abilities` are those of whoever starts it.
     """
@@ -70,12 +71,12 @@ class AgentSeat:
     abilities: Abilities = field(default_factory=Abilities)
 
 
-def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
+def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
     run = RunDirectory(at.run_dir)
     experiment = run.experiment(at.submission)
     host_module = run.read_run().host.partition(":")[0]
-    zygote = Zygote((host_module,), lambda seat: _run_worker(seat, fault))
+    zygote = Zygote((host_module,), lambda worker: _run_worker(worker, fault))
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
@@ -87,26 +88,13 @@ def run_agent(at: AgentSeat, fault: Callable[[str], None]) -> ExitCode:
         claims.release()
 
 
-def _run_worker(seat: WorkerArgs, fault: Callable[[str], None]) -> int:
+def _run_worker(args: WorkerArgs, fault: Callable[[str], None]) -> int:
     """In the forked worker."""
-    place = DeviceBinding(**seat["place"])
-    bind(place.environment, place.cpus)
-    run = RunDirectory(Path(seat["run_dir"]))
-    plan = plan_from_json(run.plan(seat["attempt"]).read_bytes())
-    at = WorkerSeat(
-        run_dir=run.root,
-        attempt=seat["attempt"],
-        rank=seat["rank"],
-        master=seat["master"],
-        host=seat["host"],
-        plan=plan,
-        device=place.device,
-        device_uuid=place.uuid,
-        pid=os.getpid(),
-    )
-    fault(f"as worker-{seat['rank']}")
+    bind(args.environment, args.cpus)
+    plan = plan_from_json(RunDirectory(Path(args.run_dir)).plan(args.attempt).read_bytes())
+    fault(f"as worker-{args.rank}")
     try:
-        return int(ModelWorker(at, fault).run())
+        return int(ModelWorker(args, plan, fault).run())
     except HpcrlError as error:
         traceback.print_exc()
         return int(error.exit_code)
@@ -118,7 +106,7 @@ class Agent:
 
     run: RunDirectory
     experiment: ExperimentConfig
-    at: AgentSeat
+    at: AgentArgs
     zygote: Zygote
     signals: Signals
     claims: Claims
@@ -266,12 +254,12 @@ class Agent:
     def _report_exits(self, link: Link, log: EventLog) -> None:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""
         for exited in self.zygote.exits():
-            log.write(WorkerEnded(exited.rank, exited.attempt, exited.how))
-            current = self._started is not None and exited.attempt == self._started.attempt
+            attempt, rank, ended = exited.worker.attempt, exited.worker.rank, exited.ended
+            log.write(WorkerEnded(rank, attempt, ended.how))
+            current = self._started is not None and attempt == self._started.attempt
             if current and self._ordered is None:
-                path = self.run.worker_log(exited.attempt, f"worker-{exited.rank}").with_suffix(".err")
-                log_name = self.run.files.name(path)
-                link.send(WorkerExited(exited.attempt, exited.rank, exited.how, exited.exit_code, log_name))
+                path = self.run.worker_log(attempt, f"worker-{rank}").with_suffix(".err")
+                link.send(WorkerExited(attempt, rank, ended.how, ended.exit_code, self.run.files.name(path)))
 
     def _start_ordered(self, log: EventLog, master: str) -> None:
         """Fork the ordered workers as soon as the last of the old ones is dead."""
@@ -283,17 +271,21 @@ class Agent:
         slots = {worker.rank: worker.slot for worker in plan.workers}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
-            seat = {
-                "run_dir": str(self.run.root),
-                "attempt": order.attempt,
-                "rank": rank,
-                "place": asdict(self._places[slots[rank]]),
-                "master": master,
-                "host": self.at.host,
-                "out": str(path.with_suffix(".out")),
-                "err": str(path.with_suffix(".err")),
-            }
-            self.zygote.fork(seat)
+            binding = self._places[slots[rank]]
+            args = WorkerArgs(
+                run_dir=str(self.run.root),
+                attempt=order.attempt,
+                rank=rank,
+                master=master,
+                host=self.at.host,
+                out=str(path.with_suffix(".out")),
+                err=str(path.with_suffix(".err")),
+                device=binding.device,
+                device_uuid=binding.uuid,
+                environment=dict(binding.environment),
+                cpus=binding.cpus,
+            )
+            self.zygote.fork(args)
         devices = [self._places[slots[rank]].device for rank in order.ranks]
         log.write(WorkersForked(order.attempt, tuple(order.ranks), devices, list(self._devices)))
 

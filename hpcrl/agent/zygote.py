@@ -7,7 +7,6 @@ its workers.
 
 import contextlib
 import importlib
-import json
 import os
 import selectors
 import signal
@@ -17,22 +16,21 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output
+from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, WorkerArgs
 
-WorkerArgs = dict[str, Any]
-"""What a worker is told, JSON: passed to `run_worker` as it is."""
+LONGEST_FRAME = 1 << 16
 
 
 @dataclass(frozen=True)
 class Exit:
     """A worker that ended, and how."""
 
-    rank: int
-    attempt: int
-    how: str
-    exit_code: int | None
+    worker: Forked
+    ended: Ended
 
 
 class Zygote:
@@ -49,42 +47,41 @@ class Zygote:
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
-        self.alive: dict[int, WorkerArgs] = {}
+        self.alive: dict[int, Forked] = {}
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def fork(self, seat: WorkerArgs) -> None:
-        """Start a worker. `seat` needs `rank`, `attempt`, `out` and `err`."""
-        self._order({"fork": seat})
+    def fork(self, worker: WorkerArgs) -> None:
+        """Start a worker."""
+        self._order(Fork(worker))
 
     def kill_all(self) -> None:
         """SIGKILL every worker; `exits` reports them like any other end."""
-        self._order({"kill": True})
+        self._order(KillAll())
 
-    def _order(self, order: dict[str, Any]) -> None:
+    def _order(self, order: ToZygote) -> None:
         """Nobody obeys when the zygote is gone; `exits` tells that it is."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.send(json.dumps(order).encode())
+            self._socket.send(msgspec.json.encode(order))
 
     def exits(self) -> list[Exit]:
         """Workers that ended since the last call. Raises EOFError when the zygote itself is gone."""
         found: list[Exit] = []
         while True:
             try:
-                frame = self._socket.recv(1 << 16)
+                frame = self._socket.recv(LONGEST_FRAME)
             except BlockingIOError:
                 return found
             except ConnectionResetError as error:
                 raise EOFError from error
             if not frame:
                 raise EOFError
-            told = json.loads(frame)
-            if "forked" in told:
-                self.alive[told["forked"]] = told["seat"]
+            told = msgspec.json.decode(frame, type=FromZygote)
+            if isinstance(told, Forked):
+                self.alive[told.pid] = told
             else:
-                seat = self.alive.pop(told["ended"])
-                found.append(Exit(seat["rank"], seat["attempt"], told["how"], told["code"]))
+                found.append(Exit(self.alive.pop(told.pid), told))
 
     def close(self) -> None:
         """End the zygote and with it all workers."""
@@ -126,14 +123,14 @@ def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int
                 os.read(reader, 4096)
                 _reap(orders, children)
                 continue
-            frame = orders.recv(1 << 16)
+            frame = orders.recv(LONGEST_FRAME)
             if not frame:
                 return
-            order = json.loads(frame)
-            if "fork" in order:
-                pid = _fork(orders, order["fork"], run_worker)
+            order = msgspec.json.decode(frame, type=ToZygote)
+            if isinstance(order, Fork):
+                pid = _fork(orders, order.worker, run_worker)
                 children.add(pid)
-                orders.send(json.dumps({"forked": pid, "seat": order["fork"]}).encode())
+                orders.send(msgspec.json.encode(Forked(pid, order.worker.attempt, order.worker.rank)))
             else:
                 for pid in children:
                     kill_group(pid)
@@ -146,10 +143,10 @@ def _reap(orders: socket.socket, children: set[int]) -> None:
             children.discard(pid)
             kill_group(pid)
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-            orders.send(json.dumps({"ended": pid, "how": describe_status(status), "code": code}).encode())
+            orders.send(msgspec.json.encode(Ended(pid, describe_status(status), code)))
 
 
-def _fork(orders: socket.socket, seat: WorkerArgs, run_worker: Callable[[WorkerArgs], int]) -> int:
+def _fork(orders: socket.socket, worker: WorkerArgs, run_worker: Callable[[WorkerArgs], int]) -> int:
     """The child becomes the worker and never returns from here."""
     parent = os.getpid()
     pid = os.fork()
@@ -163,8 +160,8 @@ def _fork(orders: socket.socket, seat: WorkerArgs, run_worker: Callable[[WorkerA
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         orders.close()
-        redirect_output(Path(seat["out"]), Path(seat["err"]))
-        code = run_worker(seat)
+        redirect_output(Path(worker.out), Path(worker.err))
+        code = run_worker(worker)
     except BaseException:
         traceback.print_exc()
     finally:

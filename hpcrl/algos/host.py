@@ -31,7 +31,7 @@ class TorchHost:
         self._rank = context.rank
         self._reached_at = context.host
         self._experiment = _experiment(context)
-        self._texts = open_texts(self._experiment)
+        self._texts = open_texts(self._experiment, context.datasets)
         self._device = _device(context.device, context.device_uuid)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
         self._roles: dict[str, Role] = {}

@@ -335,8 +335,8 @@ class Texts:
         return self.datasets[source].text(sample_id)
 
 
-def open_texts(experiment: SFTExperiment | PPOExperiment) -> Texts:
-    return Texts(_tokens(experiment), open_datasets(experiment))
+def open_texts(experiment: SFTExperiment | PPOExperiment, datasets: Mapping[str, Dataset]) -> Texts:
+    return Texts(_tokens(experiment), datasets)
 
 
 def _tokens(experiment: SFTExperiment | PPOExperiment) -> Tokens:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
 
+import msgspec
 import numpy as np
 
 Row = np.ndarray | Sequence[np.ndarray]
@@ -25,8 +26,7 @@ def sample_seed(run_seed: int, step: int, call: str, sample_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-@dataclass(frozen=True)
-class KeyMeta:
+class KeyMeta(msgspec.Struct, frozen=True):
     """Type and lengths of one key. `lengths[i]` are those of sample i's sub-sequences: usually one."""
 
     dtype: str
@@ -37,12 +37,11 @@ class KeyMeta:
         return tuple(map(sum, self.lengths))
 
 
-@dataclass(frozen=True)
-class SampleMeta:
-    """Ids and keys of a batch without its arrays: all that the master knows of it."""
+class SampleMeta(msgspec.Struct, frozen=True, dict=True):
+    """Ids and keys of a batch without its arrays: all that the master knows of it, and what travels with the arrays."""
 
     ids: tuple[str, ...]
-    keys: Mapping[str, KeyMeta]
+    keys: dict[str, KeyMeta]
 
     def __post_init__(self) -> None:
         if len(set(self.ids)) != len(self.ids):

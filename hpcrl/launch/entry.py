@@ -53,9 +53,9 @@ def main(
             if allocation is None and launcher.allocation:
                 allocation = load(launcher.allocation)(Path(run_dir), submission)
             return int(run_master(Path(run_dir), submission, fault, host, abilities, allocation))
-        from hpcrl.agent.agent import AgentSeat, run_agent
+        from hpcrl.agent.agent import AgentArgs, run_agent
 
-        return int(run_agent(AgentSeat(Path(run_dir), node, submission, host, incarnation, abilities), fault))
+        return int(run_agent(AgentArgs(Path(run_dir), node, submission, host, incarnation, abilities), fault))
     except HpcrlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return int(error.exit_code)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stats, Stopped, Trained
@@ -28,11 +29,12 @@ from hpcrl.events import (
 )
 from hpcrl.master.attempt import AttemptFiles
 from hpcrl.master.replay import unlike, why_other_bits
-from hpcrl.master.row_table import InDataset, InMemory, InSpill, RowTable
+from hpcrl.master.row_table import RowTable
 from hpcrl.master.saving import Saving
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource
 from hpcrl.placement.plan import CallPlan, Plan
+from hpcrl.wire.holders import InDataset, InMemory, InSpill
 from hpcrl.wire.messages import (
     Ack,
     ExportWritten,
@@ -44,7 +46,6 @@ from hpcrl.wire.messages import (
     ShardWritten,
     Spilled,
     Syn,
-    WireMeta,
     WorkerHello,
 )
 
@@ -104,7 +105,7 @@ class Execution:
         self._hellos = hellos
         self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
-        self._holdings = RowTable()
+        self._rows = RowTable({key: call.name for call in plan.calls for key in call.outputs})
         self._saving = Saving(plan.roles)
         self._opened: dict[int, Opened] = {}
         self._in_flight: dict[int, InFlight] = {}
@@ -180,7 +181,7 @@ class Execution:
         for key, (done, spill) in recovery.recorded.items():
             unit = Unit(*key)
             outputs = self._calls[unit.call].outputs
-            self._holdings.put(unit.step, outputs, self._ids(unit), InSpill(spill.path, spill.group))
+            self._rows.put(unit.step, outputs, self._ids(unit), InSpill(spill.path, spill.group))
             self._stats[unit.step].setdefault(unit.call, {})[unit.part] = dict(done.stats)
         self._replayed = {Unit(line.step, line.call, 0): line for line in recovery.replay}
         for unit, line in self._replayed.items():
@@ -235,8 +236,8 @@ class Execution:
             call: self._source.parts(opened, self._calls[call].dataset, n) for call, n in opened.calls.items()
         }
         self._readiness.open(opened.step, opened.calls, partitions)
-        self._holdings.put(opened.step, self._plan.dataset_keys, opened.ids, InDataset("train"))
-        self._holdings.put(opened.step, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
+        self._rows.put(opened.step, self._plan.dataset_keys, opened.ids, InDataset("train"))
+        self._rows.put(opened.step, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
         if opened.checkpoint:
             self._saving.expect_checkpoint(opened.step)
 
@@ -286,7 +287,7 @@ class Execution:
                 call=unit.call,
                 part=unit.part,
                 ids=tuple(ids),
-                sources=self._holdings.sources(unit.step, call.inputs, ids),
+                sources=self._rows.sources(unit.step, call.inputs, ids, rank),
                 minibatches=self._source.minibatches(opened) if training else (),
                 record=dict(self._replayed[unit].record) if offer.replay else None,
             )
@@ -316,7 +317,7 @@ class Execution:
             digest = self._checked_digest(flight, result.stats)
             self._parameters[call.role] = self._digests[unit.step][call.role] = digest
         elif first.meta is not None:
-            self._holdings.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
+            self._rows.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
             self._unspilled[reply.request] = unit
         self._results[unit] = result
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = result.stats
@@ -401,6 +402,7 @@ class Execution:
             return
         unit = self._unspilled.pop(spilled.request)
         self._results[unit].spill = spilled.spill
+        self._rows.put(unit.step, self._calls[unit.call].outputs, self._ids(unit), InSpill(spilled.spill.name))
         self._readiness.spilled(unit)
         self._attempt.events.write(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
 
@@ -438,7 +440,7 @@ class Execution:
         if self._calendar.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)
-        self._holdings.release(oldest)
+        self._rows.forget(oldest)
         self._forget(step)
         for worker in self._plan.workers:
             self._send(worker.rank, Forget(oldest))
@@ -484,9 +486,9 @@ class Execution:
                 self._order_save(last, role, checkpoint, export)
 
 
-def _tokens(meta: WireMeta | None) -> int:
+def _tokens(meta: SampleMeta | None) -> int:
     """The tokens of the longest key that a call produced."""
     if meta is None:
         return 0
-    totals: Iterable[int] = (sum(map(sum, key.lengths)) for key in meta.keys.values())
+    totals: Iterable[int] = (sum(key.totals()) for key in meta.keys.values())
     return max(totals, default=0)

@@ -1,66 +1,50 @@
-"""Where every row is: in a worker's memory, in a spill, or in the data set. Metadata only; pure."""
+"""Where every row is: in workers' memory, in a spill, or in the data set. Metadata only; pure."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
-from hpcrl.wire.messages import RowSource
+from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
-
-@dataclass(frozen=True)
-class InMemory:
-    """Held by the worker of this rank."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class InSpill:
-    """Held by a file of the run directory, in a group of it where it was compacted."""
-
-    path: str
-    group: str | None = None
-
-
-@dataclass(frozen=True)
-class InDataset:
-    """A row of a data set: every worker can read it."""
-
-    name: str
-
-
-Holder = InMemory | InSpill | InDataset
+Holders = tuple[Holder, ...]
 
 
 class RowTable:
-    """Holder of each (step, key, sample id). A later holder of the same rows replaces the earlier one."""
+    """Holders of each row, by (step, call that made it), key and sample id. `makers` says which call makes a key."""
 
-    def __init__(self) -> None:
-        self._holders: dict[int, dict[str, dict[str, Holder]]] = defaultdict(lambda: defaultdict(dict))
+    def __init__(self, makers: Mapping[str, str]) -> None:
+        self._makers = makers
+        self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(lambda: defaultdict(dict))
 
-    def put(self, step: int, keys: Sequence[str], ids: Sequence[str], holder: Holder) -> None:
+    def put(self, step: int, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
+        """One more holder of these rows, farther away than those that are known."""
         for key in keys:
-            self._holders[step][key].update(dict.fromkeys(ids, holder))
+            rows = self._rows[step, self._maker(key)][key]
+            rows.update({sample_id: (*rows.get(sample_id, ()), holder) for sample_id in ids})
 
-    def release(self, before_step: int) -> None:
-        for step in [step for step in self._holders if step < before_step]:
-            del self._holders[step]
+    def forget(self, before_step: int) -> None:
+        """Nobody asks for rows of the steps before this one any more."""
+        for made in [made for made in self._rows if made[0] < before_step]:
+            del self._rows[made]
 
-    def sources(self, step: int, keys: Sequence[str], ids: Sequence[str]) -> tuple[RowSource, ...]:
-        """How to get rows `ids` of `keys`: one source per holder and set of rows, keys of the same rows together."""
-        wanted: dict[tuple[Holder, tuple[str, ...]], list[str]] = {}
+    def sources(self, step: int, keys: Sequence[str], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
+        """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
+        wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = {}
         for key in keys:
-            by_holder: dict[Holder, list[str]] = defaultdict(list)
+            call, by_holders = self._maker(key), defaultdict(list)
+            rows = self._rows[step, call][key]
             for sample_id in ids:
-                by_holder[self._holders[step][key][sample_id]].append(sample_id)
-            for holder, rows in by_holder.items():
-                wanted.setdefault((holder, tuple(rows)), []).append(key)
-        return tuple(_source(holder, tuple(together), rows) for (holder, rows), together in wanted.items())
+                by_holders[rows[sample_id]].append(sample_id)
+            for holders, together in by_holders.items():
+                wanted.setdefault((call, holders, tuple(together)), []).append(key)
+        return tuple(
+            RowSource(step, call, tuple(together), rows, _nearest_first(holders, reader))
+            for (call, holders, rows), together in wanted.items()
+        )
+
+    def _maker(self, key: str) -> str:
+        return self._makers.get(key, FROM_DATA)
 
 
-def _source(holder: Holder, keys: tuple[str, ...], ids: tuple[str, ...]) -> RowSource:
-    if isinstance(holder, InMemory):
-        return RowSource(keys, ids, rank=holder.rank)
-    if isinstance(holder, InSpill):
-        return RowSource(keys, ids, spill=holder.path, group=holder.group)
-    return RowSource(keys, ids, dataset=holder.name)
+def _nearest_first(holders: Holders, reader: int) -> Holders:
+    """The reader's own memory before all others, which stay in their order."""
+    return tuple(sorted(holders, key=lambda holder: holder != InMemory(reader)))

@@ -7,33 +7,9 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.files import FileRef
-
-
-class WireKey(msgspec.Struct, frozen=True):
-    """One key of a sample's metadata: dtype name, per-sample sub-sequence lengths, trailing shape."""
-
-    dtype: str
-    lengths: tuple[tuple[int, ...], ...]
-    trailing: tuple[int, ...] = ()
-
-
-class WireMeta(msgspec.Struct, frozen=True):
-    """Metadata of rows: their ids and keys."""
-
-    ids: tuple[str, ...]
-    keys: dict[str, WireKey]
-
-
-class RowSource(msgspec.Struct, frozen=True):
-    """Where some rows of some keys are: one worker's memory, a spill, or the data set."""
-
-    keys: tuple[str, ...]
-    ids: tuple[str, ...]
-    rank: int | None = None
-    spill: str | None = None
-    group: str | None = None
-    dataset: str | None = None
+from hpcrl.wire.holders import RowSource
 
 
 class Trouble(msgspec.Struct, frozen=True):
@@ -112,7 +88,7 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
 
     request: int
     rank: int
-    meta: WireMeta | None
+    meta: SampleMeta | None
     stats: dict[str, tuple[float, float]]
     record: dict[str, Any] | None
     seconds: float
@@ -227,6 +203,7 @@ class Fetch(msgspec.Struct, frozen=True, tag=True):
 
     token: int
     step: int
+    call: str
     keys: tuple[str, ...]
     ids: tuple[str, ...]
 
@@ -235,7 +212,7 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
     """Rows asked for; a raw frame per key follows, in the order of `meta.keys`. `missing` says what is not here."""
 
     token: int
-    meta: WireMeta | None
+    meta: SampleMeta | None
     missing: str = ""
 
 

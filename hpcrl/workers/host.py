@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcrl.data.datasets import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import Plan
 from hpcrl.wire.address import LOOPBACK
@@ -26,6 +27,8 @@ class HostContext:
     rank: int
     plan: Plan
     run_dir: Path
+    datasets: Mapping[str, Dataset]
+    """By name, "train" and maybe "eval": opened once in a worker."""
     device: str = "cpu"
     """As torch names it."""
     device_uuid: str = ""

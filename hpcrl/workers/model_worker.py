@@ -1,58 +1,32 @@
 """A model worker: one process, one host, one device. Executes what is acked, spills what it produced.
 
-Owns the rows in its memory and the files that it writes; knows neither the graph nor the order of calls. Three kinds of
-thread: this one executes, the courier talks, two writers put spills and checkpoints on disk behind the work.
+Owns the rows in its memory and the files that it writes; knows neither the graph nor the order of calls. This thread
+executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
 """
 
 import importlib
+import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hpcrl.config.experiment import from_dict
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
-from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import read_spill, write_spill
 from hpcrl.errors import ExitCode
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import CallPlan, Plan
 from hpcrl.wire.channel import RunKey
-from hpcrl.wire.messages import (
-    Begin,
-    ExportWritten,
-    Finish,
-    Reply,
-    Request,
-    RowSource,
-    Save,
-    ShardWritten,
-    Spilled,
-    WorkerHello,
-    WorkerReady,
-)
+from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello, WorkerReady
+from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
+from hpcrl.workers.mailbox import Job, Mailbox
 from hpcrl.workers.sample_store import SampleStore
-from hpcrl.workers.transport import Transport, to_wire
-
-
-@dataclass(frozen=True)
-class WorkerSeat:
-    """Where a worker sits: all that its agent tells it."""
-
-    run_dir: Path
-    attempt: int
-    rank: int
-    master: str
-    host: str
-    plan: Plan
-    device: str
-    device_uuid: str
-    pid: int
+from hpcrl.workers.transport import TransportArgs
+from hpcrl.workers.writers import Writers
 
 
 def load_host(plan: Plan, context: HostContext) -> Host:
@@ -64,32 +38,18 @@ def load_host(plan: Plan, context: HostContext) -> Host:
 class ModelWorker:
     """Runs from `run` until it is told to finish."""
 
-    def __init__(self, seat: WorkerSeat, fault: Callable[[str], None]) -> None:
-        self._seat = seat
+    def __init__(self, args: WorkerArgs, plan: Plan, fault: Callable[[str], None]) -> None:
+        self._args = args
+        self._plan = plan
         self._fault = fault
-        self._run = RunDirectory(seat.run_dir, fault)
-        self._files = self._run.files
-        self._calls: dict[str, CallPlan] = {call.name: call for call in seat.plan.calls}
-        experiment = from_dict(seat.plan.experiment)
-        self._datasets = open_datasets(experiment)
+        self._run = RunDirectory(Path(args.run_dir), fault)
+        self._experiment = from_dict(plan.experiment)
+        self._datasets = open_datasets(self._experiment)
         self._store = SampleStore()
-        self._log = EventLog(self._run.worker_log(seat.attempt, f"worker-{seat.rank}"))
+        self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
-        key = self._run.read_key()
-        self._courier = Transport(
-            rank=seat.rank,
-            name=f"worker-{seat.rank}.a{seat.attempt:03d}.{seat.pid}",
-            master=seat.master,
-            key=RunKey(key.public.encode(), key.secret.encode()),
-            store=self._store,
-            read_dataset=self._read_dataset,
-            read_spill=self._read_spill,
-            heartbeat_s=experiment.cluster.heartbeat_s,
-            orphan_timeout_s=experiment.cluster.orphan_timeout_s,
-            host=seat.host,
-        )
-        self._spiller = ThreadPoolExecutor(1, thread_name_prefix="spiller")
-        self._saver = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
+        self._writers = Writers(self._run, args.attempt, args.rank, self._mailbox.post, self._fail)
 
     def run(self) -> ExitCode:
         """Serve until told to finish. An exception, the host's making included, is told to the master, which ends the
@@ -97,71 +57,88 @@ class ModelWorker:
         prepared, software, failed = "", "", None
         try:
             self._fault("worker.start")
-            self._host = self._make_host()
+            self._host = load_host(self._plan, self._host_context())
             prepared, software = self._host.prepare(), self._host.software
         except Exception as error:
             failed = error
-        self._courier.start()
-        at = self._seat
-        hardware = hardware_of(at.device, at.device_uuid)
-        address = self._courier.address
-        self._courier.post(WorkerHello(at.attempt, at.rank, at.pid, address, prepared, hardware, software))
+        self._mailbox.open()
+        args = self._args
+        hardware = hardware_of(args.device, args.device_uuid)
+        address = self._mailbox.address
+        self._mailbox.post(WorkerHello(args.attempt, args.rank, os.getpid(), address, prepared, hardware, software))
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()
-        self._courier.doing = "waiting for its peers"
-        while True:
-            job = self._courier.work.get()
-            if isinstance(job, Finish):
-                return self._leave(ExitCode(job.exit_code))
-            what = "starting" if isinstance(job, Begin) else f"saving {job.role}" if isinstance(job, Save) else ""
-            try:
-                if isinstance(job, Begin):
-                    self._begin(job)
-                elif isinstance(job, Save):
-                    self._save(job)
-                else:
-                    what = f"step {job[0].step} {job[0].call}, part {job[0].part}"
-                    self._execute(*job)
-            except Exception as error:
-                self._fail(what, error)
+        self._mailbox.doing("waiting for its peers")
+        while not isinstance(job := self._mailbox.jobs.get(), Finish):
+            self._do(job)
+        return self._leave(ExitCode(job.exit_code))
 
-    def _make_host(self) -> Host:
-        seat = self._seat
-        return load_host(
-            seat.plan,
-            HostContext(
-                rank=seat.rank,
-                plan=seat.plan,
-                run_dir=seat.run_dir,
-                device=seat.device,
-                device_uuid=seat.device_uuid,
-                host=seat.host,
-            ),
+    def _transport_args(self) -> TransportArgs:
+        args, key, cluster = self._args, self._run.read_key(), self._experiment.cluster
+        return TransportArgs(
+            name=f"worker-{args.rank}.a{args.attempt:03d}.{os.getpid()}",
+            master=args.master,
+            key=RunKey(key.public.encode(), key.secret.encode()),
+            heartbeat_s=cluster.heartbeat_s,
+            orphan_timeout_s=cluster.orphan_timeout_s,
+            host=args.host,
         )
+
+    def _host_context(self) -> HostContext:
+        args = self._args
+        return HostContext(
+            rank=args.rank,
+            plan=self._plan,
+            run_dir=self._run.root,
+            datasets=self._datasets,
+            device=args.device,
+            device_uuid=args.device_uuid,
+            host=args.host,
+        )
+
+    def _do(self, job: Job) -> None:
+        """One job; what it raises ends the attempt, not this loop."""
+        match job:
+            case Begin():
+                with self._telling("starting"):
+                    self._begin(job)
+            case Save():
+                with self._telling(f"saving {job.role}"):
+                    self._save(job)
+            case (request, inputs):
+                with self._telling(f"step {request.step} {request.call}, part {request.part}"):
+                    self._execute(request, inputs)
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._fail(what, error)
+
+    def _fail(self, what: str, error: Exception) -> None:
+        self._mailbox.failed(what, error)
+        self._log.write(CallFailed(self._args.rank, what, repr(error)))
 
     def _await_finish(self) -> ExitCode:
         """Without a host there is nothing else to do."""
-        while not isinstance(job := self._courier.work.get(), Finish):
+        while not isinstance(job := self._mailbox.jobs.get(), Finish):
             pass
-        self._courier.stop()
+        self._mailbox.close()
         self._log.close()
         return ExitCode(job.exit_code)
 
-    def _fail(self, what: str, error: Exception) -> None:
-        self._courier.fail(what, error)
-        self._log.write(CallFailed(self._seat.rank, what, repr(error)))
-
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
-        self._courier.doing = "loading models"
+        self._mailbox.doing("loading models")
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         self._host.load(begin.prepared, checkpoint)
-        self._courier.doing = "idle"
-        self._courier.post(WorkerReady(self._seat.rank, time.monotonic() - started))
+        self._mailbox.doing("idle")
+        self._mailbox.post(WorkerReady(self._args.rank, time.monotonic() - started))
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:
-        call = self._calls[request.call]
+        call = self._plan.call(request.call)
         work = Work(
             step=request.step,
             call=request.call,
@@ -172,12 +149,12 @@ class ModelWorker:
         )
         replay = request.record is not None
         self._log.write(CallBegun(request.step, request.call, request.part, replay))
-        self._courier.doing = f"{'replaying' if replay else 'running'} {request.call} of step {request.step}"
+        self._mailbox.doing(f"{'replaying' if replay else 'running'} {request.call} of step {request.step}")
         self._fault("worker.call")
         started = time.monotonic()
         outcome = self._host.execute(work)
         seconds = time.monotonic() - started
-        self._courier.doing = "idle"
+        self._mailbox.doing("idle")
         self._fault("worker.executed")
         self._answer(request, call, outcome, seconds)
         self._fault("worker.replied")
@@ -186,73 +163,27 @@ class ModelWorker:
         """Keep the outputs, reply, and spill them behind the work."""
         sample = None
         if outcome.sample is not None:
-            sample = outcome.sample.remap(dict(call.output_remap))
-            sample = sample.select_keys(call.outputs)
-            self._store.put(request.step, sample)
-        meta = None if sample is None else to_wire(sample)
+            sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.outputs)
+            self._store.put(request.step, request.call, sample)
+        meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)
-        self._courier.post(Reply(request.id, self._seat.rank, meta, dict(outcome.stats), record, seconds))
+        self._mailbox.post(Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds))
         if sample is not None:
-            self._behind(self._spiller, f"spilling {request.call} of step {request.step}", self._spill, request, sample)
-
-    def _spill(self, request: Request, sample: SequenceSample) -> None:
-        started = time.monotonic()
-        path = self._run.spill(request.step, request.call, request.part, self._seat.attempt)
-        spill = write_spill(self._files, path, sample)
-        self._courier.post(Spilled(request.id, self._seat.rank, spill, time.monotonic() - started))
+            self._writers.spill(request, sample)
 
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""
-        doing, self._courier.doing = self._courier.doing, f"copying {save.role} after step {save.step}"
-        ranks = self._seat.plan.roles[save.role].ranks
+        self._mailbox.doing(f"copying {save.role} after step {save.step}")
         if save.checkpoint:
-            snapshot = self._host.snapshot(save.role)
-            folder = self._run.checkpoint(save.step, self._seat.attempt)
-            rank = ranks.index(self._seat.rank)
-
-            def write() -> None:
-                started = time.monotonic()
-                shard = write_shard(self._files, folder, save.role, rank, snapshot.arrays, snapshot.state)
-                seconds = time.monotonic() - started
-                self._courier.post(ShardWritten(save.step, save.role, self._seat.rank, shard, seconds))
-
-            self._behind(self._saver, f"checkpointing {save.role} after step {save.step}", write)
+            index = self._plan.roles[save.role].ranks.index(self._args.rank)
+            self._writers.checkpoint(save, index, self._host.snapshot(save.role))
         if save.export:
-            exporter = self._host.exporter(save.role)
-            self._behind(self._saver, f"exporting {save.role} after step {save.step}", self._export, save, exporter)
-        self._courier.doing = doing
-
-    def _export(self, save: Save, exporter: Callable[[Path], None] | None) -> None:
-        path = None
-        if exporter is not None and not self._run.superseded(self._seat.attempt):
-            target = self._run.export(save.role, save.step)
-            self._files.publish_folder(target, self._seat.attempt, exporter, "export")
-            path = str(target.relative_to(self._run.root))
-        self._courier.post(ExportWritten(save.step, save.role, self._seat.rank, path))
-
-    def _behind(self, pool: ThreadPoolExecutor, what: str, action: Callable[..., None], *args: object) -> None:
-        """Do it on a writer's thread; what it raises ends the attempt like an exception of a call."""
-
-        def guarded() -> None:
-            try:
-                action(*args)
-            except Exception as error:
-                self._fail(what, error)
-
-        pool.submit(guarded)
-
-    def _read_dataset(self, source: str, ids: Sequence[str]) -> SequenceSample:
-        return self._datasets[source].rows(ids)
-
-    def _read_spill(self, source: RowSource) -> SequenceSample:
-        if source.spill is None:
-            raise ValueError("the source is not a spill")
-        return read_spill(self._run.root / source.spill, source.group, source.keys, source.ids)
+            self._writers.export(save, self._host.exporter(save.role))
+        self._mailbox.doing("idle")
 
     def _leave(self, code: ExitCode) -> ExitCode:
-        self._spiller.shutdown(wait=True)
-        self._saver.shutdown(wait=True)
+        self._writers.close()
         self._host.close()
-        self._courier.stop()
+        self._mailbox.close()
         self._log.close()
         return code

@@ -19,7 +19,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.data.datasets import open_texts
+from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.models.pretrained import new_model
 from hpcrl.placement.plan import make_plan
@@ -286,8 +286,8 @@ def test_a_crashed_reward_ends_the_run(folder):
 def test_the_length_of_a_run_counts_epochs_once(folder):
     experiment = sft(folder)
     in_epochs = replace(experiment, control=ControlConfig(epochs=3))
-    assert training_steps(experiment, open_texts(experiment)) == 4
-    assert training_steps(in_epochs, open_texts(in_epochs)) == 3 * 3
+    assert training_steps(experiment, open_texts(experiment, open_datasets(experiment))) == 4
+    assert training_steps(in_epochs, open_texts(in_epochs, open_datasets(in_epochs))) == 3 * 3
 
 
 def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folder, tmp_path):
@@ -320,7 +320,7 @@ def numerics():
 def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
     cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
     experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
-    host = TorchHost(HostContext(0, make_plan(experiment), folder))
+    host = TorchHost(HostContext(0, make_plan(experiment), folder, open_datasets(experiment)))
     host.close()
     assert host.software == f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     assert torch.get_num_threads() == 3
@@ -332,7 +332,7 @@ def test_a_layout_that_splits_the_model_is_refused(folder):
     split = replace(
         experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
     )
-    host = TorchHost(HostContext(0, make_plan(split), folder))
+    host = TorchHost(HostContext(0, make_plan(split), folder, open_datasets(split)))
     host._parallel.join = lambda invitation: None
     with pytest.raises(ConfigurationError, match=r"actor.layout is d1t1p2; the native .* Use d2"):
         host.load([""], {})

@@ -246,7 +246,8 @@ def test_a_prompt_without_tokens_is_refused_with_its_row(data: DataConfig) -> No
 
 
 def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: DataConfig) -> None:
-    texts = open_texts(ppo(data))
+    experiment = ppo(data)
+    texts = open_texts(experiment, open_datasets(experiment))
     assert texts.record("train", "1@3#0") == {"id": "1", "prompt": PAIRS[1][0], "answer": PAIRS[1][1]}
     assert texts.record("eval", "0@0")["prompt"] == PAIRS[2][0]
     tokens = load_tokens(data.tokenizer)

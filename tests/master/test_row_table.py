@@ -3,56 +3,59 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.master.row_table import Holder, InDataset, InMemory, InSpill, RowTable
-from hpcrl.wire.messages import RowSource
+from hpcrl.master.row_table import RowTable
+from hpcrl.wire.holders import FROM_DATA, Holder, InDataset, InMemory, InSpill, RowSource
 
-HOLDERS: list[Holder] = [
-    InMemory(0),
-    InMemory(1),
-    InSpill("spills/a.h5"),
-    InSpill("spills/b.h5", "g"),
-    InDataset("train"),
-]
+MAKERS = {"y": "gen", "z": "gen", "r": "reward"}
+HOLDERS: list[Holder] = [InMemory(0), InMemory(1), InSpill("spills/a.h5"), InSpill("spills/b.h5", "g")]
 
 
-def test_rows_of_one_holder_are_one_source_for_all_keys() -> None:
-    holdings = RowTable()
-    holdings.put(1, ["y", "z"], ["a", "b"], InMemory(1))
-    assert holdings.sources(1, ["y", "z"], ["a", "b"]) == (RowSource(("y", "z"), ("a", "b"), rank=1),)
+def table() -> RowTable:
+    return RowTable(MAKERS)
 
 
-def test_the_latest_holder_counts() -> None:
-    holdings = RowTable()
-    holdings.put(1, ["y"], ["a", "b"], InMemory(0))
-    holdings.put(1, ["y"], ["b"], InSpill("s.h5", "g"))
-    assert holdings.sources(1, ["y"], ["b"]) == (RowSource(("y",), ("b",), spill="s.h5", group="g"),)
+def test_rows_of_one_call_and_one_holder_are_one_source_for_all_keys() -> None:
+    rows = table()
+    rows.put(1, ["y", "z"], ["a", "b"], InMemory(1))
+    assert rows.sources(1, ["y", "z"], ["a", "b"], 0) == (RowSource(1, "gen", ("y", "z"), ("a", "b"), (InMemory(1),)),)
 
 
-def test_released_steps_are_forgotten() -> None:
-    holdings = RowTable()
-    holdings.put(1, ["y"], ["a"], InMemory(0))
-    holdings.put(2, ["y"], ["a"], InMemory(1))
-    holdings.release(2)
-    assert holdings.sources(2, ["y"], ["a"]) == (RowSource(("y",), ("a",), rank=1),)
-    assert 1 not in holdings._holders
+def test_a_row_that_no_call_makes_is_of_the_data_set() -> None:
+    rows = table()
+    rows.put(1, ["x"], ["a"], InDataset("train"))
+    assert rows.sources(1, ["x"], ["a"], 0) == (RowSource(1, FROM_DATA, ("x",), ("a",), (InDataset("train"),)),)
 
 
-@given(st.lists(st.tuples(st.sampled_from("xyz"), st.integers(0, 7), st.sampled_from(range(len(HOLDERS))))))
-def test_sources_name_every_row_of_every_key_once_where_it_is(puts: list[tuple[str, int, int]]) -> None:
-    holdings, oracle = RowTable(), {}
-    for key, row, holder in [*[(k, r, 4) for k in "xyz" for r in range(8)], *puts]:
-        holdings.put(3, [key], [str(row)], HOLDERS[holder])
-        oracle[key, str(row)] = HOLDERS[holder]
-    wanted = [str(row) for row in range(8)]
-    found: dict[tuple[str, str], Holder] = {}
-    for source in holdings.sources(3, ["x", "y", "z"], wanted):
-        holder: Holder = InDataset(source.dataset or "")
-        if source.rank is not None:
-            holder = InMemory(source.rank)
-        elif source.spill is not None:
-            holder = InSpill(source.spill, source.group)
+def test_of_several_holders_the_readers_own_memory_is_nearest_and_a_later_one_farther() -> None:
+    rows = table()
+    for holder in (InMemory(0), InMemory(1), InSpill("s.h5")):
+        rows.put(1, ["y"], ["a"], holder)
+    (source,) = rows.sources(1, ["y"], ["a"], 1)
+    assert source.holders == (InMemory(1), InMemory(0), InSpill("s.h5"))
+    (source,) = rows.sources(1, ["y"], ["a"], 2)
+    assert source.holders == (InMemory(0), InMemory(1), InSpill("s.h5"))
+
+
+def test_forgotten_steps_are_gone() -> None:
+    rows = table()
+    rows.put(1, ["y"], ["a"], InMemory(0))
+    rows.put(2, ["y"], ["a"], InMemory(1))
+    rows.forget(2)
+    assert rows.sources(2, ["y"], ["a"], 1) == (RowSource(2, "gen", ("y",), ("a",), (InMemory(1),)),)
+    assert (1, "gen") not in rows._rows
+
+
+@given(st.lists(st.tuples(st.sampled_from("yzrx"), st.integers(0, 7), st.sampled_from(range(len(HOLDERS))))))
+def test_sources_name_every_row_of_every_key_once_with_all_of_its_holders(puts: list[tuple[str, int, int]]) -> None:
+    rows, oracle = table(), {}
+    for key, row, holder in [*[(k, r, 2) for k in "yzrx" for r in range(8)], *puts]:
+        rows.put(3, [key], [str(row)], HOLDERS[holder])
+        oracle[key, str(row)] = [*oracle.get((key, str(row)), ()), HOLDERS[holder]]
+    found = {}
+    for source in rows.sources(3, ["x", "y", "z", "r"], [str(row) for row in range(8)], 5):
         for key in source.keys:
+            assert source.call == MAKERS.get(key, FROM_DATA) and source.step == 3
             for sample_id in source.ids:
                 assert (key, sample_id) not in found
-                found[key, sample_id] = holder
+                found[key, sample_id] = list(source.holders)
     assert found == oracle

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Split
 
 from hpcrl.algos.host import TorchHost
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import Experiment
+from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import topological_order
@@ -96,7 +96,7 @@ def run_of(
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
     plan = make_plan(replace(experiment, cluster=cluster))
     if pool is None:
-        host = TorchHost(HostContext(0, plan, NOWHERE))
+        host = TorchHost(HostContext(0, plan, NOWHERE, open_datasets(experiment)))
         host.load([host.prepare()], checkpoint or {})
         yield Conductor(plan, experiment, Ranks([host], None))
         host.close()
@@ -109,7 +109,8 @@ def run_of(
 def make_on_rank(context: Any, plan: bytes) -> str:
     """The pool's own process group makes way for the host's."""
     context.leave()
-    context.host = TorchHost(HostContext(context.rank, plan_from_json(plan), NOWHERE))
+    made = plan_from_json(plan)
+    context.host = TorchHost(HostContext(context.rank, made, NOWHERE, open_datasets(from_dict(made.experiment))))
     return context.host.prepare()
 
 

@@ -1,0 +1,51 @@
+"""What an agent and its zygote tell each other, JSON over a socket pair; producer → consumer above each."""
+
+import msgspec
+
+
+class WorkerArgs(msgspec.Struct, frozen=True):
+    """agent → worker: all that it is told. `device` is as torch names it; `cpus` are where it runs, none: anywhere."""
+
+    run_dir: str
+    attempt: int
+    rank: int
+    master: str
+    host: str
+    out: str
+    err: str
+    device: str = "cpu"
+    device_uuid: str = ""
+    environment: dict[str, str] = {}
+    cpus: tuple[int, ...] = ()
+
+
+# ── agent → zygote ────────────────────────────────────────────────────────────────────────────────────────────────────
+class Fork(msgspec.Struct, frozen=True, tag=True):
+    """Start a worker."""
+
+    worker: WorkerArgs
+
+
+class KillAll(msgspec.Struct, frozen=True, tag=True):
+    """SIGKILL every worker."""
+
+
+# ── zygote → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    """A worker was started."""
+
+    pid: int
+    attempt: int
+    rank: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A worker has ended; `exit_code` is None where a signal ended it."""
+
+    pid: int
+    how: str
+    exit_code: int | None
+
+
+ToZygote = Fork | KillAll
+FromZygote = Forked | Ended

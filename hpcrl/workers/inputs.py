@@ -1,0 +1,182 @@
+"""Requests that wait for their rows: each source's holders are asked, nearest first, until all rows are here.
+
+Knows neither sockets nor models. All methods are called by one thread; files are read on others, so that neither a slow
+disk nor a tokenizer holds that thread up.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import numpy as np
+
+from hpcrl.data.samples import SampleMeta, SequenceSample
+from hpcrl.errors import InternalError
+from hpcrl.wire.holders import Holder, InMemory, InSpill, RowSource
+from hpcrl.wire.messages import Fetch, Request, Rows
+from hpcrl.workers.sample_store import SampleStore
+
+Action = Callable[[], None]
+ReadRows = Callable[[str, Sequence[str], Sequence[str]], SequenceSample]
+"""(name of a data set, sample ids, keys) → rows"""
+ReadSpill = Callable[[InSpill, Sequence[str], Sequence[str]], SequenceSample]
+
+
+@dataclass(frozen=True)
+class Peripherals:
+    """What `Inputs` acts through."""
+
+    fetch: Callable[[str, Fetch], None]
+    """Ask the peer at an address."""
+    read_rows: ReadRows
+    read_spill: ReadSpill
+    in_background: Callable[[Action], object]
+    """Run an action on a reader's thread."""
+    later: Callable[[Action], None]
+    """Run an action on the thread of `Inputs`."""
+    ready: Callable[[int], None]
+    """All rows of the request with this id are here."""
+    fail: Callable[[str, Exception], None]
+    """Tell that something failed."""
+
+
+class Pending:
+    """A request, and its rows as far as they have come: one piece per source."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.pieces: list[SequenceSample | None] = [None] * len(request.sources)
+
+    def __str__(self) -> str:
+        return f"inputs of step {self.request.step} {self.request.call}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One source of a pending request, and the holders of it that have not been asked yet."""
+
+    pending: Pending
+    index: int
+    holders: tuple[Holder, ...]
+
+    @property
+    def source(self) -> RowSource:
+        return self.pending.request.sources[self.index]
+
+
+class Inputs:
+    """Of one worker, in one attempt."""
+
+    def __init__(self, rank: int, store: SampleStore, through: Peripherals) -> None:
+        self._rank = rank
+        self._store = store
+        self._through = through
+        self._addresses: tuple[str, ...] = ()
+        self._tokens = count(1)
+        self._fetching: dict[int, Wanted] = {}
+        self._whole: dict[int, tuple[Request, SequenceSample]] = {}
+
+    def meet(self, addresses: Sequence[str]) -> None:
+        """Where each rank serves rows."""
+        self._addresses = tuple(addresses)
+
+    def gather(self, request: Request) -> None:
+        """Get all rows of a request; `ready` is told when they are here."""
+        pending = Pending(request)
+        for index, source in enumerate(request.sources):
+            self._ask(Wanted(pending, index, source.holders))
+        if not request.sources:
+            self._complete(pending)
+
+    def take(self, request: int) -> tuple[Request, SequenceSample] | None:
+        """The request and its rows, once; None where it is not ready."""
+        return self._whole.pop(request, None)
+
+    def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
+        """A peer has answered."""
+        wanted = self._fetching.pop(rows.token)
+        if rows.meta is None:
+            missing = f"a peer does not hold what the master says that it holds: {rows.missing}"
+            self._next(wanted, InternalError(missing))
+        else:
+            self._arrived(wanted, unpack(rows.meta, frames))
+
+    def _ask(self, wanted: Wanted) -> None:
+        holder, source = wanted.holders[0], wanted.source
+        if isinstance(holder, InMemory) and holder.rank == self._rank:
+            self._take(wanted)
+        elif isinstance(holder, InMemory):
+            token = next(self._tokens)
+            self._fetching[token] = wanted
+            fetch = Fetch(token, source.step, source.call, source.keys, source.ids)
+            self._through.fetch(self._addresses[holder.rank], fetch)
+        elif isinstance(holder, InSpill):
+            self._read(wanted, partial(self._through.read_spill, holder, source.ids, source.keys))
+        else:
+            self._read(wanted, partial(self._through.read_rows, holder.name, source.ids, source.keys))
+
+    def _take(self, wanted: Wanted) -> None:
+        source = wanted.source
+        try:
+            sample = self._store.take(source.step, source.call, source.ids, source.keys)
+        except KeyError as error:
+            self._next(wanted, error)
+        else:
+            self._arrived(wanted, sample)
+
+    def _read(self, wanted: Wanted, read: Callable[[], SequenceSample]) -> None:
+        """On a reader's thread; what comes of it is told on this one."""
+
+        def in_background() -> None:
+            try:
+                sample = read()
+            except Exception as error:
+                # The name of an exception is unbound when its clause ends, and `later` runs after that.
+                self._through.later(partial(self._next, wanted, error))
+            else:
+                self._through.later(partial(self._arrived, wanted, sample))
+
+        self._through.in_background(in_background)
+
+    def _next(self, wanted: Wanted, error: Exception) -> None:
+        """A holder could not give the rows: ask the next one, if there is one."""
+        rest = wanted.holders[1:]
+        if rest:
+            self._ask(Wanted(wanted.pending, wanted.index, rest))
+        else:
+            self._through.fail(str(wanted.pending), error)
+
+    def _arrived(self, wanted: Wanted, piece: SequenceSample) -> None:
+        wanted.pending.pieces[wanted.index] = piece
+        self._complete(wanted.pending)
+
+    def _complete(self, pending: Pending) -> None:
+        here = [piece for piece in pending.pieces if piece is not None]
+        if len(here) < len(pending.pieces):
+            return
+        request = pending.request
+        try:
+            self._whole[request.id] = (request, assemble(request.ids, here))
+        except ValueError as error:
+            self._through.fail(str(pending), error)
+        else:
+            self._through.ready(request.id)
+
+
+def assemble(ids: Sequence[str], pieces: Sequence[SequenceSample]) -> SequenceSample:
+    """One sample with rows `ids`, in their order, from pieces that each hold some rows of some keys."""
+    merged = SequenceSample(SampleMeta(tuple(ids), {}), {})
+    for key in dict.fromkeys(key for piece in pieces for key in piece.keys):
+        # Rows of one key may come from several holders, each of which may bring other keys along.
+        parts = [piece.select_keys([key]) for piece in pieces if key in piece.keys]
+        column = parts[0] if len(parts) == 1 else SequenceSample.gather(parts)
+        merged = merged.merge(column.select(ids))
+    return merged
+
+
+def unpack(meta: SampleMeta, frames: Sequence[bytes]) -> SequenceSample:
+    """The sample whose arrays are the raw frames, without a copy."""
+    pairs = zip(meta.keys.items(), frames, strict=True)
+    data = {key: np.frombuffer(frame, of.dtype).reshape(-1, *of.trailing) for (key, of), frame in pairs}
+    return SequenceSample(meta, data)

@@ -1,0 +1,107 @@
+"""What a model worker hears and says: jobs in the order of the acks, rows for its peers, reports to the master.
+
+Brings transport, inputs and row server together. Knows neither the host nor what a job does.
+"""
+
+import queue
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hpcrl.data.datasets import Dataset
+from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.spills import read_spill
+from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.wire.holders import InSpill
+from hpcrl.wire.messages import Ack, Begin, Failed, Fetch, Finish, Forget, Message, Request, Rows, Save, Syn
+from hpcrl.workers.inputs import Inputs, Peripherals
+from hpcrl.workers.row_server import RowServer
+from hpcrl.workers.sample_store import SampleStore
+from hpcrl.workers.transport import Transport, TransportArgs
+
+Job = Begin | Save | Finish | tuple[Request, SequenceSample]
+READERS = 2
+
+
+class Mailbox:
+    """Open from `open` to `close`. Fulfils `transport.Listener`, whose methods run on the talking thread."""
+
+    def __init__(
+        self, rank: int, talk: TransportArgs, root: Path, store: SampleStore, datasets: Mapping[str, Dataset]
+    ) -> None:
+        self.jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._rank = rank
+        self._root = root
+        self._store = store
+        self._datasets = datasets
+        self._transport = Transport(talk)
+        self._rows = RowServer(store)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        through = Peripherals(
+            fetch=self._transport.fetch,
+            read_rows=self._read_rows,
+            read_spill=self._read_spill,
+            in_background=self._readers.submit,
+            later=self._transport.later,
+            ready=lambda request: self.post(Syn(request, rank)),
+            fail=self.failed,
+        )
+        self._inputs = Inputs(rank, store, through)
+
+    @property
+    def address(self) -> str:
+        """Where peers ask for rows."""
+        return self._transport.address
+
+    def open(self) -> None:
+        self._transport.start(self)
+
+    def post(self, message: Message) -> None:
+        """Send to the master, from any thread."""
+        self._transport.post(message)
+
+    def doing(self, what: str) -> None:
+        """What this worker's beats say that it does."""
+        self._transport.doing = what
+
+    def close(self) -> None:
+        """Send what was posted, and hear no more."""
+        self._transport.stop()
+
+    def failed(self, what: str, error: BaseException) -> None:
+        """Tell the master that code on this worker raised; from any thread."""
+        code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
+        text = "".join(traceback.format_exception(error))
+        self.post(Failed(self._rank, what, f"{type(error).__name__}: {error}", text, int(code), time.time()))
+
+    # ── on the talking thread ─────────────────────────────────────────────────────────────────────────────────────────
+    def from_master(self, body: Message) -> None:
+        match body:
+            case Request():
+                self._inputs.gather(body)
+            case Ack():
+                ready = self._inputs.take(body.request)
+                if ready is not None:
+                    self.jobs.put(ready)
+            case Forget():
+                self._store.forget(body.before_step)
+            case Begin():
+                self._inputs.meet(body.addresses)
+                self.jobs.put(body)
+            case Save() | Finish():
+                self.jobs.put(body)
+
+    def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
+        return self._rows.serve(fetch)
+
+    def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
+        self._inputs.fetched(rows, frames)
+
+    # ── on a reader's thread ──────────────────────────────────────────────────────────────────────────────────────────
+    def _read_rows(self, dataset: str, ids: Sequence[str], keys: Sequence[str]) -> SequenceSample:
+        return self._datasets[dataset].rows(ids).select_keys(keys)
+
+    def _read_spill(self, spill: InSpill, ids: Sequence[str], keys: Sequence[str]) -> SequenceSample:
+        return read_spill(self._root / spill.file, spill.group, keys, ids)

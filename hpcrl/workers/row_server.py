@@ -1,0 +1,21 @@
+"""Answers peers that ask for rows of this worker's memory. Knows no sockets: a question in, an answer out."""
+
+import numpy as np
+
+from hpcrl.wire.messages import Fetch, Rows
+from hpcrl.workers.sample_store import SampleStore
+
+
+class RowServer:
+    """Reads one store."""
+
+    def __init__(self, store: SampleStore) -> None:
+        self._store = store
+
+    def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:
+        """The answer and its raw frames: an array per key, or none and what is missing."""
+        try:
+            sample = self._store.take(fetch.step, fetch.call, fetch.ids, fetch.keys)
+        except KeyError as error:
+            return Rows(fetch.token, None, str(error)), []
+        return Rows(fetch.token, sample.meta), [np.ascontiguousarray(sample.data[key]).tobytes() for key in sample.keys]
