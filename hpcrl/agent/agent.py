@@ -58,7 +58,7 @@ TICK_MS = 200
 
 @dataclass(frozen=True)
 class AgentArgs:
-    """All that an agent is told: its node's number, the submission, where its node is reached, which start of it this is.
+    """All that an agent is told: its node, the submission, where its node is reached, which start of it this is.
 
     `abilities` are those of whoever starts it.
     """
