@@ -41,7 +41,7 @@ experiment = PPOExperiment(
 tokenizer = Path(folder, "tokenizer.json")
 roles = {name: build(ROLES, name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
 reward_model = builder("reward", experiment, tokenizer).frozen(experiment.reference, head="value")
-plan = make_plan(experiment)
+plan = make_plan(experiment, experiment.cluster.nodes)
 
 
 def step() -> dict[str, object]:

@@ -25,7 +25,7 @@ experiment = SFTExperiment(
 )
 role = build(ROLES, "actor", experiment, Path(folder, "tokenizer.json"))
 batch = rows_of(prompts=[p for p, _ in texts()], answers=[a for _, a in texts()])
-call = next(call for call in make_plan(experiment).calls if call.kind == "train_step")
+call = next(call for call in make_plan(experiment, experiment.cluster.nodes).calls if call.kind == "train_step")
 
 
 def step() -> dict[str, object]:

@@ -16,7 +16,7 @@ from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import Shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
-from hpcrl.placement.plan import RolePlan
+from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 ALGORITHMS: Mapping[str, Mapping[str, RoleMaker]] = {"sft": sft.ROLES, "ppo": ppo.ROLES}
@@ -34,7 +34,7 @@ class TorchHost:
         self._texts = open_texts(self._experiment, context.datasets)
         self._device = _device(context.device, context.device_uuid)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
-        self._roles: dict[str, Role] = {}
+        self._roles: dict[ModelName, Role] = {}
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
     @property
@@ -47,18 +47,18 @@ class TorchHost:
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
         self._parallel.join(peers[0])
-        self._parallel.form(self._plan.roles[name].ranks for name in sorted(self._plan.roles))
-        for name in sorted(self._plan.roles):
-            role = self._plan.roles[name]
-            if self._rank not in role.ranks:
+        replicas = sorted(self._plan.replicas, key=lambda replica: replica.model)
+        self._parallel.form(replica.ranks for replica in replicas)
+        for replica in replicas:
+            if self._rank not in replica.ranks:
                 continue
-            self._roles[name] = self._build(role)
-            if name in checkpoint:
-                self._resume(name, checkpoint[name])
+            self._roles[replica.model] = self._build(replica)
+            if replica.trainable and replica.role in checkpoint:
+                self._resume(replica.role, checkpoint[replica.role])
 
     def execute(self, work: Work) -> Outcome:
         call = self._plan.call(work.call)
-        return self._roles[call.role].calls[call.kind](work, call)
+        return self._roles[self._plan.at[call.name]].calls[call.kind](work, call)
 
     def snapshot(self, role: str) -> Snapshot:
         trained = self._trained(role)
@@ -73,21 +73,21 @@ class TorchHost:
             role.close()
         self._parallel.leave()
 
-    def _build(self, role: RolePlan) -> Role:
-        layout = role.arrangement
+    def _build(self, at: ReplicaPlan) -> Role:
+        layout = at.arrangement
         if layout.tp * layout.pp > 1:
             raise ConfigurationError(
-                [f"{role.name}.layout is {role.layout}; the native backend splits data only. Use d{len(role.ranks)}."]
+                [f"{at.role}.layout is {at.layout}; the native backend splits data only. Use d{len(at.ranks)}."]
             )
         builder = Builder(
-            role=role.name,
+            role=at.role,
             experiment=self._experiment,
             steps=training_steps(self._experiment, self._texts),
-            group=self._parallel.group(role.ranks),
+            group=self._parallel.group(at.ranks),
             device=self._device,
             texts=self._texts,
         )
-        return ALGORITHMS[self._plan.algorithm][role.name](builder)
+        return ALGORITHMS[self._plan.algorithm][at.role](builder)
 
     def _resume(self, name: str, paths: Sequence[Path]) -> None:
         """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""
@@ -101,9 +101,10 @@ class TorchHost:
 
         role.engine.load_state(shards())
 
-    def _trained(self, name: str) -> TrainedRole:
-        assert self._plan.roles[name].trainable, name
-        return cast(TrainedRole, self._roles[name])
+    def _trained(self, role: str) -> TrainedRole:
+        home = self._plan.home(role)
+        assert home.trainable, role
+        return cast(TrainedRole, self._roles[home.model])
 
 
 def training_steps(experiment: SFTExperiment | PPOExperiment, texts: Texts) -> int:

@@ -26,8 +26,8 @@ from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999
@@ -109,10 +109,10 @@ class Actor:
     def calls(self) -> Calls:
         return {"generate": self.generate, "train_step": self.train_step}
 
-    def generate(self, work: Work, call: CallPlan) -> Outcome:
+    def generate(self, work: Work, call: MFC) -> Outcome:
         return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
 
-    def train_step(self, work: Work, call: CallPlan) -> Outcome:
+    def train_step(self, work: Work, call: MFC) -> Outcome:
         kl_coef = _recorded(work, "kl_coef", self._kl_coef.value)
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         advantages_N = made.advantages_N
@@ -184,14 +184,14 @@ class Critic:
     def calls(self) -> Calls:
         return {"inference": self.inference, "train_step": self.train_step}
 
-    def inference(self, work: Work, call: CallPlan) -> Outcome:
+    def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → values: before each response token, in the rewards' units."""
         sequences = responses(work.batch)
         values_N = self._normaliser.denormalise(torch.from_numpy(self.engine.forward(sequences))).numpy()
         stats = {"value": (float(values_N.sum(dtype=np.float64)), float(len(values_N)))}
         return Outcome(_per_token(work.batch, "values", values_N, sequences), stats)
 
-    def train_step(self, work: Work, call: CallPlan) -> Outcome:
+    def train_step(self, work: Work, call: MFC) -> Outcome:
         kl_coef = _recorded(work, "kl_coef", self._kl_coef.value)
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         columns = self._targets(made)
@@ -237,7 +237,7 @@ class Reference:
     def calls(self) -> Calls:
         return {"inference": self.inference}
 
-    def inference(self, work: Work, call: CallPlan) -> Outcome:
+    def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → ref_logprobs, at the rollout's temperature."""
         sequences = responses(work.batch)
         log_probs_N = self.engine.forward(sequences, self._temperature)

@@ -5,7 +5,7 @@ import numpy as np
 from hpcrl.algos.role import Calls
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
-from hpcrl.placement.plan import CallPlan
+from hpcrl.dataflow.graph import MFC
 from hpcrl.rewards.run import RewardFunction
 from hpcrl.workers.host import Outcome, Work
 
@@ -26,7 +26,7 @@ class Reward:
     def calls(self) -> Calls:
         return {"inference": self.inference}
 
-    def inference(self, work: Work, call: CallPlan) -> Outcome:
+    def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → rewards."""
         records = [self._texts.record(call.dataset, sample_id) for sample_id in work.batch.ids]
         prompts, answers = (

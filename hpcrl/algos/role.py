@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, TrainableEngine
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Outcome, Work
 
-Calls = Mapping[str, Callable[[Work, CallPlan], Outcome]]
+Calls = Mapping[str, Callable[[Work, MFC], Outcome]]
 """kind of call → what does it"""
 
 

@@ -6,12 +6,12 @@ import numpy as np
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Outcome, Work
 
 
-def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: CallPlan) -> Outcome:
+def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: MFC) -> Outcome:
     """prompts → responses, logprobs, finished. Evaluation is greedy."""
     seeds = [sample_seed(run_seed, work.step, work.call, sample_id) for sample_id in work.batch.ids]
     wanted = replace(config, greedy=True) if call.dataset == "eval" else config

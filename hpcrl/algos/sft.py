@@ -12,8 +12,8 @@ from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
 from hpcrl.config.experiment import SFTExperiment
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Predictions, Sequences, TrainableEngine
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Outcome, Work
 
 
@@ -29,12 +29,12 @@ class SFTActor:
     def calls(self) -> Calls:
         return {"train_step": self.train_step, "evaluate": self.evaluate, "generate": self.generate}
 
-    def train_step(self, work: Work, call: CallPlan) -> Outcome:
+    def train_step(self, work: Work, call: MFC) -> Outcome:
         training = Training(self.engine, work, self._rates, Objective(answer_loss, "token-mean"))
         training.run(answers(work.batch), columns={})
         return Outcome(stats=training.stats(), record=training.record())
 
-    def evaluate(self, work: Work, call: CallPlan) -> Outcome:
+    def evaluate(self, work: Work, call: MFC) -> Outcome:
         """prompts, answers → losses, of each answer token. Changes nothing."""
         sequences = answers(work.batch)
         losses_N = -self.engine.forward(sequences)
@@ -42,7 +42,7 @@ class SFTActor:
         stats = {"loss": (float(losses_N.sum(dtype=np.float64)), float(len(losses_N)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"losses": rows}), stats)
 
-    def generate(self, work: Work, call: CallPlan) -> Outcome:
+    def generate(self, work: Work, call: MFC) -> Outcome:
         return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
 
     def state(self) -> dict[str, Any]:

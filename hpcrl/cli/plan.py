@@ -12,10 +12,10 @@ from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
 from hpcrl.config.experiment import Experiment
-from hpcrl.dataflow.graph import topological_order
+from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.errors import ExitCode
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
-from hpcrl.placement.plan import CallPlan, Plan, make_plan
+from hpcrl.placement.plan import Plan, make_plan
 
 
 def run(words: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     experiment = read_experiment(given.config, overrides)
-    plan = make_plan(experiment)
+    plan = make_plan(experiment, experiment.cluster.nodes)
     roles = estimate_roles(plan, experiment)
     if given.json:
         print(_as_json(plan, experiment, roles))
@@ -66,7 +66,7 @@ def _calls(plan: Plan) -> Table:
     table = _table("call", "role", "kind", "workers", wide=("waits for", "makes"))
     for name in topological_order(graph):
         call = plan.call(name)
-        workers = _ranks(plan.role_of(name).ranks)
+        workers = _ranks(plan.replica(name).ranks)
         table.add_row(name, call.role, call.kind, workers, _waits_for(graph, name), _makes(call))
     return table
 
@@ -77,23 +77,23 @@ def _waits_for(graph: networkx.DiGraph, call: str) -> str:
     return ", ".join(f"({before})" if steps else before for before, _, steps in edges) or "-"
 
 
-def _makes(call: CallPlan) -> str:
+def _makes(call: MFC) -> str:
     return ", ".join(call.outputs) or f"{call.role}'s parameters"
 
 
 def _roles(plan: Plan, roles: Mapping[str, Memory]) -> Table:
     table = _table("role", "workers", "layout", "parameters", "gradients", "optimizer", "in a call")
-    for name, role in plan.roles.items():
-        memory = roles.get(name, Memory())
+    for replica in plan.replicas:
+        memory = roles.get(replica.role, Memory())
         sizes = (memory.parameters, memory.gradients, memory.optimizer, memory.passing)
-        table.add_row(name, _ranks(role.ranks), role.layout, *map(_size, sizes))
+        table.add_row(str(replica.model), _ranks(replica.ranks), replica.layout, *map(_size, sizes))
     return table
 
 
 def _workers(plan: Plan, roles: Mapping[str, Memory]) -> Table:
     table = _table("worker", "node", "slot", "memory", wide=("roles",))
     for worker, gib in zip(plan.workers, worker_memory_gib(plan, roles), strict=True):
-        held = ", ".join(name for name, role in plan.roles.items() if worker.rank in role.ranks)
+        held = ", ".join(str(replica.model) for replica in plan.replicas if worker.rank in replica.ranks)
         table.add_row(str(worker.rank), str(worker.node), str(worker.slot), _size(gib * GIB), held)
     return table
 

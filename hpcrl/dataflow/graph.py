@@ -12,9 +12,9 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import networkx as nx
 
 from hpcrl.errors import ConfigurationError
@@ -25,13 +25,13 @@ Dataset = Literal["train", "eval"]
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
-@dataclass(frozen=True)
-class MFC:
-    """One model function call. `inputs` and `outputs` are keys of the graph.
+class MFC(msgspec.Struct, frozen=True):
+    """One model function call, in a recipe and in the plan. `inputs` and `outputs` are keys of the graph.
 
     The remaps exist for a call that appears twice under different keys: the role's code sees graph key `k` as
     `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `dataset` names the data set
-    whose samples the call works on. A train_step changes its role's parameters and has no outputs.
+    whose samples the call works on. A train_step changes its role's parameters and has no outputs. `lag` says how many
+    versions the parameters that a call reads may be behind, `method` which method of the role's class it is.
     """
 
     name: str
@@ -39,33 +39,32 @@ class MFC:
     kind: Kind
     inputs: tuple[str, ...]
     outputs: tuple[str, ...] = ()
-    input_remap: Mapping[str, str] = field(default_factory=dict)
-    output_remap: Mapping[str, str] = field(default_factory=dict)
+    input_remap: dict[str, str] = {}
+    output_remap: dict[str, str] = {}
     dataset: Dataset = "train"
+    lag: int = 0
+    method: str = ""
+    """Empty for the method that has the name of the call's kind."""
 
 
-def build_graph(
-    calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = (), *, lag: int = 0
-) -> nx.DiGraph:
+def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = ()) -> nx.DiGraph:
     """Derive the edges from keys and roles. The result does not depend on the order of `calls`.
 
-    Nodes are call names with the attribute `mfc`; graph attributes are `dataset_keys`, `eval_keys` and `lag`.
+    Nodes are call names with the attribute `mfc`; graph attributes are `dataset_keys` and `eval_keys`.
 
     Raises:
         ConfigurationError: all of: odd or duplicate names, double producers, keys that nobody makes or that belong
-            to the other data set, remaps that do not fit, two train_steps of one role, cycles.
+            to the other data set, remaps and lags that do not fit, two train_steps of one role, cycles.
     """
     calls = sorted(calls, key=lambda mfc: mfc.name)
     from_data = {"train": frozenset(dataset_keys), "eval": frozenset(eval_keys)}
     problems = [*_name_problems(calls), *_call_problems(calls), *_key_problems(calls, from_data)]
-    if lag < 0:
-        problems.append(f"lag is {lag}; it counts versions that a call may be behind: 0 (on-policy) or more")
-    graph = nx.DiGraph(dataset_keys=from_data["train"], eval_keys=from_data["eval"], lag=lag)
+    graph = nx.DiGraph(dataset_keys=from_data["train"], eval_keys=from_data["eval"])
     if not problems:
         graph.add_nodes_from((mfc.name, {"mfc": mfc}) for mfc in calls)
         _add_data_edges(graph, calls)
-        _add_version_edges(graph, calls, lag)
-        problems += _cycle_problems(graph)
+        _add_version_edges(graph, calls)
+        problems += [*_cycle_problems(graph), *_order_of_lag_problems(graph)]
     if problems:
         raise ConfigurationError(problems)
     return graph
@@ -105,7 +104,7 @@ def _add_data_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
             graph.add_edge(source, mfc.name, kind="data", keys=keys, steps=0)
 
 
-def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC], lag: int) -> None:
+def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
     """Reads of a version after the train_step that makes it, and before the one that overwrites it."""
     trained = trained_by(graph)
     for mfc in calls:
@@ -113,7 +112,7 @@ def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC], lag: int) -> Non
         if train == mfc.name:
             continue
         ahead = 1 if mfc.dataset == "eval" else 0
-        graph.add_edge(train, mfc.name, kind="version", steps=0 if ahead else 1 + lag)
+        graph.add_edge(train, mfc.name, kind="version", steps=0 if ahead else 1 + mfc.lag)
         if not graph.has_edge(mfc.name, train):
             graph.add_edge(mfc.name, train, kind="order", steps=ahead)
 
@@ -130,6 +129,7 @@ def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
     trains: dict[str, str] = {}
     for mfc in calls:
         yield from _remap_problems(mfc)
+        yield from _lag_problems(mfc)
         if mfc.kind != "train_step":
             continue
         if mfc.outputs:
@@ -151,6 +151,16 @@ def _remap_problems(mfc: MFC) -> Iterator[str]:
         yield f"{mfc.name}.input_remap gives two inputs one name: {seen_by_role}; give each its own"
     if len(set(mfc.output_remap.values())) < len(mfc.output_remap):
         yield f"{mfc.name}.output_remap gives two outputs one name: {dict(mfc.output_remap)}; give each its own"
+
+
+def _lag_problems(mfc: MFC) -> Iterator[str]:
+    if mfc.lag < 0:
+        yield f"{mfc.name}.lag is {mfc.lag}; it counts versions that a call may be behind: 0 (on-policy) or more"
+    if mfc.lag > 0 and (mfc.kind == "train_step" or mfc.dataset == "eval"):
+        yield (
+            f"{mfc.name}.lag is {mfc.lag}, but a train_step, or a call on evaluation data, reads the newest "
+            "parameters: set it to 0"
+        )
 
 
 def _key_problems(calls: Sequence[MFC], from_data: Mapping[str, Collection[str]]) -> Iterator[str]:
@@ -201,6 +211,20 @@ def _cycle_problems(graph: nx.DiGraph) -> Iterator[str]:
     path = " → ".join([*(source for source, _ in cycle), cycle[0][0]])
     reasons = [f"{target} {_why(graph, source, target)} {source}" for source, target in cycle]
     yield f"the calls {path} wait for each other ({'; '.join(reasons)}): drop one of these dependencies"
+
+
+def _order_of_lag_problems(graph: nx.DiGraph) -> Iterator[str]:
+    """A train_step waits for the calls that are behind it, so these must not wait for calls that come after it."""
+    trained = trained_by(graph)
+    data = nx.subgraph_view(graph, filter_edge=lambda u, v: graph.edges[u, v]["kind"] == "data")
+    for mfc in (mfc_of(graph, call) for call in graph):
+        for other in sorted(nx.ancestors(data, mfc.name)) if mfc.role in trained else ():
+            if mfc_of(graph, other).role in trained and mfc_of(graph, other).lag < mfc.lag:
+                yield (
+                    f"{mfc.name}.lag is {mfc.lag}, but it works on what {other} makes, whose lag is "
+                    f"{mfc_of(graph, other).lag}: parameters are overwritten before {mfc.name} could read them. Raise "
+                    f"{other}.lag or lower {mfc.name}.lag"
+                )
 
 
 def _why(graph: nx.DiGraph, source: str, target: str) -> str:

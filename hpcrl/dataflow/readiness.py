@@ -8,8 +8,9 @@ What it keeps, for every unit of every open step:
 - A unit is offered once, after everything that it reads was executed. Units whose line an older attempt has written are
   never offered; a train_step of theirs that the checkpoint lacks is offered once more, as a replay.
 - A role's train_steps run in the order of steps. Calls on training data of step i read parameters that lack at most the
-  last `lag` train_steps before step i (lag 0: exactly those after step i-1); calls on evaluation data read those after
-  the train_step of their own step, before the next. No train_step overwrites parameters that a call is still to read.
+  last train_steps before step i, as many as the call's lag says (0: exactly those after step i-1); calls on evaluation
+  data read those after the train_step of their own step, before the next. No train_step overwrites parameters that a
+  call is still to read.
 - A line may be written after the lines of all that its unit consumed: its inputs, and the train_step that made the
   parameters which it read. So the journal is at every moment closed under "consumed".
 - Steps close in order.
@@ -110,8 +111,7 @@ class Readiness:
 
     def __init__(self, graph: nx.DiGraph, window: int = 2) -> None:
         self._graph = graph
-        self._lag: int = graph.graph["lag"]
-        self._most_open = window + self._lag
+        self._most_open = window + max((mfc_of(graph, call).lag for call in graph), default=0)
         self._order = {call: index for index, call in enumerate(topological_order(graph))}
         self._roles = {role: _Role() for role in trained_by(graph)}
         self._steps: dict[int, _Step] = {}
@@ -121,7 +121,7 @@ class Readiness:
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
-        """Whether `step` is the next and fewer than window + lag steps are open. The first step may be any."""
+        """Whether `step` is the next and there is room: window + largest lag steps. The first step may be any."""
         unclosed = sum(not held.closed for held in self._steps.values())
         return self._is_next(step) and unclosed < self._most_open
 
@@ -282,7 +282,7 @@ class Readiness:
                 task.wait_for(earlier)
             role.writers[task.unit] = task
             return
-        newest_needed = task.unit.step if task.mfc.dataset == "eval" else task.unit.step - 1 - self._lag
+        newest_needed = task.unit.step if task.mfc.dataset == "eval" else task.unit.step - 1 - task.mfc.lag
         for writer in role.writers.values():
             if writer.unit.step <= newest_needed or writer.offered:
                 task.wait_for(writer)

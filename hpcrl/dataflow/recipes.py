@@ -5,11 +5,12 @@ recipe only where the experiment evaluates. Its keys are remapped, so that the r
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import networkx as nx
+from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC, build_graph
 
@@ -22,8 +23,8 @@ class Recipe:
     dataset_keys: tuple[str, ...]
     eval_keys: tuple[str, ...] = ()
 
-    def graph(self, lag: int = 0) -> nx.DiGraph:
-        return build_graph(self.calls, self.dataset_keys, self.eval_keys, lag=lag)
+    def graph(self) -> nx.DiGraph:
+        return build_graph(self.calls, self.dataset_keys, self.eval_keys)
 
 
 def sft() -> Recipe:

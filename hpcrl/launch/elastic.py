@@ -32,12 +32,12 @@ def _since_submission(kept: Change) -> str:
 
 def describe_elastic(before: Experiment, after: Experiment, recovery: RecoveryPlan) -> Iterator[str]:
     """What other workers change: how many there are, whose parts stay as they were cut, what is replayed otherwise."""
-    old, new = make_plan(before), make_plan(after)
+    old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
     if old.world != new.world:
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
     yield from _other_replays(recovery, new)
-    if any(old.ranks(call.name, 0) != new.ranks(call.name, 0) for call in new.calls if call.kind == "train_step"):
+    if any(old.ranks(call, 0) != new.ranks(call, 0) for call in new.train_steps):
         yield PROMISE
 
 
@@ -60,7 +60,7 @@ def _kept_parts(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
 def _kept_by(opened: Opened, plan: Plan) -> str:
     by_count: dict[int, list[str]] = defaultdict(list)
     for call, count in opened.calls.items():
-        if count != plan.dp(call):
+        if count != plan.units(call):
             by_count[count].append(call)
     return ", ".join(f"{_parts(count)} of {', '.join(calls)}" for count, calls in by_count.items())
 

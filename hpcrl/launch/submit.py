@@ -28,7 +28,6 @@ from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
 from hpcrl.launch.registry import Registry
-from hpcrl.master.attempt import trained_by
 from hpcrl.master.control import Command, give_command
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
@@ -52,7 +51,7 @@ def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> i
     run = RunDirectory.create(
         run_dir or _usual_directory(experiment),
         experiment=to_dict(experiment),
-        host=make_plan(experiment).host,
+        host=make_plan(experiment, experiment.cluster.nodes).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
     )
@@ -123,7 +122,7 @@ def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
     run = RunDirectory.open(run_dir)
     before = run.experiment()
     after, _ = _placed(run, overrides)
-    recovery = plan_next_attempt(run, trained_by(make_plan(after)))
+    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
     placement = describe_placement(from_dict(run.read_run().experiment), before, after)
     return "\n".join([*placement, *describe_elastic(before, after, recovery), recovery.describe()])
 

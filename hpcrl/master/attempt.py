@@ -33,19 +33,14 @@ def refuse_superseded(run: RunDirectory, number: int) -> None:
         raise SupersededError(f"attempt {number} of {run.root} is superseded by attempt {run.newest_attempt()}")
 
 
-def trained_by(plan: Plan) -> dict[str, str]:
-    """train_step call → its role, in the order of the plan's calls."""
-    return {call.name: call.role for call in plan.calls if call.kind == "train_step"}
-
-
 def begin_attempt(run: RunDirectory, plan: Plan, submission: str, keep: int, compacts: bool) -> "AttemptFiles":
     """Claim the next number, take over what older attempts finished, and open this attempt's files."""
     number = run.claim_attempt(submission)
     run.files.publish(run.plan(number), plan.to_json(), "plan")
     events = EventLog(run.events(number))
-    recovery, journal = recover(run, number, trained_by(plan), keep)
+    recovery, journal = recover(run, number, plan.train_steps, keep)
     journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
-    return AttemptFiles(run, number, recovery, journal, events, tuple(trained_by(plan).values()), keep, compacts)
+    return AttemptFiles(run, number, recovery, journal, events, tuple(plan.train_steps.values()), keep, compacts)
 
 
 class AttemptFiles:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hpcrl.data.samples import SampleMeta
+from hpcrl.dataflow.graph import MFC
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Closed, Done, Event, Numerics, Opened, Stats, Stopped, Trained
@@ -33,7 +34,7 @@ from hpcrl.master.row_table import RowTable
 from hpcrl.master.saving import Saving
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource
-from hpcrl.placement.plan import CallPlan, Plan
+from hpcrl.placement.plan import Plan
 from hpcrl.wire.holders import InDataset, InMemory, InSpill
 from hpcrl.wire.messages import (
     Ack,
@@ -57,10 +58,11 @@ REPLAYS_WORTH_A_CHECKPOINT = 3
 
 @dataclass
 class InFlight:
-    """A unit that was sent: who has its inputs, who has replied."""
+    """A unit that was sent: who has its inputs, who has replied. The first head speaks for all."""
 
     offer: Offer
     ranks: tuple[int, ...]
+    head: int
     sent: float
     synced: set[int] = field(default_factory=set)
     replies: dict[int, Reply] = field(default_factory=dict)
@@ -103,10 +105,10 @@ class Execution:
         self._calendar = calendar
         self._send = send
         self._hellos = hellos
-        self._calls: dict[str, CallPlan] = {call.name: call for call in plan.calls}
+        self._calls: dict[str, MFC] = {call.name: call for call in plan.calls}
         self._readiness = Readiness(plan.graph())
         self._rows = RowTable({key: call.name for call in plan.calls for key in call.outputs})
-        self._saving = Saving(plan.roles)
+        self._saving = Saving(plan.trained)
         self._opened: dict[int, Opened] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._requests = 0
@@ -274,13 +276,16 @@ class Execution:
     def _send_unit(self, offer: Offer) -> None:
         unit, call = offer.unit, self._calls[offer.unit.call]
         ranks = self._plan.ranks(unit.call, unit.part)
+        parts = self._plan.working(unit.call, unit.part)
         self._requests += 1
-        self._in_flight[self._requests] = InFlight(offer, ranks, time.monotonic())
+        self._in_flight[self._requests] = InFlight(offer, ranks, parts[0].head, time.monotonic())
         opened = self._opened[unit.step]
         training = call.kind == "train_step"
-        shares = self._source.parts(opened, call.dataset, len(ranks)) if training else [self._ids(unit)]
+        shares = self._source.parts(opened, call.dataset, len(parts)) if training else [self._ids(unit)]
+        share_of = {part.head: ids for part, ids in zip(parts, shares, strict=True)}
         self._attempt.fault("master.send")
-        for rank, ids in zip(ranks, shares, strict=True):
+        for rank in ranks:
+            ids = share_of.get(rank, ())  # a part's head alone has its rows
             request = Request(
                 id=self._requests,
                 step=unit.step,
@@ -309,7 +314,7 @@ class Execution:
         if flight.replies.keys() < set(flight.ranks):
             return
         del self._in_flight[reply.request]
-        first = flight.replies[flight.ranks[0]]
+        first = flight.replies[flight.head]
         unit, call = flight.offer.unit, self._calls[flight.offer.unit.call]
         result = Result(dict(first.stats), first.record)
         if call.kind == "train_step":
@@ -317,7 +322,7 @@ class Execution:
             digest = self._checked_digest(flight, result.stats)
             self._parameters[call.role] = self._digests[unit.step][call.role] = digest
         elif first.meta is not None:
-            self._rows.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.ranks[0]))
+            self._rows.put(unit.step, call.outputs, first.meta.ids, InMemory(flight.head))
             self._unspilled[reply.request] = unit
         self._results[unit] = result
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = result.stats
@@ -347,7 +352,7 @@ class Execution:
         digests = {rank: str((reply.record or {}).get("digest", "")) for rank, reply in flight.replies.items()}
         if len(set(digests.values())) > 1:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
-        digest = digests[flight.ranks[0]]
+        digest = digests[flight.head]
         if flight.offer.replay and digest != self._replayed[unit].record["digest"]:
             self._note_drift(unit, digest, stats)
         return digest
@@ -393,7 +398,7 @@ class Execution:
     def _order_save(self, step: int, role: str, checkpoint: bool, export: bool) -> None:
         if export:
             self._saving.expect_export(step, role)
-        for rank in self._plan.roles[role].ranks:
+        for rank in self._plan.home(role).ranks:
             self._send(rank, Save(step, role, checkpoint, export))
 
     def _spilled(self, spilled: Spilled) -> None:
@@ -475,12 +480,11 @@ class Execution:
         self._final_save_sent = True
         last = self._last_opened.step if self._last_opened is not None else 0
         self.why_finished = f"step {last} was the last"
-        roles = [name for name, role in self._plan.roles.items() if role.trainable]
         checkpoint = last > 0 and not self._attempt.has_checkpoint(last) and not self._saving.expects(last)
         if checkpoint:
             self._saving.expect_checkpoint(last)
             self._saving.closed(last)
-        for role in roles:
+        for role in (replica.role for replica in self._plan.trained):
             export = last > 0 and not self._attempt.has_export(last, role) and not self._saving.exports(last, role)
             if checkpoint or export:
                 self._order_save(last, role, checkpoint, export)

@@ -110,7 +110,7 @@ class Master:
         self._signals = signals
         self._experiment = run.experiment(submission)
         self._cluster = self._experiment.cluster
-        self._plan: Plan = make_plan(self._experiment)
+        self._plan: Plan = make_plan(self._experiment, self._cluster.nodes)
         self._ranks = tuple(worker.rank for worker in self._plan.workers)
         keys = run.read_key()
         key = RunKey(keys.public.encode(), keys.secret.encode())

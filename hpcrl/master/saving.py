@@ -3,11 +3,11 @@
 A cut of step k is whole when every trained role's shards are written and step k is closed; only then may it be named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hpcrl.durable.files import FileRef
-from hpcrl.placement.plan import RolePlan
+from hpcrl.placement.plan import ReplicaPlan
 
 
 @dataclass
@@ -21,8 +21,8 @@ class Cut:
 class Saving:
     """Collects what workers report; hands out cuts that have become whole."""
 
-    def __init__(self, roles: Mapping[str, RolePlan]) -> None:
-        self._roles = {name: role for name, role in roles.items() if role.trainable}
+    def __init__(self, trained: Iterable[ReplicaPlan]) -> None:
+        self._ranks = {replica.role: replica.ranks for replica in trained}
         self._cuts: dict[int, Cut] = {}
         self._exports: dict[tuple[int, str], set[int]] = {}
         self._exported_paths: dict[tuple[int, str], str] = {}
@@ -40,7 +40,7 @@ class Saving:
         return (step, role) in self._exports
 
     def expect_export(self, step: int, role: str) -> None:
-        self._exports[step, role] = set(self._roles[role].ranks)
+        self._exports[step, role] = set(self._ranks[role])
 
     def shard(self, step: int, role: str, rank: int, shard: FileRef) -> None:
         self._cuts[step].shards.setdefault(role, {})[rank] = shard
@@ -70,7 +70,7 @@ class Saving:
         return not self._cuts and not self._exports
 
     def _complete(self, cut: Cut) -> bool:
-        return all(cut.shards.get(name, {}).keys() >= set(role.ranks) for name, role in self._roles.items())
+        return all(cut.shards.get(role, {}).keys() >= set(ranks) for role, ranks in self._ranks.items())
 
     def _in_order(self, cut: Cut) -> dict[str, list[FileRef]]:
-        return {name: [cut.shards[name][rank] for rank in role.ranks] for name, role in self._roles.items()}
+        return {role: [cut.shards[role][rank] for rank in ranks] for role, ranks in self._ranks.items()}

@@ -66,7 +66,7 @@ class StepSource:
             ids=ids,
             epoch=batch.epoch,
             cursor=batch.next_cursor if due.train else cursor,
-            calls={call.name: self._plan.dp(call.name) for call in self._plan.calls if sources[call.dataset]},
+            calls={call.name: self._plan.units(call.name) for call in self._plan.calls if sources[call.dataset]},
             partitions=partitions,
             minibatches=minibatches,
             seed=self._seed,
@@ -94,7 +94,7 @@ class StepSource:
         if not ids:
             return (), {}
         lengths = self._datasets[source].lengths(ids)
-        sizes = {self._plan.role_of(call.name).arrangement.dp for call in self._plan.calls if call.dataset == source}
+        sizes = {len(self._plan.parts(call.name)) for call in self._plan.calls if call.dataset == source}
         cuts = {dp: partition_step(lengths, minibatches, dp) for dp in sorted(sizes)}
         found = next(iter(cuts.values()))[0]
         return found, {str(dp): parts for dp, (_, parts) in cuts.items()}

@@ -39,7 +39,7 @@ def worker_memory_gib(plan: Plan, roles: Mapping[str, Memory]) -> tuple[float, .
     """GiB per worker, by rank: all of its roles last, and one call at a time runs."""
     total = []
     for worker in plan.workers:
-        here = [memory for name, memory in roles.items() if worker.rank in plan.roles[name].ranks]
+        here = [memory for role, memory in roles.items() if worker.rank in plan.home(role).ranks]
         lasting = sum(memory.lasting for memory in here)
         total.append((lasting + max((memory.passing for memory in here), default=0.0)) / GIB)
     return tuple(total)
@@ -51,14 +51,15 @@ def estimate_roles(plan: Plan, experiment: Experiment) -> dict[str, Memory]:
         return {}
     found = {}
     generating = {call.role for call in plan.calls if call.kind == "generate"}
-    for name, role in plan.roles.items():
+    for replica in plan.replicas:
+        name = replica.role
         config = getattr(experiment, name)
         if isinstance(config, ModelConfig):
             shape = read_shape(Path(config.path))
             count = parameter_count(shape, "value" if name == "critic" else "vocabulary")
             longest = longest_sequence(shape, experiment.data.max_prompt_tokens, experiment.generation)
             cached = experiment.generation.slots * longest if name in generating else 0
-            found[name] = role_memory(shape, count, config, role.arrangement, cached)
+            found[name] = role_memory(shape, count, config, replica.arrangement, cached)
     return found
 
 

@@ -1,6 +1,6 @@
-"""Which calls are made, which workers hold which role: the whole of a run before it begins, as one JSON value."""
+"""Which calls are made, which workers hold which model: the whole of an attempt before it begins, as one JSON value."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import networkx
@@ -15,30 +15,45 @@ HOSTS = {"sft": "hpcrl.algos.host:TorchHost", "ppo": "hpcrl.algos.host:TorchHost
 """The class that holds an algorithm's roles in a worker, as module:Class; the worker imports it by name."""
 
 
-class CallPlan(msgspec.Struct, frozen=True):
-    """One model function call of the graph."""
+class ModelName(msgspec.Struct, frozen=True, order=True):
+    """A role's model at one place. Replica 0 is its home: there it is trained and saved."""
 
-    name: str
     role: str
-    kind: Literal["generate", "inference", "train_step", "evaluate"]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    input_remap: dict[str, str] = {}
-    output_remap: dict[str, str] = {}
-    dataset: Literal["train", "eval"] = "train"
+    replica: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role}@{self.replica}" if self.replica else self.role
 
 
-class RolePlan(msgspec.Struct, frozen=True):
-    """The workers of a role, in the order of its layout."""
+class Part(msgspec.Struct, frozen=True):
+    """The workers of one data-parallel index. The head is the first of the last stage: it gets rows and has results."""
 
-    name: str
+    index: int
+    ranks: Ranks
+    head: int
+
+
+class ReplicaPlan(msgspec.Struct, frozen=True):
+    """The workers of a model, in the order of its layout."""
+
+    model: ModelName
     layout: str
-    ranks: tuple[int, ...]
+    ranks: Ranks
     trainable: bool
+
+    @property
+    def role(self) -> str:
+        return self.model.role
 
     @property
     def arrangement(self) -> Layout:
         return parse_layout(self.layout)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        layout = self.arrangement
+        ranks_of = [layout.data_part(index, self.ranks) for index in range(layout.dp)]
+        return tuple(Part(index, ranks, ranks[-layout.tp]) for index, ranks in enumerate(ranks_of))
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
@@ -53,10 +68,12 @@ class Plan(msgspec.Struct, frozen=True):
     """All that the master, the agents and the workers agree on."""
 
     algorithm: str
-    calls: tuple[CallPlan, ...]
+    calls: tuple[MFC, ...]
     dataset_keys: tuple[str, ...]
     eval_keys: tuple[str, ...]
-    roles: dict[str, RolePlan]
+    at: dict[str, ModelName]
+    """Call → the model that makes it."""
+    replicas: tuple[ReplicaPlan, ...]
     workers: tuple[WorkerPlan, ...]
     host: str
     experiment: dict[str, Any]
@@ -65,78 +82,86 @@ class Plan(msgspec.Struct, frozen=True):
     def world(self) -> int:
         return len(self.workers)
 
-    def call(self, name: str) -> CallPlan:
+    @property
+    def trained(self) -> tuple[ReplicaPlan, ...]:
+        """The homes of the trained roles."""
+        return tuple(replica for replica in self.replicas if replica.trainable)
+
+    @property
+    def train_steps(self) -> dict[str, str]:
+        """train_step → the role that it changes, in the order of the calls."""
+        return {call.name: call.role for call in self.calls if call.kind == "train_step"}
+
+    def call(self, name: str) -> MFC:
         return next(call for call in self.calls if call.name == name)
 
-    def role_of(self, call: str) -> RolePlan:
-        return self.roles[self.call(call).role]
+    def replica(self, call: str) -> ReplicaPlan:
+        """Where a call is made."""
+        return self._replica(self.at[call])
 
-    def dp(self, call: str) -> int:
-        """How many parts the call is made in, in steps that open now: the role's data-parallel size; a train_step is
-        one."""
-        return 1 if self.call(call).kind == "train_step" else self.role_of(call).arrangement.dp
+    def home(self, role: str) -> ReplicaPlan:
+        """Where a role is trained and saved."""
+        return self._replica(ModelName(role))
 
-    def ranks(self, call: str, part: int) -> Ranks:
-        """The workers of one part of a call; a train_step has all of its role's, in order.
+    def parts(self, call: str) -> tuple[Part, ...]:
+        """The groups of workers among which the samples of a call are divided."""
+        return self.replica(call).parts
+
+    def part(self, call: str, index: int) -> Part:
+        """The workers of one part of a call.
 
         A step that was opened for another number of workers keeps its parts: they go round those that there are.
         """
-        role = self.role_of(call)
-        if self.call(call).kind == "train_step":
-            return role.ranks
-        return role.arrangement.data_part(part % role.arrangement.dp, role.ranks)
+        parts = self.parts(call)
+        return parts[index % len(parts)]
+
+    def units(self, call: str) -> int:
+        """In how many units the call is made, in steps that open now: one a part, but a train_step is one for all."""
+        return 1 if self.call(call).kind == "train_step" else len(self.parts(call))
+
+    def working(self, call: str, unit: int) -> tuple[Part, ...]:
+        """The parts that work on one unit of a call: one, or all of a train_step's."""
+        return self.parts(call) if self.call(call).kind == "train_step" else (self.part(call, unit),)
+
+    def ranks(self, call: str, unit: int) -> Ranks:
+        """The workers of one unit of a call, in the order of their layout."""
+        return self.replica(call).ranks if self.call(call).kind == "train_step" else self.part(call, unit).ranks
 
     def graph(self) -> networkx.DiGraph:
-        calls = [MFC(**msgspec.structs.asdict(call)) for call in self.calls]
-        return build_graph(calls, self.dataset_keys, self.eval_keys)
+        return build_graph(self.calls, self.dataset_keys, self.eval_keys)
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    def _replica(self, model: ModelName) -> ReplicaPlan:
+        return next(replica for replica in self.replicas if replica.model == model)
 
 
 def plan_from_json(text: bytes) -> Plan:
     return msgspec.json.decode(text, type=Plan)
 
 
-def make_plan(experiment: Experiment) -> Plan:
-    """Place the recipe's roles on the workers. The experiment is valid; nothing is read or made."""
+def make_plan(experiment: Experiment, nodes: int) -> Plan:
+    """Place the recipe's roles on the workers of so many nodes. The experiment is valid; nothing is read or made."""
     made = recipe(experiment)
-    cluster = experiment.cluster
-    workers = tuple(
-        WorkerPlan(node * cluster.workers_per_node + slot, node, slot)
-        for node in range(cluster.nodes)
-        for slot in range(cluster.workers_per_node)
-    )
-    calls = tuple(_call_plan(mfc) for mfc in made.calls)
-    trained = {call.role for call in calls if call.kind == "train_step"}
-    names = dict.fromkeys(call.role for call in calls)
-    roles = {name: _role_plan(name, getattr(experiment, name), len(workers), name in trained) for name in names}
+    slots = experiment.cluster.workers_per_node
+    workers = tuple(WorkerPlan(node * slots + slot, node, slot) for node in range(nodes) for slot in range(slots))
+    trained = {call.role for call in made.calls if call.kind == "train_step"}
+    roles = dict.fromkeys(call.role for call in made.calls)
     return Plan(
         algorithm=experiment.algorithm,
-        calls=calls,
+        calls=made.calls,
         dataset_keys=made.dataset_keys,
         eval_keys=made.eval_keys,
-        roles=roles,
+        at={call.name: ModelName(call.role) for call in made.calls},
+        replicas=tuple(_place(role, getattr(experiment, role), len(workers), role in trained) for role in roles),
         workers=workers,
         host=HOSTS[experiment.algorithm],
         experiment=to_dict(experiment),
     )
 
 
-def _call_plan(mfc: MFC) -> CallPlan:
-    return CallPlan(
-        name=mfc.name,
-        role=mfc.role,
-        kind=mfc.kind,
-        inputs=mfc.inputs,
-        outputs=mfc.outputs,
-        input_remap=dict(mfc.input_remap),
-        output_remap=dict(mfc.output_remap),
-        dataset=mfc.dataset,
-    )
-
-
-def _role_plan(name: str, placement: PlacementConfig, world: int, trainable: bool) -> RolePlan:
+def _place(role: str, placement: PlacementConfig, world: int, trainable: bool) -> ReplicaPlan:
     ranks = parse_mesh(placement.mesh, world)
     layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
-    return RolePlan(name, str(layout), ranks, trainable)
+    return ReplicaPlan(ModelName(role), str(layout), ranks, trainable)

@@ -14,10 +14,11 @@ from pathlib import Path
 from hpcrl.config.experiment import from_dict
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import CallBegun, CallFailed, EventLog
-from hpcrl.placement.plan import CallPlan, Plan
+from hpcrl.placement.plan import Plan
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello, WorkerReady
 from hpcrl.wire.zygote import WorkerArgs
@@ -159,7 +160,7 @@ class ModelWorker:
         self._answer(request, call, outcome, seconds)
         self._fault("worker.replied")
 
-    def _answer(self, request: Request, call: CallPlan, outcome: Outcome, seconds: float) -> None:
+    def _answer(self, request: Request, call: MFC, outcome: Outcome, seconds: float) -> None:
         """Keep the outputs, reply, and spill them behind the work."""
         sample = None
         if outcome.sample is not None:
@@ -175,7 +176,7 @@ class ModelWorker:
         """Copy now, write behind the work."""
         self._mailbox.doing(f"copying {save.role} after step {save.step}")
         if save.checkpoint:
-            index = self._plan.roles[save.role].ranks.index(self._args.rank)
+            index = self._plan.home(save.role).ranks.index(self._args.rank)
             self._writers.checkpoint(save, index, self._host.snapshot(save.role))
         if save.export:
             self._writers.export(save, self._host.exporter(save.role))

@@ -18,7 +18,7 @@ from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import PeerLostError
-from hpcrl.placement.plan import RolePlan
+from hpcrl.placement.plan import ModelName
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 
@@ -94,13 +94,10 @@ class ToyHost:
         if not isinstance(experiment, ToyExperiment):
             raise TypeError(f"ToyHost runs algorithm toy, not {experiment.algorithm}")
         self._experiment = experiment
-        self._plans: Mapping[str, RolePlan] = {
-            name: role for name, role in context.plan.roles.items() if context.rank in role.ranks
-        }
+        self._plan = context.plan
         secret = RunDirectory(context.run_dir).read_key().secret.encode()
         self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest())
-        self._roles: dict[str, ToyRole] = {}
-        self._calls = {call.name: call for call in context.plan.calls}
+        self._roles: dict[ModelName, ToyRole] = {}
         self._methods: Mapping[str, Callable[[Work, ToyRole], Outcome]] = {
             "generate": self._generate,
             "inference": self._inference,
@@ -118,18 +115,20 @@ class ToyHost:
         from hpcrl.durable.checkpoints import read_shard
 
         self._exchange.connect(peers)
-        for name in self._plans:
-            role = self._roles[name] = ToyRole(name, self._experiment.toy.width)
-            if name in checkpoint:
-                shards = [read_shard(path) for path in checkpoint[name]]
+        for replica in self._plan.replicas:
+            if self._context.rank not in replica.ranks:
+                continue
+            role = self._roles[replica.model] = ToyRole(replica.role, self._experiment.toy.width)
+            if replica.trainable and replica.role in checkpoint:
+                shards = [read_shard(path) for path in checkpoint[replica.role]]
                 role.momentum = np.concatenate([arrays["momentum"] for arrays, _ in shards])
                 role.w, role.version = shards[0][0]["w"], shards[0][1]["version"]
 
     def execute(self, work: Work) -> Outcome:
-        call = self._calls[work.call]
+        call = self._plan.call(work.call)
         if self._experiment.toy.delay_s:
             time.sleep(self._experiment.toy.delay_s)
-        return self._methods[call.kind](work, self._roles[call.role])
+        return self._methods[call.kind](work, self._roles[self._plan.at[call.name]])
 
     def _generate(self, work: Work, role: ToyRole) -> Outcome:
         rows = []
@@ -140,7 +139,7 @@ class ToyHost:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
 
     def _inference(self, work: Work, role: ToyRole) -> Outcome:
-        output = {"reward": "r", "reference": "z", "critic": "v"}[self._calls[work.call].role]
+        output = {"reward": "r", "reference": "z", "critic": "v"}[self._plan.call(work.call).role]
         rows = [
             np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
         ]
@@ -148,7 +147,7 @@ class ToyHost:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)
 
     def _train_step(self, work: Work, role: ToyRole) -> Outcome:
-        ranks = self._plans[self._calls[work.call].role].ranks
+        ranks = self._plan.replica(work.call).ranks
         run, losses = len(work.minibatches), []
         if work.record is not None:
             run = work.record["minibatches"]
@@ -168,14 +167,16 @@ class ToyHost:
         return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
 
     def snapshot(self, role: str) -> Snapshot:
-        held, ranks = self._roles[role], self._plans[role].ranks
+        home = self._plan.home(role)
+        held, ranks = self._roles[home.model], home.ranks
         own = np.array_split(held.momentum, len(ranks))[ranks.index(self._context.rank)]
         return Snapshot({"w": held.w.copy(), "momentum": own.copy()}, {"version": held.version})
 
     def exporter(self, role: str) -> Callable[[Path], None] | None:
-        if self._plans[role].ranks[0] != self._context.rank:
+        home = self._plan.home(role)
+        if home.ranks[0] != self._context.rank:
             return None
-        w = self._roles[role].w.copy()
+        w = self._roles[home.model].w.copy()
         return lambda folder: np.save(folder / "w.npy", w, allow_pickle=False)
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
@@ -99,6 +98,7 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
 
 
 def shards_of_the_newest_checkpoint(run: RunDirectory) -> dict[str, int]:
-    recovery = plan_next_attempt(run, trained_by(make_plan(run.experiment())))
+    experiment = run.experiment()
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None
     return {role: len(shards) for role, shards in recovery.checkpoint.roles.items()}

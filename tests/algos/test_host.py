@@ -22,7 +22,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.models.pretrained import new_model
-from hpcrl.placement.plan import make_plan
+from hpcrl.placement.plan import ModelName, make_plan
 from hpcrl.workers.host import HostContext, Work
 
 OPTIMIZER = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=2)
@@ -235,7 +235,7 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
         conductor.step(1)
         host = conductor.ranks.hosts[0]
         writers = {role: host.exporter(role) for role in ("actor", "critic")}
-        exported = {role: host._roles[role].engine._model.flat.clone() for role in writers}
+        exported = {role: host._roles[ModelName(role)].engine._model.flat.clone() for role in writers}
         conductor.step(2)
         for role, write in writers.items():
             write(tmp_path / role)
@@ -320,7 +320,7 @@ def numerics():
 def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder, numerics, deterministic, mode):
     cluster = ClusterConfig(workers_per_node=1, device="cpu", threads_per_worker=3)
     experiment = replace(sft(folder), cluster=cluster, deterministic=deterministic)
-    host = TorchHost(HostContext(0, make_plan(experiment), folder, open_datasets(experiment)))
+    host = TorchHost(HostContext(0, make_plan(experiment, nodes=1), folder, open_datasets(experiment)))
     host.close()
     assert host.software == f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
     assert torch.get_num_threads() == 3
@@ -332,7 +332,7 @@ def test_a_layout_that_splits_the_model_is_refused(folder):
     split = replace(
         experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
     )
-    host = TorchHost(HostContext(0, make_plan(split), folder, open_datasets(split)))
+    host = TorchHost(HostContext(0, make_plan(split, nodes=1), folder, open_datasets(split)))
     host._parallel.join = lambda invitation: None
     with pytest.raises(ConfigurationError, match=r"actor.layout is d1t1p2; the native .* Use d2"):
         host.load([""], {})

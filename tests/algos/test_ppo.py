@@ -15,12 +15,12 @@ from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, scores, value_st
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.errors import InternalError
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Work
 
-CALL = CallPlan("actor_train", "actor", "train_step", (), ())
+CALL = MFC("actor_train", "actor", "train_step", (), ())
 BATCH = rollout(8)
 PPO = PPOConfig(minibatches=2, epochs=2, kl=tracking_kl(), value_norm=True, entropy_coef=0.01, gae_lambda=0.95)
 HEADS = {Actor: "vocabulary", Critic: "value"}

@@ -14,9 +14,9 @@ from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.native import NativeEngine
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Work
 
 TEMPERATURE = 0.8
@@ -65,7 +65,7 @@ def engine(head):
 def trained(kind, head, config):
     experiment = ppo_experiment(config, actor=OPTIMIZER, critic=OPTIMIZER, temperature=TEMPERATURE)
     role = kind(engine(head), experiment, STEPS)
-    call = CallPlan("train", "role", "train_step", (), ())
+    call = MFC("train", "role", "train_step", (), ())
     outcomes = []
     for step in range(1, STEPS + 1):
         batch = batch_of(step)

@@ -6,13 +6,13 @@ import pytest
 from hpcrl.algos.reward import Reward
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import UserCodeError
-from hpcrl.placement.plan import CallPlan
 from hpcrl.rewards.run import RewardFunction
 from hpcrl.workers.host import Work
 
-CALL = CallPlan("rew_inf", "reward", "inference", (), ())
-EVALUATION = CallPlan("eval_rew", "reward", "inference", (), (), dataset="eval")
+CALL = MFC("rew_inf", "reward", "inference", (), ())
+EVALUATION = MFC("eval_rew", "reward", "inference", (), (), dataset="eval")
 
 
 class Letters:

@@ -12,11 +12,11 @@ from support.tiny import ALONE, native, random_rows
 from hpcrl.algos.sft import SFTActor, answers
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
-from hpcrl.placement.plan import CallPlan
 from hpcrl.workers.host import Work
 
-CALL = CallPlan("actor_train", "actor", "train_step", (), ())
+CALL = MFC("actor_train", "actor", "train_step", (), ())
 LINEAR = OptimizerConfig(lr=0.02, schedule="linear", warmup_steps=2)
 
 

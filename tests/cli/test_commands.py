@@ -40,7 +40,7 @@ def test_plan_as_json_holds_the_plan_itself(config, capsys):
     assert main(["plan", config, "--json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)
     plan = msgspec.convert(shown["plan"], Plan)
-    assert plan == make_plan(from_dict(plan.experiment))
+    assert plan == make_plan(from_dict(plan.experiment), nodes=1)
     assert len(shown["memory_gib"]) == 2
 
 

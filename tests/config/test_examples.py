@@ -16,5 +16,5 @@ CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
 def test_a_shipped_configuration_can_be_planned(path):
     """Its inputs need not be there: the demo makes them."""
     experiment = load_config(path, checks=(bound_problems,))
-    plan = make_plan(experiment)
+    plan = make_plan(experiment, experiment.cluster.nodes)
     assert plan.graph().number_of_nodes() == len(plan.calls)

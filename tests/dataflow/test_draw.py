@@ -1,11 +1,11 @@
 import itertools
 import random
 import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import networkx as nx
 import pytest
-from support.imagined_run import random_recipe
+from msgspec.structs import replace
+from support.imagined_run import lagging, random_recipe
 
 from hpcrl.dataflow.draw import to_svg
 from hpcrl.dataflow.graph import MFC, build_graph, mfc_of
@@ -14,7 +14,8 @@ from hpcrl.dataflow.recipes import Recipe, ppo, text_evaluation
 
 PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts",)).graph()
 SVG = "{http://www.w3.org/2000/svg}"
-GRAPHS = [PPO, ppo().graph(lag=2), *(random_recipe(random.Random(seed)).graph() for seed in range(60))]
+LAGGING = build_graph([lagging(mfc, 2) for mfc in ppo().calls], ["prompts"])
+GRAPHS = [PPO, LAGGING, *(random_recipe(random.Random(seed)).graph() for seed in range(60))]
 
 
 def parts(svg: str) -> tuple[list[str], list[dict[str, str]], list[dict[str, str]]]:
@@ -66,7 +67,7 @@ def test_equal_graphs_are_drawn_equal_whatever_the_order_of_their_calls() -> Non
 
 
 def test_the_lag_and_the_roles_can_be_read() -> None:
-    texts = parts(to_svg(ppo().graph(lag=2)))[0]
+    texts = parts(to_svg(LAGGING))[0]
     assert texts.count("actor parameters, 3 steps on") == 1 and "critic · train_step" in texts
     assert {"actor parameters, next step", "actor parameters, same step"} <= set(parts(to_svg(PPO))[0])
 

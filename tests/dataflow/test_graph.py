@@ -1,10 +1,10 @@
 import itertools
 import pickle
 import random
-from dataclasses import replace
 
 import networkx as nx
 import pytest
+from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC, build_graph, producers, topological_order, trained_by
 from hpcrl.dataflow.recipes import ppo
@@ -31,9 +31,8 @@ def test_data_edges_carry_the_keys_that_flow() -> None:
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_training_calls_read_the_version_of_an_earlier_step_and_evaluation_that_of_its_own(lag: int) -> None:
-    graph = build_graph(LOOP, ["x"], ["eval_x"], lag=lag)
+    graph = build_graph((replace(GEN, lag=lag), *LOOP[1:]), ["x"], ["eval_x"])
     assert edges(graph, "version") == {("train", "gen"): 1 + lag, ("train", "eval"): 0}
-    assert graph.graph["lag"] == lag
 
 
 def test_a_train_step_comes_after_the_reads_of_what_it_overwrites() -> None:
@@ -95,6 +94,13 @@ REFUSED = [
     ("a remap of nothing", (replace(GEN, input_remap={"q": "x"}),), "gen.input_remap renames 'q'"),
     ("a remap into nothing", (replace(GEN, output_remap={"y": "q"}),), "gen.output_remap gives 'q'"),
     ("inputs of one name", (GEN, replace(REW, inputs=("x", "y"), input_remap={"x": "y"})), "two inputs one name"),
+    ("a lag of training", (GEN, REW, replace(TRAIN, lag=1)), "train.lag is 1, but a train_step"),
+    ("a lag of evaluation", (*LOOP[:3], replace(EVAL, lag=1)), "eval.lag is 1, but"),
+    (
+        "a lag behind its input's",
+        (GEN, MFC("value", "actor", "inference", ("y",), ("v",), lag=1), REW, TRAIN),
+        "value.lag is 1, but it works on what gen makes, whose lag is 0",
+    ),
     ("a name for no file", (replace(GEN, name="gen/../x"),), "'gen/../x' becomes part of file names"),
 ]
 
@@ -106,12 +112,12 @@ def test_a_graph_that_cannot_run_is_refused_with_call_key_and_remedy(calls: tupl
 
 
 def test_all_problems_are_reported_together() -> None:
-    calls = (replace(GEN, inputs=("a",)), replace(REW, inputs=("b",)), replace(REW, name="rew2", inputs=("x",)))
+    calls = (replace(GEN, inputs=("a",), lag=-1), replace(REW, inputs=("b",)), replace(REW, name="rew2", inputs=("x",)))
     with pytest.raises(ConfigurationError) as caught:
-        build_graph(calls, ["x"], ["x"], lag=-1)
+        build_graph(calls, ["x"], ["x"])
     text = str(caught.value)
     assert len(caught.value.problems) == 5
-    assert all(word in text for word in ("'a'", "'b'", "rew and rew2", "both data sets", "lag is -1"))
+    assert all(word in text for word in ("'a'", "'b'", "rew and rew2", "both data sets", "gen.lag is -1"))
 
 
 def test_random_graphs_are_acyclic_within_a_step_or_refused() -> None:

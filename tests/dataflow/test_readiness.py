@@ -1,5 +1,5 @@
 import pytest
-from support.imagined_run import Imagined, Scene, random_scene
+from support.imagined_run import Imagined, Scene, lagging, random_scene
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
@@ -11,7 +11,8 @@ IDS = ["a", "b", "c", "d"]
 
 def opened(lag: int = 0, window: int = 2, steps: int = 1, parts: list[list[str]] | None = None) -> Readiness:
     """PPO without evaluation, with its first steps open."""
-    readiness = Readiness(ppo().graph(lag), window)
+    calls = [lagging(mfc, lag) for mfc in ppo().calls]
+    readiness = Readiness(build_graph(calls, ppo().dataset_keys), window)
     for step in range(steps):
         readiness.open(step, [mfc.name for mfc in ppo().calls], {mfc.name: parts or [IDS] for mfc in ppo().calls})
     return readiness
@@ -87,6 +88,20 @@ def test_with_a_lag_generation_runs_ahead_of_training_by_that_much() -> None:
     assert offers(opened(lag=2, steps=3)) == [(0, "actor_gen", 0), (1, "actor_gen", 0), (2, "actor_gen", 0)]
 
 
+def test_only_the_call_that_has_a_lag_runs_ahead() -> None:
+    calls = [lagging(mfc, 1) if mfc.name == "actor_gen" else mfc for mfc in ppo().calls]
+    readiness = Readiness(build_graph(calls, ppo().dataset_keys))
+    for step in range(2):
+        readiness.open(step, [mfc.name for mfc in calls], {mfc.name: [IDS] for mfc in calls})
+    assert offers(readiness) == [(0, "actor_gen", 0), (1, "actor_gen", 0)]
+    run(readiness, 0, "actor_gen")
+    run(readiness, 1, "actor_gen")
+    assert offers(readiness) == [
+        *[(0, call, 0) for call in ("critic_inf", "ref_inf", "rew_inf")],
+        *[(1, call, 0) for call in ("ref_inf", "rew_inf")],
+    ], "the critic is read for step 1 after it was trained in step 0"
+
+
 def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_step() -> None:
     recipe = Recipe(
         (MFC("train", "m", "train_step", ("x",)), MFC("check", "m", "generate", ("e",), ("y",), dataset="eval")),
@@ -106,8 +121,8 @@ def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_
 
 
 def test_a_ready_train_step_steps_back_for_a_call_that_opens_late_and_reads_what_it_overwrites() -> None:
-    recipe = Recipe((MFC("gen", "m", "generate", ("x",), ("y",)), MFC("train", "m", "train_step", ("y",))), ("x",))
-    readiness = Readiness(recipe.graph(lag=1))
+    gen = MFC("gen", "m", "generate", ("x",), ("y",), lag=1)
+    readiness = Readiness(build_graph([gen, MFC("train", "m", "train_step", ("y",))], ["x"]))
     for step in range(2):
         if step == 1:
             run(readiness, 0, "gen")
@@ -228,7 +243,7 @@ def test_a_step_of_hundreds_of_parts_and_dozens_of_calls_is_run_in_seconds() -> 
     parts = [[f"s{i}"] for i in range(256)]
     chain = [MFC(f"c{i:02d}", f"role{i % 5}", "inference", (f"k{i}",), (f"k{i + 1}",)) for i in range(24)]
     recipe = Recipe((*chain, MFC("train", "role0", "train_step", ("k24",))), ("k0",))
-    scene = Scene(recipe, 0, 2, [{mfc.name: parts for mfc in recipe.calls}])
+    scene = Scene(recipe, 2, [{mfc.name: parts for mfc in recipe.calls}])
     readiness = Readiness(build_graph(recipe.calls, recipe.dataset_keys))
     readiness.open(0, list(scene.steps[0]), scene.steps[0])
     executed = 0

@@ -16,7 +16,8 @@ from hpcrl.placement.plan import make_plan
 
 
 def source_of(experiment: ToyExperiment) -> StepSource:
-    return step_source(make_plan(experiment), experiment, RunSchedule(experiment.control, evaluates(experiment)))
+    plan = make_plan(experiment, experiment.cluster.nodes)
+    return step_source(plan, experiment, RunSchedule(experiment.control, evaluates(experiment)))
 
 
 def on(workers: int) -> ToyExperiment:

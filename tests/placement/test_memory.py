@@ -64,14 +64,14 @@ def experiment(tmp_path, monkeypatch):
 
 
 def test_only_roles_with_a_model_are_estimated_and_only_generation_has_a_cache(experiment):
-    roles = estimate_roles(make_plan(experiment), experiment)
+    roles = estimate_roles(make_plan(experiment, experiment.cluster.nodes), experiment)
     assert roles.keys() == {"actor", "critic", "reference"}
     assert roles["actor"].kv_cache == 64 * (16 + 16) * 2 * (2 * 16) * 4
     assert roles["critic"].kv_cache == roles["reference"].kv_cache == 0
 
 
 def test_a_critic_has_a_head_of_one_number(experiment):
-    roles = estimate_roles(make_plan(experiment), experiment)
+    roles = estimate_roles(make_plan(experiment, experiment.cluster.nodes), experiment)
     assert roles["critic"].parameters - roles["actor"].parameters == 4 * (32 + 1)  # the tied embedding stays
 
 
@@ -81,7 +81,7 @@ def test_a_worker_holds_all_of_its_roles_and_the_largest_of_their_calls(experime
         "critic": Memory(gradients=2 * GIB, activations=5 * GIB),
         "reference": Memory(optimizer=8 * GIB, activations=1 * GIB),
     }
-    assert worker_memory_gib(make_plan(experiment), roles) == (1 + 2 + 5, 1 + 2 + 8 + 5)
+    assert worker_memory_gib(make_plan(experiment, experiment.cluster.nodes), roles) == (1 + 2 + 5, 1 + 2 + 8 + 5)
 
 
 def test_half_a_billion_parameters_in_bf16_take_the_bytes_that_one_expects():

@@ -9,7 +9,7 @@ from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.recipes import recipe
-from hpcrl.placement.plan import WorkerPlan, make_plan, plan_from_json
+from hpcrl.placement.plan import ModelName, Part, ReplicaPlan, WorkerPlan, make_plan, plan_from_json
 
 EXPERIMENT = ToyExperiment(
     cluster=ClusterConfig(nodes=2, workers_per_node=2),
@@ -19,53 +19,71 @@ EXPERIMENT = ToyExperiment(
 
 
 def test_a_plan_survives_json():
-    plan = make_plan(EXPERIMENT)
+    plan = make_plan(EXPERIMENT, 2)
     assert plan_from_json(plan.to_json()) == plan
     assert from_dict(plan_from_json(plan.to_json()).experiment) == EXPERIMENT
 
 
 def test_workers_are_numbered_node_by_node():
-    plan = make_plan(EXPERIMENT)
+    plan = make_plan(EXPERIMENT, 2)
     assert plan.workers == (WorkerPlan(0, 0, 0), WorkerPlan(1, 0, 1), WorkerPlan(2, 1, 0), WorkerPlan(3, 1, 1))
     assert plan.world == 4
 
 
 def test_a_role_without_a_layout_is_data_parallel_over_its_mesh():
-    roles = make_plan(EXPERIMENT).roles
-    assert (roles["critic"].layout, roles["critic"].ranks) == ("d4t1p1", (0, 1, 2, 3))
-    assert (roles["reference"].layout, roles["reference"].ranks) == ("d2t1p1", (1, 3))
+    plan = make_plan(EXPERIMENT, 2)
+    critic, reference = plan.home("critic"), plan.home("reference")
+    assert (critic.layout, critic.ranks) == ("d4t1p1", (0, 1, 2, 3))
+    assert (reference.layout, reference.ranks) == ("d2t1p1", (1, 3))
 
 
 def test_roles_that_some_call_trains_are_trainable():
-    roles = make_plan(EXPERIMENT).roles
-    assert {name: role.trainable for name, role in roles.items()} == {
-        "actor": True,
-        "critic": True,
-        "reference": False,
-        "reward": False,
-    }
+    plan = make_plan(EXPERIMENT, 2)
+    assert [replica.model for replica in plan.trained] == [ModelName("actor"), ModelName("critic")]
+    assert plan.train_steps == {"actor_train": "actor", "critic_train": "critic"}
+
+
+def test_every_call_is_made_at_the_home_of_its_role():
+    plan = make_plan(EXPERIMENT, 2)
+    assert {call: str(model) for call, model in plan.at.items()} == {call.name: call.role for call in plan.calls}
+    assert plan.replica("critic_inf") is plan.home("critic")
+    assert str(ModelName("actor", 1)) == "actor@1"
+
+
+def test_nodes_are_those_that_the_attempt_has_whatever_was_asked_for():
+    plan = make_plan(EXPERIMENT, nodes=3)
+    assert plan.world == 6
+    assert plan.home("critic").layout == "d6t1p1"
+
+
+def test_the_head_of_a_part_is_the_first_worker_of_its_last_stage():
+    of = ReplicaPlan(ModelName("actor"), "d2t2p2", tuple(range(8)), True)
+    assert of.parts == (Part(0, (0, 1, 4, 5), 4), Part(1, (2, 3, 6, 7), 6))
+    assert ReplicaPlan(ModelName("actor"), "d2t1p1", (3, 5), True).parts == (Part(0, (3,), 3), Part(1, (5,), 5))
 
 
 def test_a_part_of_a_call_runs_on_its_data_parallel_ranks():
-    plan = make_plan(EXPERIMENT)
-    assert plan.dp("actor_gen") == 2
+    plan = make_plan(EXPERIMENT, 2)
+    assert plan.units("actor_gen") == 2
     assert [plan.ranks("actor_gen", part) for part in range(2)] == [(0, 1), (2, 3)]
     assert [plan.ranks("ref_inf", part) for part in range(2)] == [(1,), (3,)]
 
 
 def test_parts_of_a_step_that_was_opened_for_more_workers_go_round_those_that_there_are():
-    plan = make_plan(EXPERIMENT)
+    plan = make_plan(EXPERIMENT, 2)
     assert [plan.ranks("actor_gen", part) for part in range(5)] == [(0, 1), (2, 3), (0, 1), (2, 3), (0, 1)]
 
 
 def test_a_train_step_is_one_part_on_all_ranks_of_its_role():
-    plan = make_plan(EXPERIMENT)
-    assert plan.dp("actor_train") == 1
+    plan = make_plan(EXPERIMENT, 2)
+    assert plan.units("actor_train") == 1
     assert plan.ranks("actor_train", 0) == (0, 1, 2, 3)
+    assert [part.head for part in plan.working("actor_train", 0)] == [0, 2]
+    assert [part.head for part in plan.working("actor_gen", 1)] == [2]
 
 
 def test_the_graph_of_a_plan_is_the_recipes():
     evaluated = replace(EXPERIMENT, control=replace(EXPERIMENT.control, evaluate=Frequency(steps=1)))
     for experiment in (EXPERIMENT, evaluated):
-        made, expected = make_plan(experiment).graph(), recipe(experiment).graph()
+        made, expected = make_plan(experiment, 2).graph(), recipe(experiment).graph()
         assert nx.utils.graphs_equal(made, expected)

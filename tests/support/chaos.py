@@ -22,7 +22,6 @@ from hpcrl.durable.rundir import KeyPair, RunDirectory
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
-from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
 from hpcrl.wire.channel import RunKey
 
@@ -47,7 +46,7 @@ def create_run(root: Path, experiment: Experiment) -> RunDirectory:
     return RunDirectory.create(
         root,
         experiment=to_dict(experiment),
-        host=make_plan(experiment).host,
+        host=make_plan(experiment, experiment.cluster.nodes).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs={},
     )
@@ -81,8 +80,8 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
 
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
-    plan = make_plan(run.experiment())
-    recovery = plan_next_attempt(run, trained_by(plan))
+    experiment = run.experiment()
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage
     parameters: dict[str, bytes] = {}

@@ -18,7 +18,6 @@ from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.master.attempt import trained_by
 from hpcrl.placement.plan import make_plan
 from hpcrl.workers import model_worker
 from hpcrl.workers.toy import Exchange
@@ -76,7 +75,8 @@ WHOLE_ARRAYS = ("w",)
 
 
 def whole(run: RunDirectory) -> Whole:
-    recovery = plan_next_attempt(run, trained_by(make_plan(run.experiment())))
+    experiment = run.experiment()
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
     arrays: dict[str, np.ndarray] = {}
     state: dict[str, Any] = {}

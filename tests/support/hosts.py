@@ -18,12 +18,12 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import Experiment, from_dict
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.samples import SequenceSample
-from hpcrl.dataflow.graph import topological_order
+from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.files import Files
 from hpcrl.families.config import TransformerConfig
 from hpcrl.models.pretrained import write_random_pretrained
-from hpcrl.placement.plan import CallPlan, Plan, make_plan, plan_from_json
+from hpcrl.placement.plan import Plan, make_plan, plan_from_json
 from hpcrl.workers.host import HostContext, Outcome, Work
 
 NOWHERE = Path("nowhere")
@@ -94,7 +94,7 @@ def run_of(
 ) -> Iterator["Conductor"]:
     """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
-    plan = make_plan(replace(experiment, cluster=cluster))
+    plan = make_plan(replace(experiment, cluster=cluster), nodes=1)
     if pool is None:
         host = TorchHost(HostContext(0, plan, NOWHERE, open_datasets(experiment)))
         host.load([host.prepare()], checkpoint or {})
@@ -150,7 +150,7 @@ class Conductor:
 
     @property
     def trained(self) -> list[str]:
-        return sorted(name for name, role in self.plan.roles.items() if role.trainable)
+        return sorted(replica.role for replica in self.plan.trained)
 
     def save(self, folder: Path) -> dict[str, list[Path]]:
         """A checkpoint, as `TorchHost.load` takes it."""
@@ -184,14 +184,14 @@ class Conductor:
             outcomes[call.name], rows = self._call(step, call, rows, None)
         return Done(rows, outcomes)
 
-    def _in_order(self, source: str) -> list[CallPlan]:
+    def _in_order(self, source: str) -> list[MFC]:
         calls = map(self.plan.call, topological_order(self.plan.graph()))
         return [call for call in calls if call.dataset == source]
 
-    def _call(self, step: int, call: CallPlan, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
+    def _call(self, step: int, call: MFC, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
         training = call.kind == "train_step"
         inputs = rows.select_keys(call.inputs).remap(call.input_remap)
-        workers = self.plan.role_of(call.name).ranks
+        workers = self.plan.replica(call.name).ranks
         size = -(-len(rows.ids) // self._minibatches)
         minibatches = tuple(rows.ids[i : i + size] for i in range(0, len(rows.ids), size)) if training else ()
         works: list[Work | None] = [None] * self.plan.world

@@ -4,16 +4,20 @@ The oracle keeps what is true in the world (which rows exist, which train_steps 
 in the journal) and decides from that, without any bookkeeping of edges, what may be sent and what may be recorded.
 """
 
+import contextlib
 import heapq
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+
+import msgspec
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Readiness, Unit
 from hpcrl.dataflow.recipes import Recipe
+from hpcrl.errors import ConfigurationError
 
 
 @dataclass
@@ -21,9 +25,12 @@ class Scene:
     """What is to be run: calls per step, and the samples of each of their parts."""
 
     recipe: Recipe
-    lag: int
     window: int
     steps: list[dict[str, list[list[str]]]]
+
+    @property
+    def most_open(self) -> int:
+        return self.window + max(mfc.lag for mfc in self.recipe.calls)
 
     def mfc(self, unit: Unit) -> MFC:
         return self._mfcs[unit.call]
@@ -101,7 +108,8 @@ class World:
         return set(needed) <= set(here) and not any(self.scene.mfc(peer).kind == "train_step" for peer in peers)
 
     def newest_needed(self, unit: Unit) -> int:
-        return unit.step if self.scene.mfc(unit).dataset == "eval" else unit.step - 1 - self.scene.lag
+        mfc = self.scene.mfc(unit)
+        return unit.step if mfc.dataset == "eval" else unit.step - 1 - mfc.lag
 
     def must_precede(self, reader: Unit, train_step: int) -> bool:
         return not self.done(reader) and self.newest_needed(reader) < train_step
@@ -119,8 +127,9 @@ class World:
             return
         all_before = [step for step in self.scene.trains(mfc.role) if step < unit.step + (mfc.dataset == "eval")]
         assert here == all_before[: len(here)], f"{unit} would read {here}; only {all_before} are before it"
-        lag = 0 if mfc.dataset == "eval" or mfc.kind == "train_step" else self.scene.lag
-        assert len(all_before) - len(here) <= lag, f"{unit} would read {here}, {lag} behind {all_before} at most"
+        assert len(all_before) - len(here) <= mfc.lag, (
+            f"{unit} would read {here}, {mfc.lag} behind {all_before} at most"
+        )
 
     def check_record(self, unit: Unit) -> None:
         """All that the unit consumed is in the journal."""
@@ -202,7 +211,7 @@ class Imagined:
             self.enter(self.readiness, step)
             self.world.opened.append(step)
             step += 1
-            assert len(self.world.opened) - len(self.world.closed) <= self.scene.window + self.scene.lag
+            assert len(self.world.opened) - len(self.world.closed) <= self.scene.most_open
 
     def enter(self, readiness: Readiness, step: int) -> None:
         calls = list(self.scene.steps[step])
@@ -281,7 +290,7 @@ class Imagined:
         world, recipe = self.world, self.scene.recipe
         roles = {mfc.role for mfc in recipe.calls if mfc.kind == "train_step"}
         world.parameters = {role: [step for step in self.scene.trains(role) if step <= world.cut] for role in roles}
-        readiness = Readiness(recipe.graph(self.scene.lag), window=self.scene.window)
+        readiness = Readiness(recipe.graph(), window=self.scene.window)
         open_steps = [step for step in world.opened if step > world.cut]
         for step in open_steps:
             self.enter(readiness, step)
@@ -316,7 +325,7 @@ def random_recipe(rng: random.Random) -> Recipe:
 def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
     """Some steps of a recipe: roles with parts of their own, evaluation now and then, here and there no training."""
     rng = random.Random(f"scene {seed}")
-    recipe = recipe or random_recipe(rng)
+    recipe = with_lags(recipe or random_recipe(rng), rng)
     parts = {mfc.role: rng.randint(1, 3) for mfc in recipe.calls}
     steps = []
     for step in range(rng.randint(2, 5)):
@@ -329,7 +338,22 @@ def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
             and (mfc.kind != "train_step" or rng.random() < 0.9)
         }
         steps.append(drawn)
-    return Scene(recipe, lag=rng.randint(0, 1), window=rng.randint(1, 3), steps=steps)
+    return Scene(recipe, window=rng.randint(1, 3), steps=steps)
+
+
+def with_lags(recipe: Recipe, rng: random.Random) -> Recipe:
+    """No call behind, all calls on training data a version behind, or some of them up to two versions."""
+    lags = rng.choice([(0,), (1,), (0, 1, 2)])
+    while True:
+        drawn = replace(recipe, calls=tuple(lagging(mfc, rng.choice(lags)) for mfc in recipe.calls))
+        with contextlib.suppress(ConfigurationError):
+            drawn.graph()
+            return drawn
+
+
+def lagging(mfc: MFC, lag: int) -> MFC:
+    """The call, with a lag where it may have one."""
+    return mfc if mfc.dataset == "eval" or mfc.kind == "train_step" else msgspec.structs.replace(mfc, lag=lag)
 
 
 def cut(rng: random.Random, ids: list[str], parts: int) -> list[list[str]]:
