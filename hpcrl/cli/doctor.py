@@ -50,9 +50,9 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError([f"--nodes = {given.nodes} must be at least 1."])
     # Only now are sockets and Slurm worth their imports.
     from hpcrl.doctor.check import check
-    from hpcrl.doctor.examine import Examination, examine
     from hpcrl.doctor.findings import exit_status
-    from hpcrl.doctor.slurm import JobRequest
+    from hpcrl.doctor.measure import Examination, examine
+    from hpcrl.doctor.measure_nodes import JobRequest
 
     site_root, slurm = read_site_file()
     plan = Examination(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from hpcrl.doctor.disk import make
+from hpcrl.doctor.measure_disk import make
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 90.0

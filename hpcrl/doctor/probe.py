@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.doctor.disk import measure_disk
 from hpcrl.doctor.gpus import gpus_here
+from hpcrl.doctor.measure_disk import measure_disk
 from hpcrl.doctor.measurements import NodeMeasurements, PairMeasurements, Race, Replaced, Seen, node_name, software_here
 from hpcrl.doctor.peer import (
     ATTEMPTS,

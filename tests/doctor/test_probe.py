@@ -13,10 +13,10 @@ import pytest
 
 from hpcrl.doctor import peer as doctor_talk
 from hpcrl.doctor import probe as doctor_probe
+from hpcrl.doctor.measure_nodes import read_results
 from hpcrl.doctor.measurements import PairMeasurements
 from hpcrl.doctor.peer import Asker, Attempt, Churn, Clock, Hello, Listener, Make, PeerReport
 from hpcrl.doctor.probe import RACES, _Pair, probe
-from hpcrl.doctor.slurm import read_results
 
 
 def probes(folder: Path, count: int, **absent: int) -> list[subprocess.Popen[bytes]]:

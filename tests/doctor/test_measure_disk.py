@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.doctor.disk import filesystem_of, measure_disk
+from hpcrl.doctor.measure_disk import filesystem_of, measure_disk
 
 MOUNTS = """/dev/sda1 / ext4 rw 0 0
 tmpfs /tmp tmpfs rw 0 0

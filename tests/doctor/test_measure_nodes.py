@@ -12,9 +12,9 @@ from support.fake_slurm.cluster import VERSIONS, FakeSlurm
 
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.doctor.check import check
-from hpcrl.doctor.examine import Examination, examine
 from hpcrl.doctor.findings import exit_status
-from hpcrl.doctor.slurm import JobRequest, ask_slurm, folder_in_job, is_step, render
+from hpcrl.doctor.measure import Examination, examine
+from hpcrl.doctor.measure_nodes import JobRequest, ask_slurm, folder_in_job, is_step, render
 from hpcrl.errors import ConfigurationError
 
 

@@ -13,10 +13,8 @@ from typing import Literal
 import msgspec
 
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.doctor.disk import measure_disk
-from hpcrl.doctor.measurements import Measurements, software_here
-from hpcrl.doctor.probe import probe
-from hpcrl.doctor.slurm import (
+from hpcrl.doctor.measure_disk import measure_disk
+from hpcrl.doctor.measure_nodes import (
     JobRequest,
     ask_nodes_by_job,
     ask_nodes_in_job,
@@ -25,6 +23,8 @@ from hpcrl.doctor.slurm import (
     is_step,
     read_results,
 )
+from hpcrl.doctor.measurements import Measurements, software_here
+from hpcrl.doctor.probe import probe
 from hpcrl.durable.files import DIRECTORY_MODE
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
