@@ -159,7 +159,6 @@ LAUNCHERS = {
         "hpcrl.launch.slurm",
         "hpcrl.launch.launchers.slurm",
         "hpcrl.doctor",
-        "hpcrl.cli.doctor",
         "hpcrl.cli.template",
     ),
 }

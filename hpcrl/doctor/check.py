@@ -1,4 +1,4 @@
-"""What follows from what `hpcrl doctor` has measured: facts → findings. Pure; each subject has a file."""
+"""What follows from what `hpcrl doctor` has measured: measurements → findings. Pure; each subject has a file."""
 
 from hpcrl.doctor.check_disk import check_disk
 from hpcrl.doctor.check_gpus import check_gpus

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hpcrl.doctor.check_disk import check_disk, check_fsync, check_shared
 from hpcrl.doctor.findings import SKEW_S, Finding, Severity, count, in_short
-from hpcrl.doctor.measurements import JobFacts, NodeMeasurements, PairMeasurements, Software
+from hpcrl.doctor.measurements import JobMeasurements, NodeMeasurements, PairMeasurements, Software
 from hpcrl.wire.address import LOOPBACK
 
 FILES_PER_AGENT = 16
@@ -20,7 +20,7 @@ def check_software(here: Software) -> Iterator[Finding]:
         yield Finding("Python", "packages", f"missing: {', '.join(missing)}", Severity.PROBLEM, follows)
 
 
-def check_job(job: JobFacts | None, nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
+def check_job(job: JobMeasurements | None, nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
     if job is None:
         return
     value = f"{len(nodes)} of {job.wanted} answered" + (f" (job {job.id}, {job.waited_s:.0f} s)" if job.id else "")

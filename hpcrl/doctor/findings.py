@@ -1,8 +1,6 @@
 """A line of what `hpcrl doctor` says, and how its numbers are written. What it says of what is in the check_* files."""
 
-from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
 
 import msgspec
 
@@ -23,11 +21,6 @@ class Severity(StrEnum):
     PROBLEM = "problem"
 
 
-EXIT_STATUS: Mapping[Severity, int] = MappingProxyType(
-    {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 1, Severity.PROBLEM: 2}
-)
-
-
 class Finding(msgspec.Struct, frozen=True):
     """One line of the table. `follows` says what to set, or what hpcrl does about it."""
 
@@ -36,11 +29,6 @@ class Finding(msgspec.Struct, frozen=True):
     value: str
     severity: Severity
     follows: str = ""
-
-
-def exit_status(findings: Iterable[Finding]) -> int:
-    """0: fine, 1: warnings, 2: problems."""
-    return max((EXIT_STATUS[finding.severity] for finding in findings), default=0)
 
 
 def count(number: int, what: str) -> str:

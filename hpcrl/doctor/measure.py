@@ -1,4 +1,4 @@
-"""`hpcrl doctor` without its table: measure here, ask Slurm, ask nodes; what was found, as facts."""
+"""What `hpcrl doctor` measures: here, of Slurm, and on some nodes. Leaves no file and no job behind."""
 
 import os
 import secrets
@@ -12,17 +12,19 @@ from typing import Literal
 
 import msgspec
 
+from hpcrl.config.load import site_file
 from hpcrl.config.slurm import SlurmConfig
+from hpcrl.config.yaml_file import read_yaml
 from hpcrl.doctor.measure_disk import measure_disk
 from hpcrl.doctor.measure_nodes import (
     JobRequest,
     ask_nodes_by_job,
     ask_nodes_in_job,
-    ask_slurm,
     folder_in_job,
     is_step,
     read_results,
 )
+from hpcrl.doctor.measure_slurm import ask_slurm
 from hpcrl.doctor.measurements import Measurements, software_here
 from hpcrl.doctor.probe import probe
 from hpcrl.durable.files import DIRECTORY_MODE
@@ -33,8 +35,8 @@ Nodes = Literal["by job", "in job", "none"]
 
 
 @dataclass(frozen=True)
-class Examination:
-    """What is to be looked at. `run_root` is the folder whose filesystem is tried, `asked` the user's own partition."""
+class MeasureRequest:
+    """What is to be measured. `run_root` is the folder whose filesystem is tried, `asked` the user's own partition."""
 
     run_root: Path
     nodes: Nodes = "by job"
@@ -43,34 +45,34 @@ class Examination:
     asked: str | None = None
 
 
-def examine(plan: Examination, environ: Mapping[str, str], slurm: Slurm | None = None) -> Measurements | None:
-    """The facts; None for a task of a step that another one speaks for. Leaves no file and no job behind.
+def measure(request: MeasureRequest, environ: Mapping[str, str], slurm: Slurm | None = None) -> Measurements | None:
+    """What was found; None for a task of a step that another one speaks for.
 
     Raises ConfigurationError where the folder cannot be used, or where this is no job and should be one.
     """
-    if plan.nodes == "in job":
-        folder = folder_in_job(environ, plan.run_root)
+    if request.nodes == "in job":
+        folder = folder_in_job(environ, request.run_root)
     else:
-        folder = plan.run_root / f".hpcrl-doctor-{secrets.token_hex(6)}"
+        folder = request.run_root / f".hpcrl-doctor-{secrets.token_hex(6)}"
     slurm = slurm or Slurm(environ)
     # Of a step's tasks the first one clears away, when it has read what the others wrote.
-    others = plan.nodes == "in job" and is_step(environ) and environ.get("SLURM_PROCID", "0") != "0"
+    others = request.nodes == "in job" and is_step(environ) and environ.get("SLURM_PROCID", "0") != "0"
     with _temporary(folder, keep=others):
         asked = None
-        if plan.nodes == "in job":
+        if request.nodes == "in job":
             # Tasks of one step meet in the folder, so this comes first: before any of them is slowed by Slurm.
             asked = ask_nodes_in_job(environ, folder)
             if asked is None:
                 return None
         measured = Measurements(
-            here=software_here(), host=socket.gethostname(), disk=measure_disk(folder), partition=plan.asked
+            here=software_here(), host=socket.gethostname(), disk=measure_disk(folder), partition=request.asked
         )
         measured = _with_slurm(measured, slurm)
-        if plan.nodes == "by job" and measured.slurm is not None:
-            asked = ask_nodes_by_job(slurm, plan.wanted, plan.config, folder)
+        if request.nodes == "by job" and measured.slurm is not None:
+            asked = ask_nodes_by_job(slurm, request.wanted, request.config, folder)
         if asked is not None:
             return msgspec.structs.replace(measured, job=asked[0], nodes=asked[1])
-        if plan.nodes == "by job":
+        if request.nodes == "by job":
             probe(folder, 0, 1)
             measured = msgspec.structs.replace(measured, nodes=read_results(folder))
         return measured
@@ -102,3 +104,16 @@ def _temporary(folder: Path, keep: bool) -> Iterator[None]:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_site_file() -> tuple[str | None, SlurmConfig]:
+    """run_root and cluster.slurm of the site's defaults. Raises ConfigurationError for a value of the wrong type."""
+    path = site_file()
+    values = {} if path is None else read_yaml(path)
+    slurm = (values.get("cluster") or {}).get("slurm") or {}
+    try:
+        config = msgspec.convert(slurm, SlurmConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError([f"cluster.slurm ({path}): {error}."]) from None
+    root = values.get("run_root")
+    return (os.path.expanduser(str(root)) if root else None), config

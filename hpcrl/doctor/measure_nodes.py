@@ -1,4 +1,4 @@
-"""What `hpcrl doctor` asks of Slurm: what the cluster is, and a small job that runs the probe on some nodes."""
+"""Asking some nodes: a small job, or the job that this process is in, runs the probe on each of them."""
 
 import contextlib
 import os
@@ -6,20 +6,19 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.doctor.measurements import JobFacts, NodeMeasurements, SlurmMeasurements
+from hpcrl.doctor.measurements import JobMeasurements, NodeMeasurements
 from hpcrl.doctor.probe import main as probe_main
 from hpcrl.durable.files import Files
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.slurm.commands import Slurm, SlurmError
 from hpcrl.launch.slurm.jobs import ENDED, State
-from hpcrl.launch.slurm.site import parse_config, read_site
 from hpcrl.launch.slurm.submission import send_once
 
 OUTPUT = "job.out"
@@ -32,35 +31,8 @@ ASK_S = 15.0
 SETTLE_S = 2.0
 """How long results may still be on their way through the filesystem when the job has ended."""
 SAID_LINES = 12
-MAX_JOB_COUNT = 10000
-MIN_JOB_AGE_S = 300.0
-"""Slurm's defaults."""
 _LAST_STEP = 0xFFFFFFF0
 """Slurm gives higher numbers to what is no step of srun's: the batch script, an interactive shell."""
-
-
-def ask_slurm(slurm: Slurm) -> SlurmMeasurements:
-    """Raises SlurmError or SlurmUnavailableError where there is no Slurm that answers."""
-    config = slurm.show_config()
-    values = parse_config(config)
-    return SlurmMeasurements(
-        site=read_site(config, slurm.show_partition()),
-        max_job_count=_integer(values.get("MaxJobCount", ""), MAX_JOB_COUNT),
-        min_job_age_s=float(_integer(values.get("MinJobAge", ""), int(MIN_JOB_AGE_S))),
-        process_tracking=values.get("ProctrackType", "").removeprefix("proctrack/"),
-        rate_limit="rl_enable" in values.get("SlurmctldParameters", "").lower(),
-        sacct=(said := _ask_accounting(slurm)) == "",
-        sacct_error=said,
-    )
-
-
-def _ask_accounting(slurm: Slurm) -> str:
-    """What is wrong with sacct, or nothing."""
-    try:
-        slurm.sacct(days=1)
-    except SlurmError as error:
-        return error.stderr.splitlines()[0] if error.stderr else str(error).splitlines()[0]
-    return ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +95,7 @@ def _probe(python: str, folder: Path) -> list[str]:
 
 def ask_nodes_by_job(
     slurm: Slurm, wanted: JobRequest, config: SlurmConfig, folder: Path
-) -> tuple[JobFacts, tuple[NodeMeasurements, ...]]:
+) -> tuple[JobMeasurements, tuple[NodeMeasurements, ...]]:
     """Send the job, wait for its results, and leave nothing of it in the queue."""
     text, options = render(wanted, config, folder)
     script = folder / "doctor.sbatch"
@@ -132,7 +104,7 @@ def ask_nodes_by_job(
     try:
         job = send_once(slurm, script, comment_of(folder), options)
     except SlurmError as error:
-        return JobFacts(wanted.nodes, failed=_short(error)), ()
+        return JobMeasurements(wanted.nodes, failed=_short(error)), ()
     try:
         failed = _wait(slurm, job, wanted, folder)
     finally:
@@ -140,7 +112,7 @@ def ask_nodes_by_job(
         with contextlib.suppress(SlurmError):
             _end(slurm, job, whole=len(nodes) == wanted.nodes)
     said = "" if len(nodes) >= wanted.nodes else _said(folder)
-    return JobFacts(wanted.nodes, job, failed, time.monotonic() - begun, said), nodes
+    return JobMeasurements(wanted.nodes, job, failed, time.monotonic() - begun, said), nodes
 
 
 def _end(slurm: Slurm, job: str, whole: bool) -> None:
@@ -189,7 +161,9 @@ def _missing(wanted: JobRequest, folder: Path) -> int:
     return wanted.nodes - len(list(_results(folder)))
 
 
-def ask_nodes_in_job(environ: Mapping[str, str], folder: Path) -> tuple[JobFacts, tuple[NodeMeasurements, ...]] | None:
+def ask_nodes_in_job(
+    environ: Mapping[str, str], folder: Path
+) -> tuple[JobMeasurements, tuple[NodeMeasurements, ...]] | None:
     """Ask the nodes of the job that this process is in; None for a task that another one speaks for.
 
     In a step, each task is one of the probes (the folder is the same for all, see `folder_in_job`); elsewhere in an
@@ -210,7 +184,7 @@ def ask_nodes_in_job(environ: Mapping[str, str], folder: Path) -> tuple[JobFacts
     nodes = read_results(folder)
     if len(nodes) < count and not failed:
         failed = f"{count - len(nodes)} of {count} nodes wrote no results"
-    return JobFacts(count, job, failed, time.monotonic() - begun, said), nodes
+    return JobMeasurements(count, job, failed, time.monotonic() - begun, said), nodes
 
 
 def is_step(environ: Mapping[str, str]) -> bool:
@@ -263,8 +237,3 @@ def _said(folder: Path) -> str:
 
 def _short(error: SlurmError) -> str:
     return str(error).rsplit("\n", 1)[0]
-
-
-def _integer(text: str, default: int) -> int:
-    word: Sequence[str] = text.split()
-    return int(word[0]) if word and word[0].isdecimal() else default

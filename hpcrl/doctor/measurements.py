@@ -1,4 +1,4 @@
-"""What `hpcrl doctor` has measured, as values: from probe, disk and slurm/doctor to the check_* files.
+"""What `hpcrl doctor` has measured, as values: from the measure_* files to the check_* files.
 
 Knows no thresholds and no advice. `hpcrl doctor --json` prints them; they can be checked again.
 """
@@ -137,7 +137,7 @@ class SlurmMeasurements(msgspec.Struct, frozen=True):
     sacct_error: str = ""
 
 
-class JobFacts(msgspec.Struct, frozen=True):
+class JobMeasurements(msgspec.Struct, frozen=True):
     """The job that asked the nodes. `said`: the end of its output, where nodes are missing."""
 
     wanted: int
@@ -159,7 +159,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """There is a Slurm here, and it does not answer."""
     partition: str | None = None
     """The one that the user asked about."""
-    job: JobFacts | None = None
+    job: JobMeasurements | None = None
     """None where no nodes were to be asked."""
     nodes: tuple[NodeMeasurements, ...] = ()
 

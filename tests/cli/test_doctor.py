@@ -5,9 +5,9 @@ import json
 import pytest
 from support.fake_slurm.cluster import FakeSlurm
 
-from hpcrl.cli.doctor import read_site_file
 from hpcrl.cli.main import main
 from hpcrl.config.slurm import SlurmConfig
+from hpcrl.doctor.measure import read_site_file
 from hpcrl.errors import ConfigurationError, ExitCode
 
 
@@ -39,7 +39,7 @@ def test_the_table_names_what_was_found_and_what_follows(site, capsys):
     assert not any(call[0] == "sbatch" for call in site.state["calls"])
 
 
-def test_json_is_the_same_with_the_facts(site, capsys):
+def test_json_is_the_same_with_what_was_measured(site, capsys):
     assert main(["doctor", "--no-jobs", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["status"] == 0

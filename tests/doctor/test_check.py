@@ -1,4 +1,4 @@
-"""What follows from facts: those that a doctor recorded on a real Slurm, and those that other sites would give."""
+"""What follows from measurements: recorded ones of a real Slurm, and what other sites would give."""
 
 from dataclasses import replace as with_fields
 from pathlib import Path
@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from hpcrl.doctor.check import check
-from hpcrl.doctor.findings import Finding, Severity, exit_status
-from hpcrl.doctor.measurements import GpuMeasurements, JobFacts, Measurements, Race, Replaced, Seen
+from hpcrl.doctor.findings import Finding, Severity
+from hpcrl.doctor.measurements import GpuMeasurements, JobMeasurements, Measurements, Race, Replaced, Seen
+from hpcrl.doctor.report import exit_status
 
 TEXTS = Path(__file__).parent / "texts"
 RECORDED = msgspec.json.decode((TEXTS / "measurements.json").read_bytes(), type=Measurements)
@@ -50,8 +51,8 @@ def found(measured: Measurements, what: str) -> Finding:
     return finding
 
 
-def judged(measured: Measurements, what: str) -> tuple[str, str]:
-    """Verdict and what follows."""
+def severity_and_advice(measured: Measurements, what: str) -> tuple[str, str]:
+    """Severity and what follows."""
     finding = found(measured, what)
     return str(finding.severity), finding.follows
 
@@ -77,7 +78,7 @@ def test_every_finding_that_is_not_fine_says_what_follows(measured):
 
 
 def test_nodes_on_one_machine_prove_nothing_about_two(measured):
-    assert judged(RECORDED, "machines")[0] == "note"
+    assert severity_and_advice(RECORDED, "machines")[0] == "note"
 
 
 # Slurm
@@ -85,26 +86,26 @@ def test_nodes_on_one_machine_prove_nothing_about_two(measured):
 
 def test_without_slurm_runs_stay_on_this_machine(measured):
     alone = replace(measured, slurm=None, no_slurm="there is no scontrol in PATH", job=None, nodes=measured.nodes[:1])
-    assert judged(alone, "Slurm") == ("note", "runs are started on this machine (cluster.type local)")
+    assert severity_and_advice(alone, "Slurm") == ("note", "runs are started on this machine (cluster.type local)")
 
 
 def test_a_silent_slurm_is_a_warning(measured):
     silent = replace(measured, slurm=None, slurm_silent=True, no_slurm="slurmctld does not answer", job=None)
-    assert judged(silent, "Slurm")[0] == "warning"
+    assert severity_and_advice(silent, "Slurm")[0] == "warning"
 
 
 def test_a_compute_node_need_not_have_scontrol(measured):
-    assert "on a login node" in judged(replace(measured, slurm=None, no_slurm="no scontrol"), "Slurm")[1]
+    assert "on a login node" in severity_and_advice(replace(measured, slurm=None, no_slurm="no scontrol"), "Slurm")[1]
 
 
 def test_without_accounting_the_journal_tells_how_jobs_ended(measured):
-    severity, follows = judged(of_site(measured, accounting=False), "accounting")
+    severity, follows = severity_and_advice(of_site(measured, accounting=False), "accounting")
     assert severity == "note" and "journal" in follows and "3600 s" in follows
 
 
 def test_accounting_that_does_not_answer_is_a_warning(measured):
     silent = replace(measured, slurm=replace(measured.slurm, sacct=False, sacct_error="slurmdbd does not answer"))
-    assert judged(silent, "accounting")[0] == "warning"
+    assert severity_and_advice(silent, "accounting")[0] == "warning"
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_accounting_that_does_not_answer_is_a_warning(measured):
 )
 def test_the_grace_of_a_drain_fits_into_what_slurm_gives(measured, mode, grace_s, kill_wait_s, severity, advice):
     site = of_site(of_partition(measured, preempt_mode=mode, grace_s=grace_s), kill_wait_s=kill_wait_s)
-    assert judged(site, "KillWait")[0] == severity
+    assert severity_and_advice(site, "KillWait")[0] == severity
     assert advice in found(site, "KillWait").follows
 
 
@@ -157,33 +158,33 @@ def test_partitions_that_preempt_alike_have_one_line(measured):
 
 
 def test_where_requeueing_is_forbidden_there_are_successors(measured):
-    severity, follows = judged(of_site(measured, requeue_allowed=False), "requeue")
+    severity, follows = severity_and_advice(of_site(measured, requeue_allowed=False), "requeue")
     assert severity == "note" and "successor" in follows
 
 
 def test_a_long_hold_wants_a_longer_wait_for_lost_nodes(measured):
-    assert judged(of_site(measured, requeue_hold_s=120.0), "hold of a requeued job")[0] == "ok"
-    severity, follows = judged(of_site(measured, requeue_hold_s=600.0), "hold of a requeued job")
+    assert severity_and_advice(of_site(measured, requeue_hold_s=120.0), "hold of a requeued job")[0] == "ok"
+    severity, follows = severity_and_advice(of_site(measured, requeue_hold_s=600.0), "hold of a requeued job")
     assert severity == "warning" and "cluster.replace_timeout_s to at least 1800" in follows
 
 
 def test_limits_name_the_topology_that_keeps_within_them(measured):
     assert "at most 1001" in found(measured, "MaxArraySize").follows
-    assert "colocated" in judged(of_site(measured, disable_hetjob_steps=True), "steps of het jobs")[1]
+    assert "colocated" in severity_and_advice(of_site(measured, disable_hetjob_steps=True), "steps of het jobs")[1]
     few = replace(measured, slurm=replace(measured.slurm, max_job_count=200))
-    assert judged(few, "MaxJobCount")[0] == "note"
+    assert severity_and_advice(few, "MaxJobCount")[0] == "note"
 
 
 def test_a_partition_that_does_not_exist_is_a_problem_and_the_others_are_named(measured):
-    severity, follows = judged(replace(measured, partition="gone"), "partition gone")
+    severity, follows = severity_and_advice(replace(measured, partition="gone"), "partition gone")
     assert severity == "problem" and "cpu, gpu, low" in follows
 
 
 def test_a_partition_with_a_short_limit_keeps_less_for_the_end(measured):
-    severity, follows = judged(of_partition(measured, max_time_s=600.0), "partition gpu")
+    severity, follows = severity_and_advice(of_partition(measured, max_time_s=600.0), "partition gpu")
     assert severity == "note" and "cluster.slurm.signal_lead_s" in follows
     assert found(of_partition(measured, max_time_s=129600.0), "partition gpu").value.endswith("at most 1 d 12 h")
-    assert judged(of_partition(measured, state="DRAIN"), "partition gpu")[0] == "note"
+    assert severity_and_advice(of_partition(measured, state="DRAIN"), "partition gpu")[0] == "note"
 
 
 # The disk
@@ -207,11 +208,11 @@ def test_a_link_that_two_can_have_is_a_problem_though_nothing_failed(measured):
 
 @pytest.mark.parametrize(("gib", "severity"), [(100, "ok"), (15, "warning"), (0.5, "problem")])
 def test_room_for_checkpoints(measured, gib, severity):
-    assert judged(of_disk(measured, free_bytes=int(gib * 2**30)), "free space")[0] == severity
+    assert severity_and_advice(of_disk(measured, free_bytes=int(gib * 2**30)), "free space")[0] == severity
 
 
 def test_memory_is_no_place_for_runs(measured):
-    assert judged(of_disk(measured, filesystem="tmpfs"), "filesystem")[0] == "warning"
+    assert severity_and_advice(of_disk(measured, filesystem="tmpfs"), "filesystem")[0] == "warning"
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(0.004, "ok"), (0.1, "note"), (0.8, "warning")])
@@ -224,14 +225,14 @@ def test_the_cost_of_a_durable_file(measured, seconds, severity):
 
 
 def test_nodes_that_do_not_start_in_time_are_a_warning(measured):
-    job = JobFacts(2, "7", "job 7 has not started within 120 s (Priority)", 120.0)
-    severity, follows = judged(replace(measured, job=job, nodes=()), "asked")
+    job = JobMeasurements(2, "7", "job 7 has not started within 120 s (Priority)", 120.0)
+    severity, follows = severity_and_advice(replace(measured, job=job, nodes=()), "asked")
     assert severity == "warning" and "Priority" in follows and "--wait" in follows
 
 
 def test_nodes_that_do_not_answer_are_a_problem_with_what_the_job_said(measured):
-    job = JobFacts(2, "7", "job 7 has ended, and 1 of 2 nodes wrote no results", 9.0, "No module named hpcrl")
-    severity, follows = judged(replace(measured, job=job, nodes=measured.nodes[:1]), "asked")
+    job = JobMeasurements(2, "7", "job 7 has ended, and 1 of 2 nodes wrote no results", 9.0, "No module named hpcrl")
+    severity, follows = severity_and_advice(replace(measured, job=job, nodes=measured.nodes[:1]), "asked")
     assert severity == "problem" and "No module named hpcrl" in follows
 
 
@@ -251,12 +252,12 @@ def test_nodes_with_different_software_are_a_problem(measured, fields, said):
 
 def test_jobs_that_would_run_another_hpcrl_are_a_warning(measured):
     other = replace(measured, here=replace(measured.here, code="12345678", folder="/home/me/hpcrl"))
-    severity, follows = judged(other, "hpcrl")
+    severity, follows = severity_and_advice(other, "hpcrl")
     assert severity == "warning" and "cluster.slurm.python" in follows
 
 
 def test_few_open_files_limit_the_nodes(measured):
-    assert "64 nodes" in judged(of_second(measured, open_files=1024), "open files")[1]
+    assert "64 nodes" in severity_and_advice(of_second(measured, open_files=1024), "open files")[1]
 
 
 def test_a_disk_that_is_worse_on_a_node_is_named_by_it(measured):
@@ -277,11 +278,11 @@ def test_a_closed_port_is_a_problem_that_names_both_ends(measured):
 
 
 def test_a_node_that_only_knows_its_loopback_is_a_problem(measured):
-    assert judged(of_second(measured, address="127.0.0.1"), "TCP")[0] == "problem"
+    assert severity_and_advice(of_second(measured, address="127.0.0.1"), "TCP")[0] == "problem"
 
 
 def test_a_folder_that_is_not_shared_is_a_problem(measured):
-    severity, follows = judged(of_second(measured, absent=(0,)), "greetings")
+    severity, follows = severity_and_advice(of_second(measured, absent=(0,)), "greetings")
     assert severity == "problem" and "/shared/runs" in follows
     assert found(of_second(measured, absent=(0,)), "greetings").value == "gpu2 never saw gpu1"
 
@@ -297,20 +298,20 @@ def test_a_folder_that_is_not_shared_is_a_problem(measured):
 )
 def test_a_late_listing_wants_a_longer_start(measured, seconds, severity, advice):
     late = of_pairs(measured, seen=(Seen("list", seconds),))
-    assert judged(late, "a new file in a listing")[0] == severity
+    assert severity_and_advice(late, "a new file in a listing")[0] == severity
     assert advice in found(late, "a new file in a listing").follows
 
 
 @pytest.mark.parametrize("seconds", [(60.0,), (None,)])
 def test_a_remembered_missing_name_does_not_matter(measured, seconds):
     late = of_pairs(measured, seen=(Seen("open", seconds),))
-    severity, follows = judged(late, "a new file by its name")
+    severity, follows = severity_and_advice(late, "a new file by its name")
     assert severity == "note" and "lists before it opens" in follows
 
 
 def test_late_appends_make_the_status_trail(measured):
     late = of_pairs(measured, seen=(Seen("append", (3.0,)),))
-    assert judged(late, "what was appended to a file") == (
+    assert severity_and_advice(late, "what was appended to a file") == (
         "note",
         "`hpcrl status` and `hpcrl logs` show what was up to 3 s ago",
     )
@@ -340,7 +341,7 @@ def test_no_winner_and_no_links_are_problems_too(measured):
     ],
 )
 def test_stale_handles_matter_where_trying_again_does_not_help(measured, met, severity):
-    assert judged(of_pairs(measured, replaced=met), "reading what is being replaced")[0] == severity
+    assert severity_and_advice(of_pairs(measured, replaced=met), "reading what is being replaced")[0] == severity
 
 
 @pytest.mark.parametrize(("ahead", "severity"), [(0.2, "ok"), (-4.0, "note"), (100.0, "warning")])

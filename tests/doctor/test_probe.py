@@ -1,6 +1,5 @@
-"""The probe: two processes on this machine as two nodes, and what it finds on filesystems that misbehave."""
+"""The probe: two processes on this machine as two nodes, and what becomes of one that is left alone."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -11,12 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcrl.doctor import peer as doctor_talk
 from hpcrl.doctor import probe as doctor_probe
 from hpcrl.doctor.measure_nodes import read_results
-from hpcrl.doctor.measurements import PairMeasurements
-from hpcrl.doctor.peer import Asker, Attempt, Churn, Clock, Hello, Listener, Make, PeerReport
-from hpcrl.doctor.probe import RACES, _Pair, probe
+from hpcrl.doctor.measure_pair import RACES
+from hpcrl.doctor.peer import Hello
+from hpcrl.doctor.probe import probe
 
 
 def probes(folder: Path, count: int, **absent: int) -> list[subprocess.Popen[bytes]]:
@@ -88,108 +86,3 @@ def test_a_probe_leaves_when_its_folder_is_cleared_away(tmp_path):
     os.system(f"rm -rf {folder}")
     thread.join(10)
     assert not thread.is_alive()
-
-
-# A listener and a reader in one process, and a filesystem between them that misbehaves
-
-
-@pytest.fixture
-def listener(tmp_path):
-    made = Listener(1, "127.0.0.1", tmp_path)
-    yield made
-    made.close()
-
-
-def reader(folder: Path, listener: Listener, deadline_s: float = 5.0) -> _Pair:
-    return _Pair(folder, "0-1", 0, Asker(listener.hello), deadline_s)
-
-
-def measured(folder: Path, listener: Listener) -> PairMeasurements:
-    return reader(folder, listener).measure(PairMeasurements(other=1, connect_s=0.0))
-
-
-class LateListener(Listener):
-    """What it makes is seen a while after it has said so."""
-
-    LATE_S = 0.4
-
-    def _do(self, wish):
-        if isinstance(wish, Make):
-            threading.Timer(self.LATE_S, super()._do, (wish,)).start()
-            return True
-        return super()._do(wish)
-
-
-@pytest.mark.parametrize("how", ["list", "open"])
-def test_the_time_until_a_file_is_seen_is_measured(monkeypatch, tmp_path, how):
-    monkeypatch.setattr(doctor_probe, "SEEN_ROUNDS", 2)
-    late = LateListener(1, "127.0.0.1", tmp_path)
-    seen = reader(tmp_path, late)._seen(how)
-    assert all(0.3 < second < 1.0 for second in seen.seconds) and len(seen.seconds) == 2
-
-
-def test_what_is_never_seen_is_tried_once(tmp_path):
-    late = LateListener(1, "127.0.0.1", tmp_path)
-    assert reader(tmp_path, late, 0.1)._seen("list").seconds == (None,)
-
-
-def test_a_name_that_two_can_make_is_found_out(monkeypatch, tmp_path, listener):
-    both = {"link": lambda path, index: None, "create": doctor_talk.ATTEMPTS["create"], "mkdir": _refuse}
-    monkeypatch.setattr(doctor_talk, "ATTEMPTS", both)
-    link, create, mkdir = measured(tmp_path, listener).races
-    assert (link.one, link.both) == (0, RACES)
-    assert (create.one, create.both) == (RACES, 0)
-    assert mkdir.failed == "Operation not permitted"
-
-
-def _refuse(path: Path, index: int) -> None:
-    raise OSError(errno.EPERM, "Operation not permitted")
-
-
-def test_stale_handles_are_counted_and_tried_again(monkeypatch, tmp_path, listener):
-    real = doctor_probe._read_slowly
-    calls = iter(range(10**9))
-
-    def sometimes_stale(path: Path) -> bytes:
-        if next(calls) % 10 == 0:
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return real(path)
-
-    monkeypatch.setattr(doctor_probe, "_read_slowly", sometimes_stale)
-    monkeypatch.setattr(doctor_probe, "CHURN_S", 0.3)
-    met = reader(tmp_path, listener)._replaced()
-    assert met.stale >= 1 and met.reads > met.stale
-    assert met.not_recovered == met.torn == 0
-
-
-def test_a_torn_content_is_recognised():
-    assert doctor_talk.whole(b"a" * 4096)
-    assert not doctor_talk.whole(b"a" * 4095)
-    assert not doctor_talk.whole(b"a" * 2048 + b"b" * 2048)
-
-
-# What a listener does not do
-
-
-def test_a_stranger_gets_no_answer(listener):
-    stranger = Asker(Hello(1, "127.0.0.1", listener.hello.port, "guessed"))
-    with pytest.raises(ConnectionResetError):
-        stranger.ask(Clock())
-
-
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", "", "a/b"])
-@pytest.mark.parametrize(
-    "wish", [Make, doctor_talk.Append, lambda name: Attempt("create", name), lambda n: Churn(n, 1)]
-)
-def test_nothing_outside_the_folder_is_touched(tmp_path, listener, name, wish):
-    answer = Asker(listener.hello).ask(wish(name))
-    assert not answer.done and answer.error
-    assert not (tmp_path.parent / "outside").exists()
-
-
-def test_a_reader_whose_peer_dies_says_so(tmp_path, listener):
-    asker = Asker(listener.hello)
-    asker._socket.shutdown(2)
-    with pytest.raises(OSError):
-        asker.ask(Clock())
-    assert isinstance(Asker(listener.hello).ask(Clock()), PeerReport), "the listener goes on"
