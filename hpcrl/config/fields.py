@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -96,7 +97,9 @@ def descriptions(config: type) -> Mapping[str, str]:
     return found
 
 
-def _own_descriptions(cls: type) -> dict[str, str]:
+@cache
+def _own_descriptions(cls: type) -> Mapping[str, str]:
+    """A class is parsed once in a process: its source does not change."""
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
     found = {}
