@@ -21,9 +21,9 @@ import numpy as np
 import torch
 import transformers
 
+from hpcrl.engines.flat import new_model
 from hpcrl.models.generation import GenerationOptions, Generator
 from hpcrl.models.packing import Packing
-from hpcrl.models.pretrained import new_model
 from hpcrl.models.transformer import Transformer
 
 ROUNDS = 3

@@ -77,9 +77,9 @@ class Ours:
         from hpcrl.algos.sft import answer_loss
         from hpcrl.config.model import OptimizerConfig
         from hpcrl.engines.engine import Sequences
+        from hpcrl.engines.flat import new_model
         from hpcrl.engines.inference import EngineContext
         from hpcrl.engines.native import NativeEngine
-        from hpcrl.models.pretrained import new_model
         from hpcrl.parallel.context import Group
 
         alone = Group((0,), 0, torch.device("cpu"))

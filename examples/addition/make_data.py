@@ -59,10 +59,10 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
 
 def write_model(tokenizer: Tokenizer, folder: Path, seed: int) -> None:
     """Random parameters for the vocabulary: 0.3 million of them."""
-    from hpcrl.families.config import TransformerConfig
+    from hpcrl.families.config import DecoderConfig
     from hpcrl.models.pretrained import write_random_pretrained
 
-    config = TransformerConfig(
+    config = DecoderConfig(
         family="qwen2",
         vocabulary_size=tokenizer.get_vocab_size(),
         hidden_size=128,

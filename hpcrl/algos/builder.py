@@ -14,12 +14,11 @@ from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
+from hpcrl.engines.flat import FlatTransformer, open_model
 from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
 from hpcrl.errors import DataError
-from hpcrl.families.fields import HeadKind
-from hpcrl.models.pretrained import open_model
-from hpcrl.models.transformer import Transformer
+from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 from hpcrl.rewards.run import RewardFunction
 
@@ -57,10 +56,11 @@ class Builder(Generic[E]):
 
     def _open(
         self, config: ModelConfig, head: HeadKind, trainable: bool
-    ) -> tuple[Transformer, Iterator[tuple[str, torch.Tensor]]]:
+    ) -> tuple[FlatTransformer, Iterator[tuple[str, torch.Tensor]]]:
         """The folder's model and its parameters; a value head that is not there is random from the run's seed."""
         return open_model(
             config.path,
+            family=config.family,
             head=head,
             dtype=DTYPES[config.dtype],
             device=self.device,
@@ -76,7 +76,7 @@ class Builder(Generic[E]):
         except DataError as error:
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
 
-    def _site(self, config: ModelConfig, model: Transformer) -> EngineContext:
+    def _site(self, config: ModelConfig, model: FlatTransformer) -> EngineContext:
         """A text ends with the tokenizer's EOS or with whatever else the model's folder says. An export takes along
         the tokenizer of the run, wherever the model came from."""
         ends = tuple(dict.fromkeys((*self.texts.eos_token_ids, *model.config.eos_token_ids)))

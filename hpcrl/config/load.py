@@ -241,7 +241,7 @@ def _settled(setting: Setting, value: Any) -> Any:
     """Paths as other processes will find them: absolute."""
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
-    if setting.is_in_file and ".py:" in value:
+    if setting.is_in_file and value and ".py:" in value:
         path, _, name = value.rpartition(":")
         return f"{os.path.abspath(os.path.expanduser(path))}:{name}"
     return value

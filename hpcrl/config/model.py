@@ -1,12 +1,12 @@
 """A role's model, where it runs and how it is trained."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, PathText
+from hpcrl.config.fields import ChangeClass, NameText, PathText
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -55,6 +55,8 @@ class ModelConfig(PlacementConfig):
     """A folder in Hugging Face format: config.json, *.safetensors, tokenizer.json."""
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
+    family: NameText | None = None
+    """What reads its config.json: a model_type (e.g. qwen2), or your own as file.py:NAME; null: by its model_type."""
     micro_batch_tokens: Annotated[Count, ChangeClass.NUMBERS] = 16384
     """Most tokens in one forward pass on a worker."""
 
@@ -81,3 +83,9 @@ class CriticConfig(TrainedModelConfig):
 
     optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
     """How its parameters are updated."""
+
+
+def models_of(experiment: Any) -> dict[str, ModelConfig]:
+    """Role → its model, of the roles that have one."""
+    sections = {field.name: getattr(experiment, field.name) for field in fields(experiment)}
+    return {role: section for role, section in sections.items() if isinstance(section, ModelConfig)}

@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
+from hpcrl.config.model import models_of
 from hpcrl.config.toy import ToyConfig
 from hpcrl.config.validate import REWARDS
 from hpcrl.data.jsonl import JsonLines
@@ -18,7 +20,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.errors import DataError
-from hpcrl.families.reader import model_folders, read_shape
+from hpcrl.families.reader import read_config
 
 _CHUNK = 1024  # rows tokenised at once when all lengths are needed
 _SHOWN = 20  # ids in a notice
@@ -255,10 +257,14 @@ class Limits:
 
 
 def _limits(experiment: SFTExperiment | PPOExperiment) -> Limits:
-    shapes = [read_shape(folder) for folder in model_folders(experiment).values()]
-    if not shapes:
+    models = [
+        read_config(Path(model.path), model.family, f"{role}.family")
+        for role, model in models_of(experiment).items()
+        if (Path(model.path) / "config.json").is_file()
+    ]
+    if not models:
         return Limits()
-    return Limits(min(shape.max_positions for shape in shapes), min(shape.vocabulary_size for shape in shapes))
+    return Limits(min(model.max_positions for model in models), min(model.vocabulary_size for model in models))
 
 
 def _prompt_bounds(data: DataConfig) -> list[LengthLimit]:

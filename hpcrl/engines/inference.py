@@ -9,12 +9,12 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.engines.engine import Predictions, Sequences, Writer
+from hpcrl.engines.flat import FlatTransformer
 from hpcrl.errors import InternalError
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import save_pretrained
 from hpcrl.models.sampling import SamplingOptions
-from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.context import Group
 
 
@@ -35,7 +35,7 @@ class EngineContext:
 class InferenceEngine:
     """Owns the model's memory on its device."""
 
-    def __init__(self, model: Transformer, site: EngineContext) -> None:
+    def __init__(self, model: FlatTransformer, site: EngineContext) -> None:
         self._model = model
         self._site = site
         self._group = site.group
@@ -73,11 +73,8 @@ class InferenceEngine:
     def export(self) -> Writer | None:
         if self._group.index != 0:
             return None
-        config, copied = self._model.config, self._model.flat.to("cpu", copy=True)
-        tensors = {
-            entry.name: copied[entry.offset : entry.offset + entry.numel].view(entry.shape)
-            for entry in self._model.layout.entries
-        }
+        config, memory = self._model.config, self._model.memory
+        tensors = dict(memory.cut(memory.data.to("cpu", copy=True)))
         return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._site.tokenizer)
 
     def release(self) -> None:
@@ -109,7 +106,7 @@ class InferenceEngine:
 
     def _memory(self) -> list[torch.Tensor]:
         """All that the engine holds on its device, as tensors that own their storage."""
-        return [self._model.flat]
+        return [self._model.memory.data]
 
     def _predict(self, sequences: Sequences, temperature: float, with_entropy: bool) -> Predictions:
         """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it."""

@@ -8,22 +8,23 @@ import torch
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.engine import Columns, Loss, Predictions, Sequences, Shard, Totals, TrainResult, take_rows
+from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.inference import EngineContext, InferenceEngine, micro_batches
+from hpcrl.engines.layout import ParameterLayout
 from hpcrl.errors import InternalError
-from hpcrl.models.layout import ParameterLayout
-from hpcrl.models.transformer import Transformer
 
 
 class NativeEngine(InferenceEngine):
     """Owns model, gradient and optimizer of one role."""
 
-    def __init__(self, model: Transformer, site: EngineContext, optimizer: OptimizerConfig) -> None:
+    def __init__(self, model: FlatTransformer, site: EngineContext, optimizer: OptimizerConfig) -> None:
         super().__init__(model, site)
-        if model.flat_grad is None:
+        memory = model.memory
+        if memory.grad is None:
             raise ValueError(f"{site.name}'s model was built without gradients; build it with trainable=True")
-        self._gradient = model.flat_grad
-        undecayed = [(entry.offset, entry.numel) for entry in model.layout.entries if len(entry.shape) == 1]
-        self._optimizer = ShardedAdamW(site.name, model.flat, undecayed, site.group, optimizer)
+        self._gradient = memory.grad
+        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
+        self._optimizer = ShardedAdamW(site.name, memory.data, undecayed, site.group, optimizer)
 
     def load(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Fill model and masters by name. Masters take the parameters as they come, not rounded to the model's type."""
@@ -57,7 +58,7 @@ class NativeEngine(InferenceEngine):
 
     def state(self) -> Shard:
         arrays, numbers = self._optimizer.state()
-        return arrays, {**numbers, "layout": _fingerprint(self._model.layout)}
+        return arrays, {**numbers, "layout": _fingerprint(self._model.memory.layout)}
 
     def load_state(self, shards: Iterable[Shard]) -> None:
         self._optimizer.load_state(self._checked(shard) for shard in shards)
@@ -69,7 +70,7 @@ class NativeEngine(InferenceEngine):
         return [*super()._memory(), self._gradient, *self._optimizer.tensors()]
 
     def _into_masters(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        offsets = {entry.name: entry.offset for entry in self._model.layout.entries}
+        offsets = {parameter.name: offset for parameter, offset in self._model.memory.layout.spans()}
         for name, tensor in parameters:
             yield name, tensor
             # The model has found name and shape right before it asks for the next one.
@@ -91,7 +92,7 @@ class NativeEngine(InferenceEngine):
         return torch.promote_types(self._model.dtype, torch.float32)
 
     def _checked(self, shard: Shard) -> Shard:
-        written, own = shard[1]["layout"], _fingerprint(self._model.layout)
+        written, own = shard[1]["layout"], _fingerprint(self._model.memory.layout)
         if written != own:
             raise InternalError(
                 f"{self._site.name}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
@@ -117,5 +118,5 @@ class _Sums:
 
 
 def _fingerprint(layout: ParameterLayout) -> str:
-    text = "\n".join(f"{entry.name} {entry.shape} {entry.offset}" for entry in layout.entries)
+    text = "\n".join(f"{parameter.name} {parameter.shape} {offset}" for parameter, offset in layout.spans())
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -2,16 +2,30 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
-from hpcrl.families.fields import HeadKind, RotaryConfig
+HeadKind = Literal["vocabulary", "value", "reward"]
+"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class RotaryConfig:
+    """Rotary position embedding (arXiv 2104.09864). `linear` divides all frequencies, `llama3` only the low ones."""
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "llama3"] = "default"
+    factor: float = 1.0
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_max_positions: int = 0
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
     """The mathematics of one model, and what else its config.json said that an export must say again."""
 
     family: str
+    """What declares its parameters and its files: a name, or `file.py:NAME`."""
     vocabulary_size: int
     hidden_size: int
     intermediate_size: int
@@ -28,6 +42,16 @@ class TransformerConfig:
     initializer_range: float = 0.02
     carried: Mapping[str, Any] = field(default_factory=dict)
     """Fields of config.json that change no number (token ids and the like), carried to the export."""
+
+    @property
+    def query_size(self) -> int:
+        """Length of a token's queries in one block."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Length of a token's keys, and of its values, in one block."""
+        return self.kv_heads * self.head_dim
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -47,6 +71,6 @@ class TransformerConfig:
         """Whether the head multiplies by the embedding's own matrix."""
         return self.tied and self.head == "vocabulary"
 
-    def with_head(self, head: HeadKind) -> "TransformerConfig":
+    def with_head(self, head: HeadKind) -> "DecoderConfig":
         """The same trunk under another head."""
         return replace(self, head=head)

@@ -2,25 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
-HeadKind = Literal["vocabulary", "value", "reward"]
-"""vocabulary: logits of the next token. value: one number a token, with a bias. reward: one, read at the last token."""
-
-
-@dataclass(frozen=True)
-class RotaryConfig:
-    """Rotary position embedding (arXiv 2104.09864). `linear` divides all frequencies, `llama3` only the low ones."""
-
-    theta: float = 10000.0
-    kind: Literal["default", "linear", "llama3"] = "default"
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_max_positions: int = 0
-
+from hpcrl.families.config import HeadKind, RotaryConfig
 
 # fmt: off
 HARMLESS = frozenset({
@@ -61,20 +46,23 @@ ROTARY_FIELDS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 class Fields:
     """A config.json being read. Collects every problem, so that the user sees all of them at once.
 
-    Knows no family: a family takes the fields it knows; what nobody took and is not HARMLESS is a problem.
+    `family` is the name by which the family was found. It takes the fields it knows; what nobody took and is not
+    HARMLESS is a problem.
     """
 
-    def __init__(self, fields: Mapping[str, Any]) -> None:
+    def __init__(self, fields: Mapping[str, Any], family: str, architecture: str) -> None:
+        self.family = family
+        self._architecture = architecture
         self._fields = fields
         self._left = set(fields) - HARMLESS
-        self.problems: list[str] = []
+        self._problems: list[str] = []
 
     def size(self, name: str, default: int | None = None) -> int:
         """A positive integer that has to be there, unless there is a default."""
         value = self.take(name, default)
         if _is_integer(value) and value > 0:
             return value
-        self.problems.append(f"{name} = {value!r}; a positive integer is needed.")
+        self.refuse(f"{name} = {value!r}; a positive integer is needed.")
         return 1
 
     def number(self, name: str, default: float) -> float:
@@ -86,7 +74,7 @@ class Fields:
         value = self.take(name, default)
         if isinstance(value, bool):
             return value
-        self.problems.append(f"{name} = {value!r}; true or false is needed.")
+        self.refuse(f"{name} = {value!r}; true or false is needed.")
         return default
 
     def take(self, name: str, default: Any = None) -> Any:
@@ -99,13 +87,17 @@ class Fields:
         """A field that is supported with one value only."""
         value = self.take(name, default)
         if value != supported:
-            self.problems.append(f"{name} = {value!r} would change the mathematics; only {supported!r} is supported.")
+            self.refuse(f"{name} = {value!r} would change the mathematics; only {supported!r} is supported.")
+
+    def refuse(self, problem: str) -> None:
+        """Remember what is wrong with a value; goes on, so that the rest can be read."""
+        self._problems.append(problem)
 
     def full_attention(self) -> None:
         """No layer may look through a sliding window."""
         kinds = self.take("layer_types", ["full_attention"])
         if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-            self.problems.append(f"layer_types = {kinds!r}; only a list of 'full_attention' is supported.")
+            self.refuse(f"layer_types = {kinds!r}; only a list of 'full_attention' is supported.")
 
     def rotary(self) -> RotaryConfig:
         """`rope_parameters` (transformers 5), or `rope_scaling` with `rope_theta` (4)."""
@@ -117,31 +109,32 @@ class Fields:
         old_kind = scaling.pop("type", "default")
         kind = scaling.pop("rope_type", old_kind)
         if kind not in tuple(ROTARY_FIELDS):
-            self.problems.append(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
+            self.refuse(f"rope type {kind!r} is not supported; supported are {', '.join(ROTARY_FIELDS)}.")
             return RotaryConfig()
         if kind == "llama3":
             scaling.setdefault("original_max_position_embeddings", self._fields.get("max_position_embeddings"))
         known = ROTARY_FIELDS[kind]
         if set(scaling) != set(known):
-            self.problems.append(f"rope type {kind!r} needs the fields {sorted(known)} and has {sorted(scaling)}.")
+            self.refuse(f"rope type {kind!r} needs the fields {sorted(known)} and has {sorted(scaling)}.")
             return RotaryConfig()
         numbers: dict[str, Any] = {
             known[name]: self._positive(f"rope's {name}", value) for name, value in scaling.items()
         }
         return RotaryConfig(theta=float(theta), kind=kind, **numbers)
 
-    def head(self, architecture: str) -> HeadKind:
+    def head(self) -> HeadKind:
         """Which head the checkpoint has, from `architectures`; a value or reward head has one output."""
+        architecture = self._architecture
         listed = self._fields.get("architectures") or [architecture + "ForCausalLM"]
         named = listed[0] if isinstance(listed, list) else listed
         head = HEADS.get(named.removeprefix(architecture)) if isinstance(named, str) else None
         if head is None:
             supported = ", ".join(architecture + suffix for suffix in HEADS)
-            self.problems.append(f"architectures names {named!r}; supported are {supported}.")
+            self.refuse(f"architectures names {named!r}; supported are {supported}.")
             return "vocabulary"
         labels = self._fields.get("num_labels") or len(self._object("id2label") or (0, 1))
         if head != "vocabulary" and labels != 1:
-            self.problems.append(f"{named} has {labels} labels; a value or reward head has num_labels = 1.")
+            self.refuse(f"{named} has {labels} labels; a value or reward head has num_labels = 1.")
         return head
 
     def carried(self) -> dict[str, Any]:
@@ -150,7 +143,7 @@ class Fields:
             value = self._fields.get(name)
             ids = value if isinstance(value, list) else [value]
             if value is not None and not all(map(_is_integer, ids)):
-                self.problems.append(f"{name} = {value!r}; a token id or a list of them is needed.")
+                self.refuse(f"{name} = {value!r}; a token id or a list of them is needed.")
         return {name: self._fields[name] for name in CARRIED if name in self._fields}
 
     def finish(self) -> list[str]:
@@ -159,20 +152,20 @@ class Fields:
             f"{name} = {self._fields[name]!r} is not known here and may change the mathematics."
             for name in sorted(self._left)
         ]
-        return self.problems + unknown
+        return self._problems + unknown
 
     def _positive(self, name: str, value: Any) -> float:
         """The value as it is, if it is a finite number above 0."""
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf:
             return value
-        self.problems.append(f"{name} = {value!r}; a positive number is needed.")
+        self.refuse(f"{name} = {value!r}; a positive number is needed.")
         return 1.0
 
     def _object(self, name: str) -> Mapping[str, Any]:
         value = self.take(name, {})
         if isinstance(value, dict):
             return value
-        self.problems.append(f"{name} = {value!r}; an object is needed.")
+        self.refuse(f"{name} = {value!r}; an object is needed.")
         return {}
 
 

@@ -6,22 +6,23 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from hpcrl.families.config import TransformerConfig
-from hpcrl.models.layout import Parameter, lay_out
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.family import Parameter
+from hpcrl.families.reader import parameters_of
 
 
-def initial(config: TransformerConfig, entry: Parameter, seed: int) -> Tensor:
+def initial(config: DecoderConfig, parameter: Parameter, seed: int) -> Tensor:
     """Norms one, biases zero, matrices normal with the configuration's deviation; fp32, whole (not cut for tp)."""
-    if entry.name.endswith("norm"):
-        return torch.ones(entry.shape)
-    if entry.name.endswith("bias"):
-        return torch.zeros(entry.shape)
-    digest = blake2b(f"{seed}:{entry.name}".encode(), digest_size=8).digest()
+    if parameter.name.endswith("norm"):
+        return torch.ones(parameter.shape)
+    if parameter.name.endswith("bias"):
+        return torch.zeros(parameter.shape)
+    digest = blake2b(f"{seed}:{parameter.name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randn(entry.shape, generator=generator) * config.initializer_range
+    return torch.randn(parameter.shape, generator=generator) * config.initializer_range
 
 
-def random_init(config: TransformerConfig, seed: int) -> Iterator[tuple[str, Tensor]]:
+def random_init(config: DecoderConfig, seed: int) -> Iterator[tuple[str, Tensor]]:
     """Every parameter of a new model, by name."""
-    for entry in lay_out(config).entries:
-        yield entry.name, initial(config, entry, seed)
+    for parameter in parameters_of(config):
+        yield parameter.name, initial(config, parameter, seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hpcrl.data.slots import Move
-from hpcrl.families.config import TransformerConfig
+from hpcrl.families.config import DecoderConfig
 
 LENGTH_STEP = 16
 """Attention reads lengths that are multiples of this: on a CPU its bits then do not depend on how long others are."""
@@ -25,7 +25,7 @@ class KVCache:
     """[2, blocks, S, C, K, D], zero at first (what is masked must be finite). Row i of a batch lives in slot i."""
 
     def __init__(
-        self, config: TransformerConfig, slots: int, longest: int, dtype: torch.dtype, device: torch.device
+        self, config: DecoderConfig, slots: int, longest: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.capacity = rounded(longest)
         shape = (2, config.blocks, slots, self.capacity, config.kv_heads, config.head_dim)

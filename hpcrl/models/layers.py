@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from hpcrl.families.config import TransformerConfig
+from hpcrl.families.config import DecoderConfig
 from hpcrl.models.activations import normalize, swiglu
 from hpcrl.models.attention import attention
 from hpcrl.models.packing import Packing
@@ -30,7 +30,7 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """One decoder block. `project` and `finish` are its two halves, so that generation may put its cache between."""
 
-    def __init__(self, config: TransformerConfig, layer: int, views: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, config: DecoderConfig, layer: int, views: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self.query_heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
         self.norm_eps = config.norm_eps
@@ -70,7 +70,7 @@ class Block(nn.Module):
 class Head(nn.Module):
     """Final norm and output matrix: vocabulary logits, values or rewards. A tied head's matrix is the embedding's."""
 
-    def __init__(self, config: TransformerConfig, views: Mapping[str, nn.Parameter]) -> None:
+    def __init__(self, config: DecoderConfig, views: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self.norm_eps = config.norm_eps
         prefix = f"layers.{config.blocks + 1}."

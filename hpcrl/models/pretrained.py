@@ -16,15 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hpcrl.errors import DataError
-from hpcrl.families.config import TransformerConfig
-from hpcrl.families.fields import HeadKind
-from hpcrl.models.families.family import Piece
-from hpcrl.models.families.registry import config_from_hf, config_to_hf, family_of
+from hpcrl.errors import ConfigurationError, DataError
+from hpcrl.families import reader
+from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.family import Parameter, Piece
+from hpcrl.families.reader import config_to_json, family_of, parameters_of
 from hpcrl.models.init import initial, random_init
-from hpcrl.models.layout import Parameter, lay_out
 from hpcrl.models.rotary import deinterleave, interleave
-from hpcrl.models.transformer import Transformer
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -46,56 +44,36 @@ WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """What tensors may be stored as; others need a scale that lies elsewhere."""
 
 
-def read_config(folder: Path | str) -> TransformerConfig:
+def read_config(folder: Path | str, family: str | None = None) -> DecoderConfig:
     """The model that a folder's config.json describes. Raises DataError naming every field that is not supported."""
-    path = Path(folder) / "config.json"
-    return config_from_hf(_read_json(path), str(path))
+    try:
+        return reader.read_config(Path(folder), family)
+    except ConfigurationError as error:
+        raise DataError(str(error)) from None
 
 
-def load_pretrained(folder: Path | str) -> tuple[TransformerConfig, Iterator[tuple[str, Tensor]]]:
+def load_pretrained(
+    folder: Path | str, *, family: str | None = None, head: HeadKind | None = None, seed: int = 0
+) -> tuple[DecoderConfig, Iterator[tuple[str, Tensor]]]:
     """A folder's configuration, and its parameters under our names, read from disk one by one as they are asked for.
 
-    Raises DataError where a tensor is missing, has another shape than the configuration says, or is not part of it.
-    """
-    config = read_config(folder)
-    return config, _parameters(Path(folder), config)
-
-
-def open_model(
-    folder: Path | str,
-    *,
-    head: HeadKind | None = None,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | str = "cpu",
-    trainable: bool = True,
-    seed: int = 0,
-) -> tuple[Transformer, Iterator[tuple[str, Tensor]]]:
-    """A folder's model, still empty, and the parameters to load into it, as `load_pretrained` gives them.
-
     Under another `head` than the folder's it keeps the trunk. Only a value head may be one that the folder does not
-    have: it is random from `seed`. Raises DataError where another head is wanted and not there.
+    have: it is random from `seed`. Raises DataError where another head is wanted and not there, and where a tensor is
+    missing, has another shape than the configuration says, or is not part of it.
     """
-    config, parameters = load_pretrained(folder)
+    config = read_config(folder, family)
     wanted = config if head is None else config.with_head(head)
     if wanted.head not in (config.head, "value"):
         raise DataError(
             f"{Path(folder) / 'config.json'}: architectures names a model with a {config.head} head; "
             f"one with a {wanted.head} head is needed."
         )
-    model = Transformer(wanted, dtype=dtype, device=device, trainable=trainable)
-    return model, _with_new_head(model, parameters, seed)
-
-
-def new_model(folder: Path | str, **options: Any) -> Transformer:
-    """A folder's model, ready. Options and errors are those of `open_model`."""
-    model, parameters = open_model(folder, **options)
-    model.load(parameters)
-    return model
+    return wanted, _with_new_head(wanted, _parameters(Path(folder), config), seed)
 
 
 def save_pretrained(
     folder: Path | str,
-    config: TransformerConfig,
+    config: DecoderConfig,
     tensors: Mapping[str, Tensor],
     *,
     tokenizer_from: Path | str | None = None,
@@ -107,16 +85,16 @@ def save_pretrained(
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    entries = lay_out(config).entries
-    dtype = tensors[entries[0].name].dtype
-    fields = config_to_hf(config, str(dtype).removeprefix("torch."))
+    parameters = parameters_of(config)
+    dtype = tensors[parameters[0].name].dtype
+    fields = config_to_json(config, str(dtype).removeprefix("torch."))
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
-    sizes = {entry.name: entry.numel * dtype.itemsize for entry in entries}
+    sizes = {parameter.name: parameter.numel * dtype.itemsize for parameter in parameters}
     shards = plan_shards(sizes, max_shard_bytes)
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        shard = _shard(config, [entry for entry in entries if entry.name in names], tensors)
+        shard = _shard(config, [parameter for parameter in parameters if parameter.name in names], tensors)
         save_file(shard, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, file)
     if len(shards) > 1:
@@ -221,21 +199,16 @@ def _read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _parameters(folder: Path, config: TransformerConfig) -> Iterator[tuple[str, Tensor]]:
-    files, family = _TensorFiles(folder), family_of(config.family)
-    entries = lay_out(config).entries
-    pieces = {entry.name: family.pieces(config, entry) for entry in entries}
+def _parameters(folder: Path, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+    files, family, parameters = _TensorFiles(folder), family_of(config), parameters_of(config)
+    pieces = {parameter.name: family.pieces(config, parameter) for parameter in parameters}
     _refuse_strangers(folder, files.names(), {piece.name for group in pieces.values() for piece in group})
-    for entry in entries:
+    for parameter in parameters:
         parts = [
-            _from_hf(files.read(piece.name, _stored_shape(piece, entry)), piece, config) for piece in pieces[entry.name]
+            _from_hf(files.read(piece.name, piece.stored_shape(parameter)), piece, config)
+            for piece in pieces[parameter.name]
         ]
-        yield entry.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def _stored_shape(piece: Piece, entry: Parameter) -> tuple[int, ...]:
-    """The shape of a piece in its file."""
-    return (piece.rows, *(entry.shape[:-1] if piece.transposed else entry.shape[1:]))
+        yield parameter.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
 def _refuse_strangers(folder: Path, found: set[str], known: set[str]) -> None:
@@ -250,13 +223,13 @@ def _refuse_strangers(folder: Path, found: set[str], known: set[str]) -> None:
         )
 
 
-def _from_hf(tensor: Tensor, piece: Piece, config: TransformerConfig) -> Tensor:
+def _from_hf(tensor: Tensor, piece: Piece, config: DecoderConfig) -> Tensor:
     if piece.paired:
         tensor = interleave(tensor, config.head_dim)
     return tensor.t() if piece.transposed else tensor
 
 
-def _to_hf(tensor: Tensor, piece: Piece, config: TransformerConfig) -> Tensor:
+def _to_hf(tensor: Tensor, piece: Piece, config: DecoderConfig) -> Tensor:
     if piece.transposed:
         tensor = tensor.t()
     if piece.paired:
@@ -264,12 +237,12 @@ def _to_hf(tensor: Tensor, piece: Piece, config: TransformerConfig) -> Tensor:
     return tensor.contiguous().cpu()
 
 
-def _shard(config: TransformerConfig, entries: Sequence[Parameter], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _shard(config: DecoderConfig, parameters: Sequence[Parameter], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of one file, in Hugging Face's names and shapes."""
-    family, shard = family_of(config.family), {}
-    for entry in entries:
-        pieces = family.pieces(config, entry)
-        tensor = tensors[entry.name].detach()
+    family, shard = family_of(config), {}
+    for parameter in parameters:
+        pieces = family.pieces(config, parameter)
+        tensor = tensors[parameter.name].detach()
         parts = [tensor] if len(pieces) == 1 else tensor.split([piece.rows for piece in pieces], dim=-1)
         for piece, part in zip(pieces, parts, strict=True):
             shard[piece.name] = _to_hf(part, piece, config)
@@ -277,18 +250,18 @@ def _shard(config: TransformerConfig, entries: Sequence[Parameter], tensors: Map
 
 
 def _with_new_head(
-    model: Transformer, parameters: Iterator[tuple[str, Tensor]], seed: int
+    config: DecoderConfig, tensors: Iterator[tuple[str, Tensor]], seed: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """The parameters, of whose head only what fits the model's; then random ones for what is missing of the head."""
-    missing = {entry.name: entry for entry in model.layout.entries if _is_of_head(entry.name)}
-    for name, tensor in parameters:
+    """The tensors, of whose head only what fits this model's; then random ones for what is missing of the head."""
+    missing = {parameter.name: parameter for parameter in parameters_of(config) if _is_of_head(parameter.name)}
+    for name, tensor in tensors:
         if _is_of_head(name):
             if name not in missing or missing[name].shape != tensor.shape:
                 continue
             del missing[name]
         yield name, tensor
-    for name, entry in missing.items():
-        yield name, initial(model.config, entry, seed)
+    for name, parameter in missing.items():
+        yield name, initial(config, parameter, seed)
 
 
 def _is_of_head(name: str) -> bool:
@@ -296,7 +269,7 @@ def _is_of_head(name: str) -> bool:
 
 
 def write_random_pretrained(
-    folder: Path | str, config: TransformerConfig, seed: int, *, tokenizer_from: Path | str | None = None
+    folder: Path | str, config: DecoderConfig, seed: int, *, tokenizer_from: Path | str | None = None
 ) -> None:
     """A folder with a new model of random fp32 parameters, as a run's starting point."""
     save_pretrained(folder, config, dict(random_init(config, seed)), tokenizer_from=tokenizer_from)

@@ -10,67 +10,38 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from hpcrl.errors import DataError
-from hpcrl.families.config import TransformerConfig
-from hpcrl.models.flat import FlatParameters
-from hpcrl.models.layers import Block, Embedding, Head
-from hpcrl.models.layout import ParameterLayout, lay_out
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import family_of
+from hpcrl.models.layers import Embedding, Head
 from hpcrl.models.logprobs import label_logprobs
 from hpcrl.models.packing import Packing
 from hpcrl.models.rotary import frequencies, rotation
+from hpcrl.plugins import load
 
 
 class Transformer(nn.Module):
-    """A flat list of layers over one flat buffer of parameters.
+    """A flat list of layers over named parameters, which are given: it neither makes nor moves them.
 
-    `flat` is the 1-D buffer of all parameters and `flat_grad` that of their gradients (None unless trainable; fp32 for
-    a bf16 model); `layout` says where each parameter lies and `views` gives each by name. Change parameters only in
-    place (`flat.copy_`, `flat.add_`), clear gradients with `zero_grad()`.
+    `views` has each parameter by name, under the names that the model's family declares.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        trainable: bool = True,
-    ) -> None:
+    def __init__(self, config: DecoderConfig, views: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self.config = config
-        self._parameters_of_shard = FlatParameters(lay_out(config), dtype, torch.device(device), trainable)
-        views = self.views
+        self.views = views
         self.embedding = Embedding(views)
-        self.blocks = nn.ModuleList(Block(config, layer, views) for layer in range(1, config.blocks + 1))
+        block = load(family_of(config).block)
+        self.blocks = nn.ModuleList(block(config, layer, views) for layer in range(1, config.blocks + 1))
         self.head = Head(config, views)
-        self._frequencies = frequencies(config.rotary, config.head_dim).to(device)
-
-    @property
-    def flat(self) -> Tensor:
-        return self._parameters_of_shard.data
-
-    @property
-    def flat_grad(self) -> Tensor | None:
-        return self._parameters_of_shard.grad
-
-    @property
-    def layout(self) -> ParameterLayout:
-        return self._parameters_of_shard.layout
-
-    @property
-    def views(self) -> Mapping[str, nn.Parameter]:
-        return self._parameters_of_shard.views
+        self._frequencies = frequencies(config.rotary, config.head_dim).to(self.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.flat.dtype
+        return self.embedding.embedding.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.flat.device
-
-    def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clear the flat gradient in place; views of it stay."""
-        self._parameters_of_shard.zero_grad()
+        return self.embedding.embedding.device
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Fill the parameters by name, from any type. Raises DataError unless all are there, once, in shape."""

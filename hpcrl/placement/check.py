@@ -1,15 +1,19 @@
 """What is wrong with an experiment where its values meet the workers, the graph and the models. All at once."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
-from hpcrl.config.model import PlacementConfig
+from hpcrl.config.model import PlacementConfig, models_of
 from hpcrl.config.validate import CHECKS, Check, Problem
 from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError
-from hpcrl.families.reader import ModelShape, model_folders, read_shape
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.family import FAMILIES
+from hpcrl.families.reader import read_config
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
+from hpcrl.plugins import find
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""
@@ -75,40 +79,48 @@ def _batch_problems(experiment: Experiment, layout_key: str, layout: Layout) -> 
 
 def _model_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
     """Models that cannot be loaded, are too short for the longest sequence, or do not know each other's tokens."""
-    shapes: dict[str, ModelShape] = {}
-    for role, folder in model_folders(experiment).items():
+    models: dict[str, DecoderConfig] = {}
+    for role, model in models_of(experiment).items():
+        if not (Path(model.path) / "config.json").is_file():
+            continue
+        key, family_key = f"{role}.path", f"{role}.family"
         try:
-            shapes[role] = read_shape(folder)
+            if model.family is not None:
+                find(FAMILIES, model.family, family_key)
         except ConfigurationError as error:
-            key = f"{role}.path"
+            yield from (Problem((family_key,), problem) for problem in error.problems)
+            continue
+        try:
+            models[role] = read_config(Path(model.path), model.family, family_key)
+        except ConfigurationError as error:
             yield from (Problem((key,), f"{key}: {problem} Set {key}.") for problem in error.problems)
     if any(call.kind == "generate" for call in recipe(experiment).calls):
-        yield from _position_problems(experiment, shapes)
-    yield from _vocabulary_problems(shapes)
+        yield from _position_problems(experiment, models)
+    yield from _vocabulary_problems(models)
 
 
 def _position_problems(
-    experiment: SFTExperiment | PPOExperiment, shapes: Mapping[str, ModelShape]
+    experiment: SFTExperiment | PPOExperiment, models: Mapping[str, DecoderConfig]
 ) -> Iterator[Problem]:
     longest = (experiment.data.max_prompt_tokens or 1) + experiment.generation.max_new_tokens
-    for role, shape in shapes.items():
-        if longest > shape.max_positions:
+    for role, model in models.items():
+        if longest > model.max_positions:
             key = f"{role}.path"
             yield Problem(
                 (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
                 f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has "
-                f"max_position_embeddings = {shape.max_positions}. Lower generation.max_new_tokens or "
+                f"max_position_embeddings = {model.max_positions}. Lower generation.max_new_tokens or "
                 "data.max_prompt_tokens.",
             )
 
 
-def _vocabulary_problems(shapes: Mapping[str, ModelShape]) -> Iterator[Problem]:
+def _vocabulary_problems(models: Mapping[str, DecoderConfig]) -> Iterator[Problem]:
     """The reference gives probabilities of the actor's tokens, so it has the same; the critic only reads them."""
-    if "actor" not in shapes:
+    if "actor" not in models:
         return
-    actors = shapes["actor"].vocabulary_size
-    for role, shape in shapes.items():
-        own, key = shape.vocabulary_size, f"{role}.path"
+    actors = models["actor"].vocabulary_size
+    for role, model in models.items():
+        own, key = model.vocabulary_size, f"{role}.path"
         if own < actors or (role == "reference" and own != actors):
             least = "" if role == "reference" else "at least "
             yield Problem(

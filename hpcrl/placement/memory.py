@@ -7,7 +7,8 @@ from pathlib import Path
 from hpcrl.config.experiment import Experiment, ToyExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
-from hpcrl.families.reader import ModelShape, parameter_count, read_shape
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameter_count, read_config
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import Plan
 
@@ -55,40 +56,40 @@ def estimate_roles(plan: Plan, experiment: Experiment) -> dict[str, Memory]:
         name = replica.role
         config = getattr(experiment, name)
         if isinstance(config, ModelConfig):
-            shape = read_shape(Path(config.path))
-            count = parameter_count(shape, "value" if name == "critic" else "vocabulary")
-            longest = longest_sequence(shape, experiment.data.max_prompt_tokens, experiment.generation)
+            model = read_config(Path(config.path), config.family, f"{name}.family")
+            count = parameter_count(model.with_head("value" if name == "critic" else "vocabulary"))
+            longest = longest_sequence(model, experiment.data.max_prompt_tokens, experiment.generation)
             cached = experiment.generation.slots * longest if name in generating else 0
-            found[name] = role_memory(shape, count, config, replica.arrangement, cached)
+            found[name] = role_memory(model, count, config, replica.arrangement, cached)
     return found
 
 
-def longest_sequence(shape: ModelShape, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:
+def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:
     """Tokens of the longest prompt and response; without a bound for prompts, all that the model has positions for."""
     if max_prompt_tokens is None:
-        return shape.max_positions
-    return min(shape.max_positions, max_prompt_tokens + generation.max_new_tokens)
+        return model.max_positions
+    return min(model.max_positions, max_prompt_tokens + generation.max_new_tokens)
 
 
-def role_memory(shape: ModelShape, count: int, config: ModelConfig, layout: Layout, cached: int) -> Memory:
+def role_memory(model: DecoderConfig, count: int, config: ModelConfig, layout: Layout, cached: int) -> Memory:
     """One worker's share of a role of `count` parameters: AdamW's state is cut over dp too, the rest over tp · pp."""
     trained = isinstance(config, TrainedModelConfig)
     size = BYTES[config.dtype]
     state = max(4, size)
     share = count / (layout.tp * layout.pp)
     masters = state if size < state else 0
-    blocks = shape.blocks / (layout.tp * layout.pp)
+    blocks = model.blocks / (layout.tp * layout.pp)
     kept_blocks = blocks if trained else 1
     return Memory(
         parameters=share * size,
         gradients=share * state if trained else 0.0,
         optimizer=share * (2 * state + masters) / layout.dp if trained else 0.0,
-        kv_cache=cached * blocks * 2 * shape.kv_size * size,
-        activations=config.micro_batch_tokens * kept_blocks * _activations_per_token(shape) * size,
+        kv_cache=cached * blocks * 2 * model.kv_size * size,
+        activations=config.micro_batch_tokens * kept_blocks * _activations_per_token(model) * size,
     )
 
 
-def _activations_per_token(shape: ModelShape) -> int:
+def _activations_per_token(model: DecoderConfig) -> int:
     """Numbers that a block keeps for its backward pass: norms in and out, q k v, attention's output, the MLP's 3."""
-    attention = 2 * shape.heads * shape.head_dim + 2 * shape.kv_size
-    return 4 * shape.hidden_size + attention + 3 * shape.intermediate_size
+    attention = 2 * model.heads * model.head_dim + 2 * model.kv_size
+    return 4 * model.hidden_size + attention + 3 * model.intermediate_size

@@ -20,8 +20,8 @@ from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTMo
 from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
+from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
-from hpcrl.models.pretrained import new_model
 from hpcrl.placement.plan import ModelName, make_plan
 from hpcrl.workers.host import HostContext, Work
 
@@ -235,11 +235,11 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
         conductor.step(1)
         host = conductor.ranks.hosts[0]
         writers = {role: host.exporter(role) for role in ("actor", "critic")}
-        exported = {role: host._roles[ModelName(role)].engine._model.flat.clone() for role in writers}
+        exported = {role: host._roles[ModelName(role)].engine._model.memory.data.clone() for role in writers}
         conductor.step(2)
         for role, write in writers.items():
             write(tmp_path / role)
-            assert torch.equal(new_model(tmp_path / role).flat, exported[role])
+            assert torch.equal(new_model(tmp_path / role).memory.data, exported[role])
     assert (tmp_path / "actor" / "tokenizer.json").is_file()
 
 

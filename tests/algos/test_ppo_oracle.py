@@ -71,7 +71,7 @@ def trained(kind, head, config):
         batch = batch_of(step)
         work = Work(step, "train", 0, batch, cut(batch.ids, config.minibatches))
         outcomes.append(role.calls["train_step"](work, call))
-    return role.engine._model.flat, outcomes
+    return role.engine._model.memory.data, outcomes
 
 
 # ── the formulas ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,7 +168,7 @@ def actor_by_hand(config):
         results.append({"loss": loss, "kl": kl, "kl_coef": coef, "next": after, **means})
         coef = after
     assert all(met.values())
-    return model._model.flat, results
+    return model._model.memory.data, results
 
 
 def critic_by_hand(config):
@@ -206,7 +206,7 @@ def critic_by_hand(config):
         results.append({"loss": loss, "return": every.mean(), "next": after})
         coef = after
     assert all(met.values())
-    return model._model.flat, results
+    return model._model.memory.data, results
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def critic_by_hand(config):
 )
 def test_two_steps_of_training_equal_the_formulas(kind, head, by_hand, changes):
     config = replace(SETTINGS, **changes)
-    start = engine(head)._model.flat.clone()
+    start = engine(head)._model.memory.data.clone()
     expected, results = by_hand(config)
     found, outcomes = trained(kind, head, config)
     for outcome, result in zip(outcomes, results, strict=True):

@@ -60,7 +60,7 @@ def train(engine, rows, head, updates=3):
         )
         for _ in range(updates)
     ]
-    return results, engine._model.flat.clone()
+    return results, engine._model.memory.data.clone()
 
 
 def on_two_ranks(context, split, head, micro_batch_tokens):
@@ -110,14 +110,14 @@ def test_loss_and_gradient_equal_plain_autograd():
     loss.backward()
     results, _ = train(native(), rows, "vocabulary", updates=1)
     assert results[0].totals["loss"] == pytest.approx(loss.item(), rel=1e-9)
-    assert results[0].grad_norm == pytest.approx(model.flat_grad.norm().item(), rel=1e-9)
+    assert results[0].grad_norm == pytest.approx(model.memory.grad.norm().item(), rel=1e-9)
 
 
 def test_a_refused_mini_batch_changes_nothing_at_all():
     """Catches an early stop that zeroes the loss but steps: momentum and weight decay would still move parameters."""
     engine, seen = native(), []
     train(engine, range(COUNT), "vocabulary")
-    before, digest = engine._model.flat.clone(), engine.digest()
+    before, digest = engine._model.memory.data.clone(), engine.digest()
     result = engine.train_batch(
         WHOLE,
         columns_of(WHOLE, range(COUNT)),
@@ -129,7 +129,7 @@ def test_a_refused_mini_batch_changes_nothing_at_all():
     assert not result.stepped
     assert result.grad_norm is None
     assert seen == [dict(result.totals)]
-    assert torch.equal(engine._model.flat, before)
+    assert torch.equal(engine._model.memory.data, before)
     assert engine.digest() == digest
 
 
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_two_ranks_continues_on_one_and_back(pool):
     shards = [state for *_, state in on_two]
     alone = native()
     alone.load_state(shards)
-    assert torch.equal(alone._model.flat, on_two[0][1])
+    assert torch.equal(alone._model.memory.data, on_two[0][1])
     assert alone.digest() == on_two[0][2]
     whole = alone.state()
     torch.testing.assert_close(
@@ -190,7 +190,7 @@ def test_bf16_trains_with_fp32_masters_and_gradients(device):
 
 def test_norms_and_biases_have_no_weight_decay():
     engine = native("value")
-    engine._model.flat.uniform_(0.5, 1.5)
+    engine._model.memory.data.uniform_(0.5, 1.5)
     before = {name: view.detach().clone() for name, view in engine._model.views.items()}
     nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
     assert engine.train_batch(WHOLE, nothing, values, 0.5).grad_norm == 0.0
@@ -209,7 +209,7 @@ def as_in_a_file():
 def loaded(context):
     engine = native(dtype=torch.bfloat16, group=everyone(context))
     engine.load(as_in_a_file())
-    return engine._model.flat, engine.state()
+    return engine._model.memory.data, engine.state()
 
 
 def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ranks(pool):
@@ -217,9 +217,9 @@ def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ran
     alone.load(as_in_a_file())
     exact = native(dtype=torch.float32)
     exact.load(as_in_a_file())
-    (masters, _), flat = alone.state(), alone._model.flat
-    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.flat)
-    assert torch.equal(flat, exact._model.flat.bfloat16())
+    (masters, _), flat = alone.state(), alone._model.memory.data
+    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.memory.data)
+    assert torch.equal(flat, exact._model.memory.data.bfloat16())
     on_ranks = pool.run(loaded)
     assert all(torch.equal(of_rank, flat) for of_rank, _ in on_ranks)
     slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
@@ -233,7 +233,7 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
         train(each, range(COUNT), "vocabulary")
     engine.release()
     model, optimizer = engine._model, engine._optimizer
-    for held in (model.flat, model.flat_grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
+    for held in (model.memory.data, model.memory.grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
         assert held.untyped_storage().nbytes() == 0
     engine.restore()
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])

@@ -29,11 +29,11 @@ pytestmark = pytest.mark.skipif(not ROWS.is_dir(), reason=f"the rows of GSM8K ar
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer trained on the questions, and random parameters for it."""
-    from hpcrl.families.config import TransformerConfig
+    from hpcrl.families.config import DecoderConfig
     from hpcrl.models.pretrained import write_random_pretrained
 
     folder = train_tokenizer(tmp_path_factory.mktemp("model"), texts_of(ROWS / "test.jsonl"), size=600)
-    config = TransformerConfig(
+    config = DecoderConfig(
         family="qwen2",
         vocabulary_size=600,
         hidden_size=32,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcrl.errors import ConfigurationError
-from hpcrl.families.reader import parameter_count, parameters, read_fields, read_shape
+from hpcrl.families.reader import config_from_json, family_of, parameter_count, parameters_of, read_config
 
 QWEN2_5_0_5B = {
     "model_type": "qwen2",
@@ -39,15 +39,24 @@ LLAMA_3_8B = {
 }
 
 
-def shape_of(fields):
-    return read_fields(fields, "config.json").shape
+def config_of(fields):
+    return config_from_json(fields, "config.json")
+
+
+def tensors_of(config):
+    """Every tensor of the model's files and its shape there."""
+    return {
+        piece.name: piece.stored_shape(parameter)
+        for parameter in parameters_of(config)
+        for piece in family_of(config).pieces(config, parameter)
+    }
 
 
 @pytest.mark.parametrize(
     ("fields", "count"), [(QWEN2_5_0_5B, 494_032_768), (QWEN2_5_7B, 7_615_616_512), (LLAMA_3_8B, 8_030_261_248)]
 )
 def test_counts_are_the_published_ones(fields, count):
-    assert parameter_count(shape_of(fields)) == count
+    assert parameter_count(config_of(fields)) == count
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
@@ -68,28 +77,28 @@ def test_names_and_shapes_equal_those_of_transformers(family, tied):
     config = transformers.AutoConfig.for_model(**fields)
     model = transformers.AutoModelForCausalLM.from_config(config)
     expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert parameters(shape_of(fields)) == expected
+    assert tensors_of(config_of(fields)) == expected
 
 
 def test_a_value_head_stands_in_the_place_of_the_vocabularys():
-    untied = shape_of(LLAMA_3_8B)
-    names = parameters(untied, "value").keys()
-    assert parameters(untied).keys() - names == {"lm_head.weight"}
-    assert names - parameters(untied).keys() == {"score.weight", "score.bias"}
-    assert parameter_count(untied) - parameter_count(untied, "value") == 128256 * 4096 - 4096 - 1
+    untied = config_of(LLAMA_3_8B)
+    valued = untied.with_head("value")
+    assert tensors_of(untied).keys() - tensors_of(valued).keys() == {"lm_head.weight"}
+    assert tensors_of(valued).keys() - tensors_of(untied).keys() == {"score.weight", "score.bias"}
+    assert parameter_count(untied) - parameter_count(valued) == 128256 * 4096 - 4096 - 1
 
 
 def test_an_unknown_family_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_5_0_5B | {"model_type": "rwkv"}))
     with pytest.raises(ConfigurationError, match="model_type 'rwkv' is not supported; supported are llama, qwen2"):
-        read_shape(tmp_path)
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize("fields", [[], 3, None, {"model_type": ["qwen2"]}, {"model_type": None}])
 def test_what_describes_no_model_is_refused(tmp_path, fields):
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ConfigurationError, match=r"a JSON object is needed|is not supported"):
-        read_shape(tmp_path)
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +121,7 @@ def test_what_describes_no_model_is_refused(tmp_path, fields):
 def test_a_field_that_no_model_can_be_made_of_is_named(tmp_path, changes, problem):
     (tmp_path / "config.json").write_text(json.dumps(QWEN2_5_0_5B | changes))
     with pytest.raises(ConfigurationError) as raised:
-        read_shape(tmp_path)
+        read_config(tmp_path)
     assert any(problem in text for text in raised.value.problems)
 
 
@@ -120,10 +129,20 @@ def test_a_missing_field_is_named(tmp_path):
     fields = {name: value for name, value in LLAMA_3_8B.items() if name != "hidden_size"}
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(ConfigurationError, match="hidden_size"):
-        read_shape(tmp_path)
+        read_config(tmp_path)
 
 
 def test_a_file_that_is_not_json_is_named(tmp_path):
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigurationError, match=r"config\.json is not JSON"):
-        read_shape(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"config\.json is no JSON"):
+        read_config(tmp_path)
+
+
+def test_a_family_is_what_a_role_names_it_and_else_what_config_json_says(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B | {"model_type": "another"}))
+    config = read_config(tmp_path, "llama", "actor.family")
+    assert (config.family, config.blocks) == ("llama", 32)
+    with pytest.raises(ConfigurationError, match=r"model_type 'another' is not supported.* and others by actor.family"):
+        read_config(tmp_path, None, "actor.family")
+    with pytest.raises(ConfigurationError, match=r"actor.family = lama must be one of llama, qwen2, or file.py:NAME"):
+        read_config(tmp_path, "lama", "actor.family")

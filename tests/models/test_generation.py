@@ -6,9 +6,9 @@ import torch
 from support.devices import DEVICES
 from support.tiny_models import save_hugging_face_model, tiny_config, tiny_model
 
+from hpcrl.engines.flat import new_model
 from hpcrl.models.generation import GenerationOptions, Generator
 from hpcrl.models.packing import Packing
-from hpcrl.models.pretrained import new_model
 from hpcrl.models.sampling import SamplingOptions
 
 EOS = 2
@@ -174,7 +174,7 @@ def test_generation_follows_the_models_present_parameters():
     generator = Generator(model, GenerationOptions(10))
     before = generator.generate(prompts, range(4))
     with torch.no_grad():
-        model.flat.mul_(1.5)
+        model.memory.data.mul_(1.5)
     after = generator.generate(prompts, range(4))
     assert not same(before, after, range(4))
     assert same(after, Generator(model, GenerationOptions(10)).generate(prompts, range(4)), range(4))

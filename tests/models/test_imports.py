@@ -2,16 +2,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hpcrl.engines
 import hpcrl.models
 
 
-def test_no_module_of_models_imports_transformers():
-    folder = Path(next(iter(hpcrl.models.__path__)))
+def test_no_module_of_models_and_engines_imports_transformers():
     names = [
-        "hpcrl.models." + ".".join(path.relative_to(folder).with_suffix("").parts)
-        for path in folder.rglob("*.py")
+        f"{package.__name__}.{path.stem}"
+        for package in (hpcrl.models, hpcrl.engines)
+        for path in Path(next(iter(package.__path__))).glob("*.py")
         if path.stem != "__init__"
     ]
-    assert len(names) > 15
+    assert len(names) > 20
     script = f"import sys, {', '.join(names)}; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

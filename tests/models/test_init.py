@@ -1,10 +1,10 @@
 import torch
 
-from hpcrl.families.config import TransformerConfig
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameters_of
 from hpcrl.models.init import random_init
-from hpcrl.models.layout import lay_out
 
-CONFIG = TransformerConfig("qwen2", 512, 64, 96, 2, 4, 2, 16, 64, qkv_bias=True, head="value", initializer_range=0.05)
+CONFIG = DecoderConfig("qwen2", 512, 64, 96, 2, 4, 2, 16, 64, qkv_bias=True, head="value", initializer_range=0.05)
 
 
 def test_a_seed_gives_the_same_numbers_and_another_seed_others():
@@ -16,7 +16,7 @@ def test_a_seed_gives_the_same_numbers_and_another_seed_others():
 
 def test_norms_are_one_biases_zero_and_matrices_have_the_configured_deviation():
     parameters = dict(random_init(CONFIG, 0))
-    assert set(parameters) == {entry.name for entry in lay_out(CONFIG).entries}
+    assert set(parameters) == {parameter.name for parameter in parameters_of(CONFIG)}
     assert parameters["layers.1.mlp_norm"].eq(1).all()
     assert parameters["layers.1.qkv_bias"].eq(0).all()
     assert parameters["layers.3.head_bias"].eq(0).all()

@@ -5,12 +5,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
 
+from hpcrl.engines.flat import new_model
 from hpcrl.errors import DataError
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import (
     TOKENIZER_FILES,
     load_pretrained,
-    new_model,
     plan_shards,
     read_config,
     save_pretrained,
@@ -60,7 +60,7 @@ def test_sharded_folders_are_read_and_written_with_an_index(tmp_path):
     theirs.save_pretrained(tmp_path / "many", max_shard_size="20KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     one, many = new_model(tmp_path / "one"), new_model(tmp_path / "many")
-    assert torch.equal(one.flat, many.flat)
+    assert torch.equal(one.memory.data, many.memory.data)
     save_pretrained(tmp_path / "ours", many.config, many.views, max_shard_bytes=20_000)
     index = json.loads((tmp_path / "ours" / "model.safetensors.index.json").read_text())
     files = {file.name: load_file(file) for file in (tmp_path / "ours").glob("*.safetensors")}
@@ -88,7 +88,7 @@ def test_a_critic_loads_in_transformers_with_equal_values(tmp_path, head, archit
     assert type(theirs).__name__ == class_name
     values = model.values(hidden(model))
     torch.testing.assert_close(logits.flatten(), values if head == "value" else values[-1:], atol=1e-5, rtol=0)
-    assert torch.equal(new_model(tmp_path).flat, model.flat)
+    assert torch.equal(new_model(tmp_path).memory.data, model.memory.data)
 
 
 def test_a_critic_made_of_a_language_model_keeps_its_trunk_and_draws_its_head_by_seed(tmp_path):
@@ -96,8 +96,8 @@ def test_a_critic_made_of_a_language_model_keeps_its_trunk_and_draws_its_head_by
     actor, critic = new_model(tmp_path), new_model(tmp_path, head="value", seed=5)
     assert torch.equal(hidden(actor), hidden(critic))
     same, other = (new_model(tmp_path, head="value", seed=seed) for seed in (5, 6))
-    assert torch.equal(critic.flat, same.flat)
-    assert not torch.equal(critic.flat, other.flat)
+    assert torch.equal(critic.memory.data, same.memory.data)
+    assert not torch.equal(critic.memory.data, other.memory.data)
 
 
 def test_a_critic_made_of_a_reward_model_keeps_its_head(tmp_path):
@@ -112,7 +112,7 @@ def test_bf16_tensors_are_saved_as_bf16(tmp_path):
     save_pretrained(tmp_path, model.config, model.views)
     _, theirs = logits_in_transformers(tmp_path)
     assert theirs.dtype == torch.bfloat16
-    assert torch.equal(new_model(tmp_path, dtype=torch.bfloat16).flat, model.flat)
+    assert torch.equal(new_model(tmp_path, dtype=torch.bfloat16).memory.data, model.memory.data)
 
 
 def test_the_tokenizers_files_and_token_ids_are_kept(tmp_path):

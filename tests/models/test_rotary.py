@@ -2,7 +2,7 @@ import pytest
 import torch
 from support.tiny_models import LLAMA3_ROPE, SIZES
 
-from hpcrl.families.fields import RotaryConfig
+from hpcrl.families.config import RotaryConfig
 from hpcrl.models.rotary import deinterleave, frequencies, interleave, rotate, rotation
 
 LLAMA3 = RotaryConfig(500.0, "llama3", 4.0, 1.0, 4.0, 32)

@@ -2,11 +2,11 @@ import pytest
 import torch
 from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
 
+from hpcrl.engines.flat import FlatTransformer, new_model
 from hpcrl.errors import DataError
 from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
-from hpcrl.models.pretrained import load_pretrained, new_model
-from hpcrl.models.transformer import Transformer
+from hpcrl.models.pretrained import load_pretrained
 
 VARIANTS = {
     "qwen2": ("qwen2", {}),
@@ -70,7 +70,7 @@ def test_hidden_states_and_gradients_of_some_rows_equal_those_picked_from_all(le
         model.zero_grad()
         hidden = of_rows(torch.cat(texts(lengths)))
         hidden.sin().sum().backward()
-        return hidden.detach(), model.flat_grad.clone()
+        return hidden.detach(), model.memory.grad.clone()
 
     ours = found(lambda tokens: model.hidden(tokens, packing, rows))
     expected = found(lambda tokens: model.hidden(tokens, packing)[rows])
@@ -111,7 +111,7 @@ def test_values_of_a_bf16_model_are_as_exact_as_its_hidden_states(head):
         values.double(), hidden.double() @ model.head.head.double()[0] + bias, rtol=1e-5, atol=1e-5
     )
     values.square().sum().backward()
-    assert model.flat_grad.dtype == torch.float32
+    assert model.memory.grad.dtype == torch.float32
     assert model.head.head.grad.abs().sum() > 0
 
 
@@ -120,12 +120,12 @@ def test_packed_equals_one_at_a_time_in_values_and_gradients():
     rows = texts()
     packed = model.hidden(torch.cat(rows), Packing.of(LENGTHS))
     (packed.sin().sum()).backward()
-    gradient = model.flat_grad.clone()
+    gradient = model.memory.grad.clone()
     model.zero_grad()
     single = [model.hidden(row, Packing.of([len(row)])) for row in rows]
     torch.cat(single).sin().sum().backward()
     torch.testing.assert_close(packed, torch.cat(single), atol=1e-12, rtol=0)
-    torch.testing.assert_close(model.flat_grad, gradient, atol=1e-11, rtol=0)
+    torch.testing.assert_close(model.memory.grad, gradient, atol=1e-11, rtol=0)
 
 
 def test_asked_for_rows_are_the_same_rows_of_all():
@@ -152,11 +152,11 @@ def test_load_refuses_missing_doubled_and_misshaped_parameters():
     config = tiny_config()
     given = list(random_init(config, 0))
     with pytest.raises(DataError, match=r"No weights were given for layers\.0\.embedding"):
-        Transformer(config).load(given[1:])
+        FlatTransformer(config).load(given[1:])
     with pytest.raises(DataError, match="given twice"):
-        Transformer(config).load([*given, given[0]])
+        FlatTransformer(config).load([*given, given[0]])
     with pytest.raises(DataError, match=r"\(3, 3\).*\(64, 32\)"):
-        Transformer(config).load([("layers.0.embedding", torch.zeros(3, 3))])
+        FlatTransformer(config).load([("layers.0.embedding", torch.zeros(3, 3))])
 
 
 def test_a_head_refuses_what_it_cannot_give():

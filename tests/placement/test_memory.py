@@ -8,50 +8,50 @@ from support.experiments import QWEN2_TINY, ppo_values, write_config, write_inpu
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.load import load_config
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
-from hpcrl.families.reader import parameter_count, read_fields
+from hpcrl.families.reader import config_from_json, parameter_count
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, longest_sequence, role_memory, worker_memory_gib
 from hpcrl.placement.plan import make_plan
 
-SHAPE = read_fields(QWEN2_TINY, "config.json").shape
+MODEL = config_from_json(QWEN2_TINY, "config.json")
 """Hidden 32, 2 blocks, 4 heads of 8 (2 for keys and values), 48 in the MLP, vocabulary 64."""
 
 
 def test_fp32_training_takes_sixteen_bytes_a_parameter_of_which_dp_shares_the_moments():
     config = TrainedModelConfig(path="m", dtype="fp32", micro_batch_tokens=10)
-    memory = role_memory(SHAPE, 1000, config, Layout(dp=2), cached=0)
+    memory = role_memory(MODEL, 1000, config, Layout(dp=2), cached=0)
     assert (memory.parameters, memory.gradients, memory.optimizer) == (4000, 4000, 8000 / 2)
 
 
 def test_bf16_training_has_fp32_gradients_masters_and_moments():
     config = TrainedModelConfig(path="m", dtype="bf16", micro_batch_tokens=10)
-    memory = role_memory(SHAPE, 1000, config, Layout(), cached=0)
+    memory = role_memory(MODEL, 1000, config, Layout(), cached=0)
     assert (memory.parameters, memory.gradients, memory.optimizer) == (2000, 4000, 12000)
 
 
 def test_a_model_that_is_not_trained_has_parameters_only():
-    memory = role_memory(SHAPE, 1000, ModelConfig(path="m"), Layout(), cached=0)
+    memory = role_memory(MODEL, 1000, ModelConfig(path="m"), Layout(), cached=0)
     assert (memory.parameters, memory.gradients, memory.optimizer) == (4000, 0, 0)
 
 
 def test_the_cache_holds_keys_and_values_of_every_block():
-    memory = role_memory(SHAPE, 0, ModelConfig(path="m", dtype="bf16"), Layout(), cached=100)
+    memory = role_memory(MODEL, 0, ModelConfig(path="m", dtype="bf16"), Layout(), cached=100)
     assert memory.kv_cache == 100 * 2 * (2 * 16) * 2
 
 
 def test_training_keeps_the_activations_of_all_blocks_and_inference_of_one():
     per_token = 4 * 32 + (2 * 32 + 2 * 16) + 3 * 48
-    trained = role_memory(SHAPE, 0, TrainedModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
-    frozen = role_memory(SHAPE, 0, ModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
+    trained = role_memory(MODEL, 0, TrainedModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
+    frozen = role_memory(MODEL, 0, ModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
     assert trained.activations == 10 * 2 * per_token * 4
     assert frozen.activations == 10 * 1 * per_token * 4
 
 
 def test_without_a_bound_for_prompts_a_sequence_may_fill_all_positions():
     generation = GenerationConfig(max_new_tokens=16)
-    assert longest_sequence(SHAPE, None, generation) == 128
-    assert longest_sequence(SHAPE, 16, generation) == 32
-    assert longest_sequence(SHAPE, 1000, generation) == 128
+    assert longest_sequence(MODEL, None, generation) == 128
+    assert longest_sequence(MODEL, 16, generation) == 32
+    assert longest_sequence(MODEL, 1000, generation) == 128
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_half_a_billion_parameters_in_bf16_take_the_bytes_that_one_expects():
         '"num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,'
         '"max_position_embeddings": 32768, "tie_word_embeddings": true}'
     )
-    shape = read_fields(fields, "config.json").shape
+    model = config_from_json(fields, "config.json")
     config = TrainedModelConfig(path="m", dtype="bf16")
-    memory = role_memory(shape, parameter_count(shape), config, Layout(), cached=0)
+    memory = role_memory(model, parameter_count(model), config, Layout(), cached=0)
     assert memory.lasting == 494_032_768 * (2 + 4 + 12)

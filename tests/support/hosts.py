@@ -21,7 +21,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.files import Files
-from hpcrl.families.config import TransformerConfig
+from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import Plan, make_plan, plan_from_json
 from hpcrl.workers.host import HostContext, Outcome, Work
@@ -45,7 +45,7 @@ def write_task(folder: Path, rows: int = 12) -> None:
 
 def write_model(folder: Path, letters: str, max_positions: int) -> None:
     """A random model whose tokens are letters and, last, an end of text."""
-    config = TransformerConfig(
+    config = DecoderConfig(
         family="qwen2",
         vocabulary_size=len(letters) + 1,
         hidden_size=16,

@@ -10,7 +10,7 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.inference import EngineContext, InferenceEngine
 from hpcrl.engines.native import NativeEngine
-from hpcrl.families.fields import HeadKind
+from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 
 CONFIG = tiny_config(tied=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from hpcrl.families.config import TransformerConfig
+from hpcrl.engines.flat import FlatTransformer
+from hpcrl.families.config import DecoderConfig
 from hpcrl.models.init import random_init
-from hpcrl.models.transformer import Transformer
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -32,7 +32,7 @@ LLAMA3_ROPE = {
 }
 
 
-def tiny_config(**changes: Any) -> TransformerConfig:
+def tiny_config(**changes: Any) -> DecoderConfig:
     """A qwen2 of the same sizes."""
     fields: dict[str, Any] = {
         "family": "qwen2",
@@ -47,12 +47,17 @@ def tiny_config(**changes: Any) -> TransformerConfig:
         "qkv_bias": True,
         "initializer_range": 0.2,
     }
-    return TransformerConfig(**(fields | changes))
+    return DecoderConfig(**(fields | changes))
 
 
-def tiny_model(config: TransformerConfig | None = None, seed: int = 3, **kwargs: Any) -> Transformer:
-    """Our model with random parameters; `kwargs` go to Transformer."""
-    model = Transformer(config or tiny_config(), **kwargs)
+def odd_config(**changes: Any) -> DecoderConfig:
+    """Sizes that are no multiples of a cache line."""
+    return tiny_config(**({"hidden_size": 20, "head_dim": 6, "blocks": 3} | changes))
+
+
+def tiny_model(config: DecoderConfig | None = None, seed: int = 3, **kwargs: Any) -> FlatTransformer:
+    """Our model with random parameters; `kwargs` go to FlatTransformer."""
+    model = FlatTransformer(config or tiny_config(), **kwargs)
     model.load(random_init(model.config, seed))
     return model
 

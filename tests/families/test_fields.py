@@ -1,8 +1,10 @@
 import pytest
 
-from hpcrl.errors import DataError
-from hpcrl.families.fields import RotaryConfig
-from hpcrl.models.families.registry import FAMILIES, config_from_hf, config_to_hf
+from hpcrl.errors import ConfigurationError
+from hpcrl.families.config import RotaryConfig
+from hpcrl.families.family import FAMILIES
+from hpcrl.families.reader import config_from_json, config_to_json
+from hpcrl.plugins import find
 
 QWEN2 = {
     "model_type": "qwen2",
@@ -49,8 +51,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
     ],
 )
 def test_what_would_change_the_mathematics_is_refused_by_name(fields, name):
-    with pytest.raises(DataError, match=r"here\.json|model_type") as refusal:
-        config_from_hf(fields, "here.json")
+    with pytest.raises(ConfigurationError, match=r"here\.json|model_type") as refusal:
+        config_from_json(fields, "here.json")
     assert name in str(refusal.value)
 
 
@@ -81,22 +83,22 @@ def test_what_would_change_the_mathematics_is_refused_by_name(fields, name):
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(fields, name):
-    with pytest.raises(DataError, match=r"here\.json") as refusal:
-        config_from_hf(QWEN2 | fields, "here.json")
+    with pytest.raises(ConfigurationError, match=r"here\.json") as refusal:
+        config_from_json(QWEN2 | fields, "here.json")
     assert name in str(refusal.value)
 
 
 def test_all_problems_are_reported_together():
     fields = QWEN2 | {"hidden_act": "relu", "use_sliding_window": True, "something_new": 1}
-    with pytest.raises(DataError) as refusal:
-        config_from_hf(fields, "here.json")
+    with pytest.raises(ConfigurationError) as refusal:
+        config_from_json(fields, "here.json")
     lines = str(refusal.value).splitlines()
     assert len(lines) == 3
     assert all(line.startswith("here.json: ") for line in lines)
 
 
 def test_fields_without_influence_are_accepted():
-    config = config_from_hf(QWEN2 | {"use_cache": False, "torch_dtype": "bfloat16", "temperature": 0.3}, "here.json")
+    config = config_from_json(QWEN2 | {"use_cache": False, "torch_dtype": "bfloat16", "temperature": 0.3}, "here.json")
     assert config.eos_token_ids == (2, 3)
     assert config.qkv_bias
 
@@ -116,19 +118,19 @@ def test_fields_without_influence_are_accepted():
     ],
 )
 def test_rope_is_read_in_the_forms_of_transformers_4_and_5(fields, expected):
-    assert config_from_hf(LLAMA | fields, "here.json").rotary == expected
+    assert config_from_json(LLAMA | fields, "here.json").rotary == expected
 
 
 @pytest.mark.parametrize("fields", [QWEN2, LLAMA, LLAMA | {"rope_scaling": LLAMA3}, QWEN2 | {"head_dim": 16}])
 @pytest.mark.parametrize("suffix", ["ForCausalLM", "ForTokenClassification", "ForSequenceClassification"])
 def test_what_is_written_reads_back_the_same(fields, suffix):
-    architecture = FAMILIES[fields["model_type"]].architecture
+    architecture = find(FAMILIES, fields["model_type"], "family").architecture
     fields = fields | {"architectures": [architecture + suffix], "num_labels": 1}
-    config = config_from_hf(fields, "here.json")
-    assert config_from_hf(config_to_hf(config, "float32"), "there.json") == config
+    config = config_from_json(fields, "here.json")
+    assert config_from_json(config_to_json(config, "float32"), "there.json") == config
 
 
 def test_a_family_refuses_to_write_a_config_that_is_not_its_own():
-    config = config_from_hf(QWEN2, "here.json")
+    config = config_from_json(QWEN2, "here.json")
     with pytest.raises(ValueError, match="qkv_bias"):
-        config_to_hf(config.__class__(**(vars(config) | {"family": "llama"})), "float32")
+        config_to_json(config.__class__(**(vars(config) | {"family": "llama"})), "float32")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcrl.families.fields import RotaryConfig
-from hpcrl.models.families.registry import config_from_hf
+from hpcrl.families.config import RotaryConfig
+from hpcrl.families.reader import config_from_json
 
 QWEN2 = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -129,7 +129,7 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("fields", "expected"), PUBLISHED.values(), ids=PUBLISHED)
 def test_published_configurations_are_read(fields, expected):
-    config = config_from_hf(fields, "config.json")
+    config = config_from_json(fields, "config.json")
     assert (config.hidden_size, config.head_dim, config.eos_token_ids[0], config.rotary) == expected
     assert config.blocks == fields["num_hidden_layers"]
     assert config.tied == fields["tie_word_embeddings"]

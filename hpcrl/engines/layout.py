@@ -1,0 +1,32 @@
+"""Where each parameter lies in a flat buffer: arithmetic only, no tensors."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hpcrl.families.family import Parameter
+
+ALIGNMENT = 16
+"""Parameters begin at multiples of so many elements: a cache line of fp32, and the 16 bytes that GPU kernels load."""
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Parameters in buffer order, the elements at which they begin, and the buffer's length, gaps of alignment too."""
+
+    parameters: tuple[Parameter, ...]
+    offsets: tuple[int, ...]
+    numel: int
+
+    def spans(self) -> Iterable[tuple[Parameter, int]]:
+        """Each parameter and its first element."""
+        return zip(self.parameters, self.offsets, strict=True)
+
+
+def lay_out(parameters: Iterable[Parameter]) -> ParameterLayout:
+    """One parameter after another."""
+    placed = tuple(parameters)
+    offsets, end = [], 0
+    for parameter in placed:
+        offsets.append(end)
+        end += -(-parameter.numel // ALIGNMENT) * ALIGNMENT
+    return ParameterLayout(placed, tuple(offsets), end)
