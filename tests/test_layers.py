@@ -136,6 +136,10 @@ def test_nothing_above_the_bar_reaches_torch():
     assert not wrong
 
 
+def test_one_module_imports_pynvml():
+    assert [module for module in modules() if "pynvml" in imports(module)] == ["hpcrl.agent.nvml"]
+
+
 def test_init_files_are_empty_but_for_the_version():
     full = [name for name, path in modules().items() if path.name == "__init__.py" and path.read_text().strip()]
     assert full == ["hpcrl"]

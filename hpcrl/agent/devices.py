@@ -1,127 +1,22 @@
-"""Which GPUs a job may use and which worker gets which: pure functions of the environment and of nvidia-smi's texts.
+"""Which GPUs a job may use and which worker gets which: pure functions of the environment and of what NVML says.
 
 A device is known by its UUID. Its index means something only together with CUDA_VISIBLE_DEVICES, the order of CUDA and
-what the job's cgroup hides. Knows neither processes nor files: `gpus` reads the node, `claims` keeps others away.
+what the job's cgroup hides. Knows neither processes nor files: `nvml` reads the node, `claims` keeps others away.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from hpcrl.agent.nvml import Device
 from hpcrl.errors import ConfigurationError
-
-QUERY = ("--query-gpu=index,uuid,pci.bus_id,name,memory.total,mig.mode.current", "--format=csv,noheader")
-"""Arguments of the nvidia-smi whose output `parse_nvidia_smi` reads."""
-LIST = ("-L",)
-"""Arguments of the nvidia-smi whose output `parse_nvidia_smi_list` reads: the only one with MIG instances."""
 
 MASK = "CUDA_VISIBLE_DEVICES"
 HINTS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Slurm's own numbers of what it gave: the hardware's, whatever the cgroup makes of them."""
 
-_GPU_LINE = re.compile(r"GPU (?P<index>\d+): (?P<name>.+?) \(UUID: (?P<uuid>GPU-[^)]+)\)")
-_MIG_LINE = re.compile(r"MIG (?P<profile>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)]+)\)")
-_MIG_MEMORY = re.compile(r"(\d+)gb")
 
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU, or an instance of a GPU that is split by MIG."""
-
-    index: int
-    """nvidia-smi's number of the GPU; within a job's cgroup it counts only what the job sees."""
-    uuid: str
-    name: str
-    pci: str = ""
-    """PCI address as the kernel writes it, e.g. 0000:3b:00.0."""
-    memory_mib: int | None = None
-    mig: str | None = None
-    """UUID of the GPU that this is an instance of; None for a whole GPU."""
-    split: bool = False
-    """Whether MIG is on: nothing computes on such a GPU itself, only on its instances."""
-    numa: int | None = None
-    cpus: tuple[int, ...] = ()
-    """CPUs next to it; none where the kernel does not say."""
-
-
-# ── what nvidia-smi says ──────────────────────────────────────────────────────────────────────────────────────────────
-def parse_nvidia_smi(text: str) -> tuple[Device, ...]:
-    """The GPUs of `nvidia-smi QUERY`, in its order. Lines that are none (a driver's complaints) are left out."""
-    found = (_gpu_of(line) for line in text.splitlines())
-    return tuple(device for device in found if device is not None)
-
-
-def parse_nvidia_smi_list(text: str) -> tuple[Device, ...]:
-    """The GPUs and MIG instances of `nvidia-smi -L`, in its order, each instance after its GPU."""
-    found: list[Device] = []
-    parent: Device | None = None
-    for line in text.splitlines():
-        if gpu := _GPU_LINE.fullmatch(line.strip()):
-            parent = Device(int(gpu["index"]), gpu["uuid"], gpu["name"])
-            found.append(parent)
-        elif (instance := _MIG_LINE.fullmatch(line.strip())) and parent is not None:
-            memory = _MIG_MEMORY.search(instance["profile"])
-            found.append(
-                Device(
-                    parent.index,
-                    instance["uuid"],
-                    f"{parent.name} MIG {instance['profile']}",
-                    memory_mib=1024 * int(memory[1]) if memory else None,
-                    mig=parent.uuid,
-                )
-            )
-    return tuple(found)
-
-
-def complaints(text: str) -> tuple[str, ...]:
-    """What nvidia-smi says besides naming devices: no driver, a GPU that has fallen off its bus."""
-    lines = (line.strip() for line in text.splitlines())
-    return tuple(
-        line
-        for line in lines
-        if line and _gpu_of(line) is None and not _GPU_LINE.fullmatch(line) and not _MIG_LINE.fullmatch(line)
-    )
-
-
-def usable(gpus: Iterable[Device], listed: Iterable[Device]) -> tuple[Device, ...]:
+def usable(devices: Iterable[Device]) -> tuple[Device, ...]:
     """What can be computed on, in CUDA's order (by PCI address): whole GPUs, and instances in place of a split one."""
-    instances: dict[str, list[Device]] = {}
-    for device in listed:
-        if device.mig is not None:
-            instances.setdefault(device.mig, []).append(device)
-    found: list[Device] = []
-    for gpu in sorted(gpus, key=lambda gpu: gpu.pci):
-        parts = instances.get(gpu.uuid, [])
-        found += [_placed(part, gpu) for part in parts]
-        if not parts and not gpu.split:
-            found.append(gpu)
-    return tuple(found)
-
-
-def _gpu_of(line: str) -> Device | None:
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) not in (5, 6) or not fields[0].isdecimal() or not fields[1].startswith("GPU-"):
-        return None
-    index, uuid, pci, name, memory, *mig_mode = fields
-    number = memory.removesuffix("MiB").strip()
-    return Device(
-        int(index),
-        uuid,
-        name,
-        _kernel_address(pci),
-        memory_mib=int(number) if number.isdecimal() else None,
-        split=mig_mode == ["Enabled"],
-    )
-
-
-def _kernel_address(pci: str) -> str:
-    """nvidia-smi writes the PCI domain with eight digits in capitals, the kernel with four in small ones."""
-    domain, _, rest = pci.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
-
-
-def _placed(part: Device, gpu: Device) -> Device:
-    return Device(part.index, part.uuid, part.name, gpu.pci, part.memory_mib, part.mig, numa=gpu.numa, cpus=gpu.cpus)
+    return tuple(sorted((device for device in devices if not device.split), key=lambda device: device.pci))
 
 
 # ── what the job may use ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""What an agent's workers compute on: reads this node's GPUs, gives every worker its own, and says how to bind it.
+"""What an agent's workers compute on: gives every worker its own of this node's GPUs, and says how to bind it.
 
 Never calls CUDA: the workers do, after they have taken their place. The decisions are in `devices` and `affinity`.
 """
@@ -6,48 +6,27 @@ Never calls CUDA: the workers do, after they have taken their place. The decisio
 import contextlib
 import glob
 import os
-import shutil
-import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from hpcrl.agent.affinity import parse_cpulist, share_cpus
 from hpcrl.agent.devices import (
-    LIST,
     MASK,
-    QUERY,
-    Device,
     assign,
-    complaints,
     describe,
     hides_all,
     names_exactly,
-    parse_nvidia_smi,
-    parse_nvidia_smi_list,
     promised,
     usable,
     visible_devices,
 )
+from hpcrl.agent.nvml import NO_LIBRARY, Device, Inventory, read_inventory
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ConfigurationError, StoppedError
 
-NVIDIA_SMI_S = 60.0
-"""Without persistence mode the first call wakes every GPU of the node."""
 DEVICE_FILES = "/dev/nvidia[0-9]*"
-PCI = Path("/sys/bus/pci/devices")
 CPUS = Path("/sys/devices/system/cpu")
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """What nvidia-smi told of a node, and what it complained of."""
-
-    devices: tuple[Device, ...] = ()
-    complaints: tuple[str, ...] = ()
-    asked: bool = True
-    """Whether there is an nvidia-smi."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +54,9 @@ def bindings(cluster: ClusterConfig, first: int, environ: Mapping[str, str]) -> 
     given = choose(cluster, first, environ, inventory)
     if not given:
         return (DeviceBinding(),) * cluster.workers_per_node
-    visible = visible_devices(environ, inventory.devices)
-    exact = names_exactly(environ, visible, inventory.devices)
+    there = usable(inventory.devices)
+    visible = visible_devices(environ, there)
+    exact = names_exactly(environ, visible, there)
     bound = [place_on(device, visible, exact, cluster.gpu_isolation == "strict") for device in given]
     if not cluster.bind_cpus:
         return tuple(bound)
@@ -87,17 +67,21 @@ def bindings(cluster: ClusterConfig, first: int, environ: Mapping[str, str]) -> 
 def choose(cluster: ClusterConfig, first: int, environ: Mapping[str, str], inventory: Inventory) -> tuple[Device, ...]:
     """The device of each slot; none for CPU workers. Raises as `bindings`."""
     said = "; ".join(inventory.complaints)
-    if not inventory.asked:
-        said = "nvidia-smi is not on the PATH"
+    if not inventory.has_library:
+        said = NO_LIBRARY
         if cluster.device == "auto" and glob.glob(DEVICE_FILES):
             raise ConfigurationError(
-                [f"this node has {DEVICE_FILES}, but {said}. Add it to the PATH, or set cluster.device to cpu."]
+                [
+                    f"this node has {DEVICE_FILES}, but {said}. Add its folder to LD_LIBRARY_PATH (to a container: "
+                    "--nv), or set cluster.device to cpu."
+                ]
             )
-    visible = visible_devices(environ, inventory.devices)
+    there = usable(inventory.devices)
+    visible = visible_devices(environ, there)
     short = len(visible) < first + cluster.workers_per_node
     if short and inventory.complaints and promised(environ):
-        raise StoppedError(f"this job was given GPUs ({describe(environ)}), but nvidia-smi says: {said}")
-    if cluster.device == "auto" and not inventory.devices:
+        raise StoppedError(f"this job was given GPUs ({describe(environ)}), but the driver does not answer: {said}")
+    if cluster.device == "auto" and not there:
         return ()
     return assign(visible, cluster.workers_per_node, environ, first=first, said=said)
 
@@ -124,42 +108,9 @@ def bind(environment: Mapping[str, str], cpus: Collection[int]) -> None:
             os.sched_setaffinity(0, cpus)
 
 
-# ── reading the node ──────────────────────────────────────────────────────────────────────────────────────────────────
-def read_inventory() -> Inventory:
-    """Ask nvidia-smi, and the kernel where each device is."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return Inventory(asked=False)
-    query = _ask(program, QUERY)
-    gpus = [_located(gpu) for gpu in parse_nvidia_smi(query)]
-    listed = _ask(program, LIST) if any(gpu.split for gpu in gpus) else ""
-    return Inventory(usable(gpus, parse_nvidia_smi_list(listed)), complaints(query) + complaints(listed))
-
-
 def read_cores() -> list[frozenset[int]]:
     """The hardware threads of every core of this machine."""
     return [cpus for path in CPUS.glob("cpu[0-9]*/topology/thread_siblings_list") if (cpus := _cpus_in(path))]
-
-
-def _ask(program: str, arguments: Iterable[str]) -> str:
-    """Everything that nvidia-smi says; its exit code adds nothing to that."""
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    try:
-        done = subprocess.run([program, *arguments], timeout=NVIDIA_SMI_S, check=False, **options)
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not answer within {NVIDIA_SMI_S:g} s"
-    except OSError as error:
-        return f"nvidia-smi could not be started: {error}"
-    text = done.stdout.decode(errors="replace")
-    return text if text.strip() else f"nvidia-smi said nothing and ended with {done.returncode}"
-
-
-def _located(gpu: Device) -> Device:
-    numa = None
-    with contextlib.suppress(OSError, ValueError):
-        numa = int((PCI / gpu.pci / "numa_node").read_text())
-    cpus = _cpus_in(PCI / gpu.pci / "local_cpulist")
-    return replace(gpu, numa=None if numa is None or numa < 0 else numa, cpus=tuple(sorted(cpus)))
 
 
 def _cpus_in(path: Path) -> frozenset[int]:

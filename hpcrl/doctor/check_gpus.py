@@ -12,8 +12,8 @@ BAD_LINKS = frozenset({"SYS", "NODE", "PHB"})
 def check_gpus(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
     shown = [node for node in nodes if node.gpus.names]
     if nodes and not shown:
-        tools = any(node.gpus.tool for node in nodes)
-        value = "nvidia-smi shows none" if tools else "none (no nvidia-smi that answers)"
+        complaints = sorted({node.gpus.complaint for node in nodes} - {""})
+        value = f"none ({'; '.join(complaints)})" if complaints else "none"
         follows = "workers compute on CPUs here; to see GPUs of a job: hpcrl doctor --gpus N, or --in-job"
         yield Finding("GPUs", "GPUs", value, Severity.OK, follows)
     kinds = {node.gpus.names for node in shown}

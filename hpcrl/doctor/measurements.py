@@ -99,10 +99,10 @@ class PairMeasurements(msgspec.Struct, frozen=True, kw_only=True):
 class GpuMeasurements(msgspec.Struct, frozen=True):
     """The GPUs that a node shows. `links`: "0-1" → NV4, PIX, SYS … of nvidia-smi topo -m."""
 
-    tool: bool
-    """Whether there is an nvidia-smi that answers."""
     names: tuple[str, ...] = ()
     links: dict[str, str] = {}
+    complaint: str = ""
+    """Why the driver shows no more."""
 
 
 class NodeMeasurements(msgspec.Struct, frozen=True, kw_only=True):

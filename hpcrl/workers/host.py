@@ -32,7 +32,7 @@ class HostContext:
     device: str = "cpu"
     """As torch names it."""
     device_uuid: str = ""
-    """What `device` has to be, as nvidia-smi names it; "" where nobody said."""
+    """What `device` has to be, as NVML names it; "" where nobody said."""
     host: str = LOOPBACK
     """How other nodes reach this one."""
 

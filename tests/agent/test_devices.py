@@ -1,36 +1,20 @@
-"""Which devices a job may use, on texts that nvidia-smi printed on real nodes."""
-
-from pathlib import Path
+"""Which devices a job may use, on nodes as they are."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from support.gpus import inventory_of
 
-from hpcrl.agent.devices import (
-    Device,
-    assign,
-    complaints,
-    hides_all,
-    names_exactly,
-    parse_nvidia_smi,
-    parse_nvidia_smi_list,
-    promised,
-    usable,
-    visible_devices,
-)
+from hpcrl.agent.devices import assign, hides_all, names_exactly, promised, usable, visible_devices
+from hpcrl.agent.nvml import Device
 from hpcrl.errors import ConfigurationError
 
-TEXTS = Path(__file__).parent / "texts"
 A100 = ("GPU-b614723c", "GPU-e52dfcc4", "GPU-2812eb50", "GPU-c78d556a")
 
 
-def text(name: str) -> str:
-    return (TEXTS / f"{name}.txt").read_text()
-
-
-def devices(query: str, listing: str = "") -> tuple[Device, ...]:
-    return usable(parse_nvidia_smi(text(query)), parse_nvidia_smi_list(text(listing) if listing else ""))
+def devices(node: str) -> tuple[Device, ...]:
+    return usable(inventory_of(node).devices)
 
 
 def seen(environ: dict[str, str], there: tuple[Device, ...]) -> list[str]:
@@ -42,53 +26,27 @@ def masked(mask: str, there: tuple[Device, ...]) -> list[str]:
     return seen({"CUDA_VISIBLE_DEVICES": mask}, there)
 
 
-# ── nvidia-smi's texts ────────────────────────────────────────────────────────────────────────────────────────────────
-def test_a_query_tells_index_uuid_address_name_and_memory():
-    first, *others = parse_nvidia_smi(text("a100-query"))
-    assert first == Device(
-        0, "GPU-b614723c-e261-4605-066e-79daab4c00ff", "NVIDIA A100-SXM4-80GB", "0000:07:00.0", 81920
-    )
-    assert [gpu.index for gpu in others] == [1, 2, 3]
-    assert complaints(text("a100-query")) == () == complaints(text("a100-list"))
-
-
-def test_an_address_is_as_the_kernel_writes_it():
-    assert [gpu.pci for gpu in parse_nvidia_smi(text("h100-query"))] == ["0000:19:00.0", "0001:3b:00.0"]
-
-
-def test_a_list_names_the_same_gpus_as_a_query():
-    listed = [(gpu.index, gpu.uuid, gpu.name) for gpu in parse_nvidia_smi_list(text("a100-list"))]
-    assert listed == [(gpu.index, gpu.uuid, gpu.name) for gpu in parse_nvidia_smi(text("a100-query"))]
-
-
+# ── what can be computed on ───────────────────────────────────────────────────────────────────────────────────────────
 def test_instances_take_the_place_of_a_split_gpu_and_a_split_gpu_without_any_is_not_usable():
-    there = devices("mig-query", "mig-list")
-    assert [(device.uuid[:12], device.index, device.memory_mib, device.pci) for device in there] == [
-        ("MIG-dc34c2fd", 0, 80 * 1024, "0000:07:00.0"),
-        ("MIG-ec4c3916", 1, 20 * 1024, "0000:0b:00.0"),
-        ("MIG-676485be", 1, 20 * 1024, "0000:0b:00.0"),
-        ("GPU-c78d556a", 3, 81920, "0000:4c:00.0"),
+    there = devices("mig")
+    assert [(device.uuid[:12], device.index, device.pci) for device in there] == [
+        ("MIG-dc34c2fd", 0, "0000:07:00.0"),
+        ("MIG-ec4c3916", 1, "0000:0b:00.0"),
+        ("MIG-676485be", 1, "0000:0b:00.0"),
+        ("GPU-c78d556a", 3, "0000:4c:00.0"),
     ]
     assert there[0].mig == "GPU-b614723c-e261-4605-066e-79daab4c00ff" and there[3].mig is None
 
 
 def test_instances_of_the_first_drivers_are_named_by_their_gpu():
-    parent, *parts = parse_nvidia_smi_list(text("mig-r460-list"))
-    assert [part.uuid for part in parts] == [f"MIG-{parent.uuid}/{number}/0" for number in (2, 3, 9)]
-    assert {part.mig for part in parts} == {parent.uuid}
+    parts = devices("mig of the first drivers")
     assert visible_devices({"CUDA_VISIBLE_DEVICES": parts[1].uuid}, parts) == (parts[1],)
 
 
-@pytest.mark.parametrize("name", ["none", "no-driver", "mismatch"])
-def test_a_driver_that_does_not_answer_has_no_devices_and_says_why(name):
-    assert parse_nvidia_smi(text(name)) == parse_nvidia_smi_list(text(name)) == ()
-    assert complaints(text(name))[0] in text(name)
-
-
-def test_a_gpu_that_fell_off_its_bus_is_complained_of_and_leaves_a_gap():
-    there = devices("fallen-query")
+@pytest.mark.parametrize("node", ["fallen", "lost"])
+def test_a_gpu_that_fell_off_its_bus_leaves_a_gap(node):
+    there = devices(node)
     assert [device.index for device in there] == [0, 1, 3]
-    assert "GPU2" in complaints(text("fallen-query"))[0]
     assert masked("0,3", there) == [A100[0], A100[3]]
     assert masked("0,2,3", there) == [A100[0]]
 
@@ -119,7 +77,7 @@ def test_a_gpu_that_fell_off_its_bus_is_complained_of_and_leaves_a_gap():
     ],
 )
 def test_a_mask_is_read_as_cuda_reads_it(mask, expected):
-    assert masked(mask, devices("a100-query")) == list(expected)
+    assert masked(mask, devices("a100")) == list(expected)
 
 
 # All are there: torch does not know which numbers are, and looks for repeated names beyond one that is not.
@@ -128,7 +86,7 @@ ENTRIES = st.sampled_from(["0", "1", "2", "3", "-1", "", "NoDevFiles", "GPU-b6",
 
 @given(st.lists(ENTRIES, min_size=1, max_size=5))
 def test_a_mask_is_read_as_torch_reads_it(entries):
-    there = devices("a100-query")
+    there = devices("a100")
     mask = ",".join(entries)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", mask)
@@ -139,31 +97,31 @@ def test_a_mask_is_read_as_torch_reads_it(entries):
 
 
 def test_without_a_mask_everything_is_there():
-    assert seen({}, devices("a100-query")) == list(A100)
+    assert seen({}, devices("a100")) == list(A100)
 
 
 def test_instances_are_named_by_uuid_or_as_the_first_of_their_gpu():
-    there = devices("mig-query", "mig-list")
+    there = devices("mig")
     assert masked("MIG-676485be,MIG-dc34c2fd-4bd7-52ad-a6d0-645dcd1794e4", there) == ["MIG-676485be", "MIG-dc34c2fd"]
     assert masked("1", there) == ["MIG-ec4c3916"]
     assert masked("MIG-6,3", there) == ["MIG-676485be"]
 
 
 def test_a_cgroup_numbers_anew_whatever_slurm_calls_the_hardware():
-    there = devices("a100-query")[:2]
+    there = devices("in a cgroup")
     slurm = {"SLURM_STEP_GPUS": "2,3", "SLURM_JOB_GPUS": "2,3"}
-    assert seen(slurm | {"CUDA_VISIBLE_DEVICES": "0,1"}, there) == list(A100[:2])
-    assert seen(slurm, there) == list(A100[:2])
+    assert seen(slurm | {"CUDA_VISIBLE_DEVICES": "0,1"}, there) == list(A100[2:])
+    assert seen(slurm, there) == list(A100[2:])
 
 
 def test_slurms_numbers_narrow_only_what_nothing_else_has():
-    there = devices("a100-query")
+    there = devices("a100")
     assert seen({"SLURM_JOB_GPUS": "2,3"}, there) == list(A100[2:])
     assert seen({"SLURM_STEP_GPUS": "3", "SLURM_JOB_GPUS": "2,3"}, there) == [A100[3]]
     assert seen({"SLURM_JOB_GPUS": "gpu:a100:2"}, there) == list(A100)
     assert seen({"SLURM_JOB_GPUS": "4,5"}, there) == list(A100)
     assert seen({"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, there) == [A100[0]]
-    assert len(seen({"SLURM_JOB_GPUS": "0"}, devices("mig-query", "mig-list"))) == 4
+    assert len(seen({"SLURM_JOB_GPUS": "0"}, devices("mig"))) == 4
 
 
 @pytest.mark.parametrize(
@@ -184,13 +142,13 @@ def test_what_was_promised_and_what_was_hidden(environ, hidden, said):
 @pytest.mark.parametrize(
     ("environ", "there", "exact"),
     [
-        ({}, "a100-query", True),
-        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "a100-query", True),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-e5"}, "a100-query", True),
-        ({"CUDA_VISIBLE_DEVICES": "2,9"}, "a100-query", False),
-        ({"CUDA_VISIBLE_DEVICES": "2, 0"}, "a100-query", False),
-        ({"SLURM_JOB_GPUS": "1"}, "a100-query", False),
-        ({"CUDA_VISIBLE_DEVICES": "0,3"}, "fallen-query", False),
+        ({}, "a100", True),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, "a100", True),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-e5"}, "a100", True),
+        ({"CUDA_VISIBLE_DEVICES": "2,9"}, "a100", False),
+        ({"CUDA_VISIBLE_DEVICES": "2, 0"}, "a100", False),
+        ({"SLURM_JOB_GPUS": "1"}, "a100", False),
+        ({"CUDA_VISIBLE_DEVICES": "0,3"}, "fallen", False),
     ],
 )
 def test_cuda_is_left_to_itself_only_where_it_means_the_same(environ, there, exact):
@@ -200,16 +158,16 @@ def test_cuda_is_left_to_itself_only_where_it_means_the_same(environ, there, exa
 
 # ── who gets which ────────────────────────────────────────────────────────────────────────────────────────────────────
 def test_slots_get_devices_in_order():
-    there = devices("a100-query")
+    there = devices("a100")
     assert assign(there, 2, {}) == there[:2]
     assert assign(there, 2, {}, first=2) == there[2:]
 
 
 def test_too_few_devices_are_refused_with_value_expectation_and_knob():
     environ = {"CUDA_VISIBLE_DEVICES": "3", "SLURM_JOB_GPUS": "7"}
-    visible = visible_devices(environ, devices("a100-query"))
+    visible = visible_devices(environ, devices("a100"))
     with pytest.raises(ConfigurationError) as refused:
-        assign(visible, 2, environ, said="nvidia-smi says boo")
+        assign(visible, 2, environ, said="the driver says boo")
     said = str(refused.value)
     for part in ("cluster.workers_per_node = 2", "GPU-c78d556a", "CUDA_VISIBLE_DEVICES=3", "SLURM_JOB_GPUS=7", "boo"):
         assert part in said

@@ -1,4 +1,4 @@
-"""From what an nvidia-smi says to what a worker sees, through real agents with an nvidia-smi of the test's own."""
+"""From what NVML says to what a worker sees, through real agents with an NVML of the test's own."""
 
 import json
 import os
@@ -14,35 +14,17 @@ import pytest
 import torch
 from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
 from support.cluster import start
+from support.gpus import A100_UUIDS, NODES, FakeNode, a100s, inventory_of
 from support.nodes import VARIABLES, OnNode
 
 from hpcrl.agent import claims, gpus
-from hpcrl.agent.devices import parse_nvidia_smi, parse_nvidia_smi_list, usable
-from hpcrl.agent.gpus import DeviceBinding, Inventory, bindings, choose, place_on, read_inventory
+from hpcrl.agent.devices import usable
+from hpcrl.agent.gpus import DeviceBinding, bindings, choose, place_on
+from hpcrl.agent.nvml import Inventory, read_inventory
 from hpcrl.algos import host as host_module
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError, StoppedError
-
-TEXTS = Path(__file__).parent / "texts"
-
-
-def nvidia_smi(folder: Path, query: str, listing: str = "none", code: int = 0) -> Path:
-    """A folder with an nvidia-smi that prints recorded texts."""
-    folder.mkdir(exist_ok=True)
-    program = folder / "nvidia-smi"
-    program.write_text(
-        f"#!/bin/sh\ncase \"$1\" in\n-L) cat '{TEXTS / listing}.txt' ;;\n*) cat '{TEXTS / query}.txt' ;;\nesac\n"
-        f"exit {code}\n"
-    )
-    program.chmod(0o755)
-    return folder
-
-
-def inventory(query: str, listing: str = "none") -> Inventory:
-    said = (TEXTS / f"{query}.txt").read_text()
-    devices = usable(parse_nvidia_smi(said), parse_nvidia_smi_list((TEXTS / f"{listing}.txt").read_text()))
-    return Inventory(devices, gpus.complaints(said))
 
 
 def cluster(**values: Any) -> ClusterConfig:
@@ -58,35 +40,38 @@ def test_workers_compute_on_cpus_where_that_is_asked_for_or_gpus_are_hidden(monk
 
 def test_auto_takes_cpus_where_there_is_no_gpu_and_cuda_refuses(monkeypatch):
     monkeypatch.setattr(gpus, "DEVICE_FILES", "/nowhere")
-    for there in (Inventory(asked=False), inventory("none"), inventory("no-driver")):
+    for there in (Inventory(has_library=False), inventory_of("none"), inventory_of("no driver")):
         assert choose(cluster(), 0, {}, there) == ()
         with pytest.raises(ConfigurationError, match=r"cluster\.workers_per_node = 2"):
             choose(cluster(device="cuda"), 0, {}, there)
+    # A GPU that is split into nothing is none.
+    bare = FakeNode(a100s(A100_UUIDS[0], split=True))
+    assert choose(cluster(), 0, {}, inventory_of(bare)) == ()
     # What a cluster with made-up GPUs sets.
-    assert choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "0,1"}, Inventory(asked=False)) == ()
+    assert choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "0,1"}, Inventory(has_library=False)) == ()
 
 
-def test_gpus_without_an_nvidia_smi_are_not_overlooked(monkeypatch, tmp_path):
+def test_gpus_without_the_drivers_library_are_not_overlooked(monkeypatch, tmp_path):
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(gpus, "DEVICE_FILES", str(tmp_path / "nvidia[0-9]*"))
-    with pytest.raises(ConfigurationError, match="nvidia-smi is not on the PATH"):
-        choose(cluster(), 0, {}, Inventory(asked=False))
+    with pytest.raises(ConfigurationError, match=r"nvidia\[0-9\]\*, but .*libnvidia-ml.so.1, cannot be loaded.*--nv"):
+        choose(cluster(), 0, {}, Inventory(has_library=False))
 
 
-@pytest.mark.parametrize("text", ["none", "no-driver", "mismatch", "fallen-query"])
-def test_a_broken_node_is_left_to_be_tried_elsewhere(text):
+@pytest.mark.parametrize("node", ["none", "no driver", "mismatch", "fallen", "lost"])
+def test_a_broken_node_is_left_to_be_tried_elsewhere(node):
     with pytest.raises(StoppedError) as refused:
-        choose(cluster(workers_per_node=4), 0, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, inventory(text))
-    assert inventory(text).complaints[0] in str(refused.value)
+        choose(cluster(workers_per_node=4), 0, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, inventory_of(node))
+    assert inventory_of(node).complaints[0] in str(refused.value)
 
 
 def test_devices_that_a_mask_does_not_name_are_not_taken():
     with pytest.raises(ConfigurationError, match="CUDA_VISIBLE_DEVICES=6,7"):
-        choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "6,7"}, inventory("a100-query"))
+        choose(cluster(), 0, {"CUDA_VISIBLE_DEVICES": "6,7"}, inventory_of("a100"))
 
 
 def test_a_second_agent_of_one_machine_takes_the_gpus_after_those_of_the_first():
-    there = inventory("a100-query")
+    there = inventory_of("a100")
     given = [choose(cluster(), first, {}, there) for first in (0, 2)]
     assert [device.index for devices in given for device in devices] == [0, 1, 2, 3]
     with pytest.raises(ConfigurationError, match="after the 4"):
@@ -94,7 +79,7 @@ def test_a_second_agent_of_one_machine_takes_the_gpus_after_those_of_the_first()
 
 
 def test_shared_workers_see_what_the_job_sees_and_name_their_own():
-    there = inventory("a100-query").devices
+    there = usable(inventory_of("a100").devices)
     visible = (there[2], there[0])
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert place_on(there[0], visible, True, False) == DeviceBinding("cuda:1", there[0].uuid, order)
@@ -103,7 +88,7 @@ def test_shared_workers_see_what_the_job_sees_and_name_their_own():
 
 
 def test_strict_workers_and_those_on_instances_see_one_device():
-    there = inventory("mig-query", "mig-list").devices
+    there = usable(inventory_of("mig").devices)
     for device, strict in ((there[3], True), (there[1], False)):
         place = place_on(device, there, False, strict)
         assert place.device == "cuda:0" and place.environment["CUDA_VISIBLE_DEVICES"] == device.uuid
@@ -112,35 +97,18 @@ def test_strict_workers_and_those_on_instances_see_one_device():
     assert place.device == "cuda:0" and place.environment["CUDA_VISIBLE_DEVICES"] == there[3].uuid
 
 
-# ── reading the node ──────────────────────────────────────────────────────────────────────────────────────────────────
-def test_an_inventory_is_read_from_nvidia_smi_and_the_kernel(tmp_path, monkeypatch):
-    place = tmp_path / "pci" / "0000:0b:00.0"
-    place.mkdir(parents=True)
-    (place / "numa_node").write_text("1\n")
-    (place / "local_cpulist").write_text("8-15\n")
-    monkeypatch.setattr(gpus, "PCI", tmp_path / "pci")
-    monkeypatch.setenv("PATH", f"{nvidia_smi(tmp_path / 'bin', 'mig-query', 'mig-list')}:{os.environ['PATH']}")
-    found = read_inventory()
-    assert [(device.uuid[:12], device.numa, device.cpus) for device in found.devices] == [
-        ("MIG-dc34c2fd", None, ()),
-        ("MIG-ec4c3916", 1, tuple(range(8, 16))),
-        ("MIG-676485be", 1, tuple(range(8, 16))),
-        ("GPU-c78d556a", None, ()),
-    ]
-    assert found.complaints == ()
-
-
-def test_an_nvidia_smi_that_hangs_or_dies_is_a_complaint(tmp_path, monkeypatch):
-    folder = nvidia_smi(tmp_path / "bin", "none")
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(gpus, "NVIDIA_SMI_S", 0.2)
-    (folder / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
-    assert read_inventory() == Inventory((), ("nvidia-smi did not answer within 0.2 s",))
-    monkeypatch.setattr(gpus, "NVIDIA_SMI_S", 10)
-    (folder / "nvidia-smi").write_text("#!/bin/sh\nexit 3\n")
-    assert read_inventory().complaints == ("nvidia-smi said nothing and ended with 3",)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert read_inventory() == Inventory(asked=False)
+@pytest.mark.parametrize("bind_cpus", [True, False])
+def test_workers_keep_to_the_cpus_that_the_driver_names_next_to_their_gpus(bind_cpus, monkeypatch):
+    monkeypatch.setattr(gpus, "read_inventory", lambda: inventory_of("pcie"))
+    monkeypatch.setattr(gpus, "read_cores", lambda: [{core, core + 20} for core in range(20)])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(40)))
+    given = bindings(cluster(workers_per_node=4, bind_cpus=bind_cpus), 0, {})
+    low, high = {*range(10), *range(20, 30)}, {*range(10, 20), *range(30, 40)}
+    if not bind_cpus:
+        assert [place.cpus for place in given] == [()] * 4
+        return
+    assert set(given[0].cpus) | set(given[1].cpus) == low and set(given[2].cpus) | set(given[3].cpus) == high
+    assert [len(place.cpus) for place in given] == [10] * 4
 
 
 # ── through real agents ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,14 +125,13 @@ def forked(run: RunDirectory, node: int = 0) -> dict[str, Any]:
     return next(row for row in rows_of(run.worker_log(0, f"agent-{node}")) if row["event"] == "forked")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return f"{nvidia_smi(tmp_path / 'bin', 'a100-query')}:{os.environ['PATH']}"
+def of_a100s(folder: Path, environ: dict[str, str], **values: Any) -> OnNode:
+    return OnNode(folder, environ, NODES["a100"], **values)
 
 
-def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path, path):
+def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path):
     run = gpu_run(tmp_path / "run")
-    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "3,1", "SLURM_JOB_GPUS": "7,5"})
+    node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "3,1", "SLURM_JOB_GPUS": "7,5"})
     assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
     event = forked(run)
     assert event["devices"] == ["cuda:0", "cuda:1"] and [uuid[:12] for uuid in event["uuids"]] == [
@@ -180,9 +147,9 @@ def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path, path)
         assert not set(of_worker(tmp_path, 0)["cpus"]) & set(of_worker(tmp_path, 1)["cpus"])
 
 
-def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path, path):
+def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path):
     run = gpu_run(tmp_path / "run", gpu_isolation="strict", bind_cpus=False)
-    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "GPU-2812eb50,GPU-b6"})
+    node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "GPU-2812eb50,GPU-b6"})
     assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
     assert forked(run)["devices"] == ["cuda:0", "cuda:0"]
     assert [of_worker(tmp_path, rank)["CUDA_VISIBLE_DEVICES"][:12] for rank in range(2)] == [
@@ -192,9 +159,9 @@ def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path, path):
     assert of_worker(tmp_path, 0)["cpus"] == sorted(os.sched_getaffinity(0))
 
 
-def test_cpu_workers_are_left_alone(tmp_path, path):
+def test_cpu_workers_are_left_alone(tmp_path):
     run = gpu_run(tmp_path / "run", device="cpu")
-    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0"})
+    node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "0"})
     assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
     found = of_worker(tmp_path, 1)
     assert found["CUDA_VISIBLE_DEVICES"] == "0" and found["CUDA_DEVICE_ORDER"] is None
@@ -202,9 +169,9 @@ def test_cpu_workers_are_left_alone(tmp_path, path):
     assert not list((tmp_path / "shm").iterdir())
 
 
-def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tmp_path, path):
+def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tmp_path):
     run = gpu_run(tmp_path / "run")
-    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "1"})).wait(30)
+    codes = start(run.root, "s", of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})).wait(30)
     assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "failed"
@@ -214,16 +181,16 @@ def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tm
 
 def test_a_node_whose_driver_does_not_answer_is_tried_again_elsewhere(tmp_path):
     run = gpu_run(tmp_path / "run")
-    path = f"{nvidia_smi(tmp_path / 'bin', 'no-driver', code=9)}:{os.environ['PATH']}"
-    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"})).wait(30)
+    node = OnNode(tmp_path, {"CUDA_VISIBLE_DEVICES": "0,1"}, NODES["no driver"])
+    codes = start(run.root, "s", node).wait(30)
     assert set(codes.values()) == {ExitCode.REQUEUE}, outputs(run)
     verdict = run.read_verdict(0)
-    assert verdict is not None and "communicate with the NVIDIA driver" in verdict.reason
+    assert verdict is not None and "Driver Not Loaded" in verdict.reason
 
 
-def test_two_runs_on_one_gpu_are_refused_naming_the_other(tmp_path, path):
+def test_two_runs_on_one_gpu_are_refused_naming_the_other(tmp_path):
     first, second = gpu_run(tmp_path / "first", lost_after_s=10.0), gpu_run(tmp_path / "second")
-    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"})
+    node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "0,1"})
     jobs = start(first.root, "s", node)
     os.kill(jobs.pid("master"), signal.SIGSTOP)
     try:
@@ -244,9 +211,9 @@ def wait_for_claims(shared: Path, count: int) -> None:
     wait_until(lambda: len(list(shared.glob("*/*.lock"))) == count, 20, "the claims")
 
 
-def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by_the_master(tmp_path, path):
+def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by_the_master(tmp_path):
     run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
-    node = OnNode(tmp_path, {"PATH": path, "CUDA_VISIBLE_DEVICES": "2"}, private=("agent-1",))
+    node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "2"}, private=("agent-1",))
     codes = start(run.root, "s", node, nodes=2).wait(30)
     assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
     verdict = run.read_verdict(0)
@@ -254,10 +221,10 @@ def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by
     assert not list(tmp_path.glob("worker-*.json"))
 
 
-def test_several_agents_of_one_node_have_the_gpus_that_slurm_gave_each(tmp_path, path):
+def test_several_agents_of_one_node_have_the_gpus_that_slurm_gave_each(tmp_path):
     run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
     given = {"agent-0": {"CUDA_VISIBLE_DEVICES": "2"}, "agent-1": {"CUDA_VISIBLE_DEVICES": "0"}}
-    codes = start(run.root, "s", OnNode(tmp_path, {"PATH": path}, by_agent=given), nodes=2).wait(30)
+    codes = start(run.root, "s", of_a100s(tmp_path, {}, by_agent=given), nodes=2).wait(30)
     assert set(codes.values()) == {0}, outputs(run)
     assert [forked(run, node)["uuids"][0][:12] for node in range(2)] == ["GPU-2812eb50", "GPU-b614723c"]
 
@@ -266,12 +233,12 @@ def test_a_run_on_this_machine_has_the_gpus_that_its_user_named_and_not_submitit
     run = gpu_run(tmp_path / "run")
     # These agents claim in the real place: nobody else has these devices.
     uuids = [f"GPU-{uuid.uuid4()}" for _ in range(3)]
-    folder = nvidia_smi(tmp_path / "bin", "a100-query")
-    lines = (TEXTS / "a100-query.txt").read_text().splitlines()[:3]
-    for line, other in zip(lines, uuids, strict=True):
-        (folder / "query").open("a").write(line.replace(line.split(", ")[1], other) + "\n")
-    (folder / "nvidia-smi").write_text(f"#!/bin/sh\ncat '{folder}/query'\n")
-    environ = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": f"{uuids[2]},{uuids[0]}"}
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfrom support.gpus import FakeNode, FakeNvml, a100s\n"
+        f"sys.modules['pynvml'] = FakeNvml(FakeNode(a100s(*{uuids})))\n"
+    )
+    folders = [str(tmp_path), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environ = os.environ | {"PYTHONPATH": ":".join(folders), "CUDA_VISIBLE_DEVICES": f"{uuids[2]},{uuids[0]}"}
     try:
         subprocess.run([sys.executable, "-m", "hpcrl.launch.local", str(run.root), "s"], env=environ, check=True)
         wait_until(lambda: run.read_verdict(0) is not None if run.numbers() else False, 30, "the end of the run")
@@ -299,8 +266,8 @@ def test_a_worker_refuses_a_device_that_is_not_the_one_that_was_meant(monkeypatc
 
 SEEN = """
 import json, sys, torch
-from hpcrl.agent.gpus import take_place
-take_place(json.loads(sys.argv[1]), json.loads(sys.argv[3]))
+from hpcrl.agent.gpus import bind
+bind(json.loads(sys.argv[1]), json.loads(sys.argv[3]))
 import os
 found = torch.cuda.get_device_properties(torch.device(sys.argv[2]))
 print(json.dumps([torch.cuda.device_count(), str(found.uuid), sorted(os.sched_getaffinity(0))]))
@@ -320,7 +287,7 @@ def seen_by(place: DeviceBinding, environ: dict[str, str]) -> list[Any]:
 @pytest.mark.parametrize("isolation", ["shared", "strict"])
 @pytest.mark.parametrize("spelling", ["unset", "numbers", "reversed", "uuids", "prefixes", "ignored rest", "slurm"])
 def test_cuda_gives_a_worker_the_device_that_was_meant(isolation, spelling):
-    there = read_inventory().devices
+    there = usable(read_inventory().devices)
     whole = [device for device in there if device.mig is None]
     numbers, uuids = [str(device.index) for device in whole], [device.uuid for device in whole]
     environ = {

@@ -365,8 +365,15 @@ def with_gpus(measured: Measurements, *gpus: GpuMeasurements) -> Measurements:
     )
 
 
+def test_nodes_without_gpus_say_why(measured):
+    none = with_gpus(measured, GpuMeasurements(complaint="NVML: Driver Not Loaded"), GpuMeasurements())
+    assert [each.value for each in check(none) if each.area == "GPUs"] == ["none (NVML: Driver Not Loaded)"]
+    none = with_gpus(measured, GpuMeasurements(), GpuMeasurements())
+    assert [each.value for each in check(none) if each.area == "GPUs"] == ["none"]
+
+
 def test_linked_gpus_are_fine(measured):
-    two = GpuMeasurements(True, ("H100",) * 2, {"0-1": "NV18"})
+    two = GpuMeasurements(("H100",) * 2, {"0-1": "NV18"})
     lines = [each for each in check(with_gpus(measured, two, two)) if each.area == "GPUs"]
     linked = "2 × H100; linked by NV18"
     assert [(each.what, each.value) for each in lines] == [("gpu1", linked), ("gpu2", linked)]
@@ -378,11 +385,11 @@ def test_linked_gpus_are_fine(measured):
     [({"0-1": "PIX", "0-2": "SYS", "1-2": "SYS"}, "0-2, 1-2 meet only"), ({"0-1": "SYS"}, "prefer data parallelism")],
 )
 def test_gpus_that_meet_through_cpus_are_named(measured, links, advice):
-    gpus = GpuMeasurements(True, ("A40",) * 3, links)
+    gpus = GpuMeasurements(("A40",) * 3, links)
     lines = [each for each in check(with_gpus(measured, gpus, gpus)) if each.area == "GPUs"]
     assert all(each.severity is Severity.NOTE and advice in each.follows for each in lines)
 
 
 def test_nodes_with_other_gpus_are_noted(measured):
-    mixed = with_gpus(measured, GpuMeasurements(True, ("A100",)), GpuMeasurements(True, ("H100",)))
+    mixed = with_gpus(measured, GpuMeasurements(("A100",)), GpuMeasurements(("H100",)))
     assert any(each.value == "differ in their GPUs" for each in check(mixed))

@@ -2,8 +2,11 @@
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from support.gpus import FakeNode, FakeNvml
 
 from hpcrl.agent import claims
 
@@ -16,6 +19,7 @@ class OnNode:
 
     folder: Path
     environ: dict[str, str]
+    gpus: FakeNode
     private: tuple[str, ...] = ()
     """Agents that do not see the others' claims."""
     by_agent: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -26,6 +30,7 @@ class OnNode:
             for name in VARIABLES:
                 os.environ.pop(name, None)
             os.environ.update(self.environ | self.by_agent.get(me, {}))
+            sys.modules["pynvml"] = FakeNvml(self.gpus)  # type: ignore[assignment]
             shared = self.folder / (f"shm-{me}" if me in self.private else "shm")
             shared.mkdir(exist_ok=True)
             claims.Claims.__init__.__defaults__ = ((shared,),)
