@@ -41,15 +41,6 @@ def contiguous(sizes: Sequence[float], parts: int, min_size: int = 1) -> list[ra
     return [range(start, end) for start, end in pairwise(reversed(cuts))]
 
 
-def balanced(lengths: Sequence[int], parts: int) -> list[list[int]]:
-    """Divide sequences into parts of nearly equal token counts: indices, in their order within each part.
-
-    Longest first into the lightest part (Graham 1969: at most 4/3 of the best). Parts may stay empty.
-    """
-    _check_division(len(lengths), parts, 0)
-    return _longest_first(lengths, range(len(lengths)), [0] * parts, len(lengths))
-
-
 def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Divide sequences into as few batches of at most `batch_size` as possible, of nearly equal token counts.
 
@@ -85,9 +76,10 @@ def partition_step(
 
 
 def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:
-    """Put each item, longest first, into the lightest bin that has room for one more.
+    """Put each item, longest first, into the lightest bin that has room for one more (Graham 1969).
 
-    Among equally light bins that with fewer items, then that with the smaller `loads`, then the first is taken.
+    With room for all, the heaviest bin is at most 4/3 of the best. Among equally light bins that with fewer items, then
+    that with the smaller `loads`, then the first is taken.
     """
     filled: list[list[int]] = [[] for _ in loads]
     bins = [(0, 0, load, which) for which, load in enumerate(loads)]
