@@ -1,27 +1,23 @@
-"""Which calls may be sent, and which journal lines may be written: the master's core, a pure state machine.
+"""Which units may be sent, and which journal lines may be written: the master's core, a pure state machine.
 
-It is told what happened (steps opened, units executed, spilled, recorded) and answers what may happen next. It knows
-no workers, files, clocks or rows; whoever drives it does the work.
+It is told units (what each consumes, reads and changes) and what happened to them (executed, spilled, recorded), and
+answers what may happen next. It derives nothing: whoever drives it knows the graph, or the script. It knows no workers,
+files, clocks or rows.
 
 What it keeps, for every unit of every open step:
 
-- A unit is offered once, after everything that it reads was executed. Units whose line an older attempt has written are
-  never offered; a train_step of theirs that the checkpoint lacks is offered once more, as a replay.
-- A role's train_steps run in the order of steps. Calls on training data of step i read parameters that lack at most the
-  last train_steps before step i, as many as the call's lag says (0: exactly those after step i-1); calls on evaluation
-  data read those after the train_step of their own step, before the next. No train_step overwrites parameters that a
-  call is still to read.
-- A line may be written after the lines of all that its unit consumed: its inputs, and the train_step that made the
+- A unit is offered once, after everything that it consumes was executed. Units whose line an older attempt has written
+  are never offered; a change of theirs that the checkpoint lacks is offered once more, as a replay.
+- A role's changes run in the order in which they were told. A unit that reads a role's parameters runs after the change
+  that it names, and before later ones that were not offered yet. No change overwrites parameters that a unit is still
+  to read.
+- A line may be written after the lines of all that its unit consumed: its inputs, and the change that made the
   parameters which it read. So the journal is at every moment closed under "consumed".
 - Steps close in order.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-
-import networkx as nx
-
-from hpcrl.dataflow.graph import MFC, mfc_of, producers, topological_order, trained_by
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +33,25 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Version:
+    """A role's parameters with its changes up to that of step `newest`, and maybe later ones."""
+
+    role: str
+    newest: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads, the role that it
+    changes."""
+
+    unit: Unit
+    consumes: tuple[Unit, ...] = ()
+    reads: Version | None = None
+    changes: str = ""
+
+
+@dataclass(frozen=True)
 class Offer:
     """A unit that may be sent now. A replay follows its record."""
 
@@ -45,26 +60,24 @@ class Offer:
 
 
 @dataclass(eq=False)
-class _Task:
+class _Held:
     """A unit's state. `waits_for` and `needs_line_of` shrink to nothing; `unblocks` and `awaited_by` mirror them."""
 
-    unit: Unit
-    mfc: MFC
-    place: tuple[int, int, int]  # (step, topological index of the call, part)
-    ids: frozenset[str]
+    task: Task
+    place: int
     replay: bool = False
     offered: bool = False
     executed: bool = False
     spilled: bool = False
     recorded: bool = False
-    waits_for: set["_Task"] = field(default_factory=set)
-    unblocks: list["_Task"] = field(default_factory=list)
-    needs_line_of: set["_Task"] = field(default_factory=set)
-    awaited_by: list["_Task"] = field(default_factory=list)
+    waits_for: set["_Held"] = field(default_factory=set)
+    unblocks: list["_Held"] = field(default_factory=list)
+    needs_line_of: set["_Held"] = field(default_factory=set)
+    awaited_by: list["_Held"] = field(default_factory=list)
 
     @property
-    def trains(self) -> bool:
-        return self.mfc.kind == "train_step"
+    def unit(self) -> Unit:
+        return self.task.unit
 
     @property
     def finished(self) -> bool:
@@ -72,14 +85,15 @@ class _Task:
 
     @property
     def recordable(self) -> bool:
-        return self.executed and not self.recorded and (self.spilled or self.trains) and not self.needs_line_of
+        durable = self.spilled or bool(self.task.changes)
+        return self.executed and not self.recorded and durable and not self.needs_line_of
 
-    def wait_for(self, earlier: "_Task") -> None:
+    def wait_for(self, earlier: "_Held") -> None:
         if not earlier.executed and earlier not in self.waits_for:
             self.waits_for.add(earlier)
             earlier.unblocks.append(self)
 
-    def follow_line_of(self, earlier: "_Task") -> None:
+    def follow_line_of(self, earlier: "_Held") -> None:
         if not earlier.recorded and earlier not in self.needs_line_of:
             self.needs_line_of.add(earlier)
             earlier.awaited_by.append(self)
@@ -87,79 +101,78 @@ class _Task:
 
 @dataclass
 class _Role:
-    """Who reads and writes a trained role's parameters, in order, as far as it is not executed yet."""
+    """Who reads and changes a role's parameters, in order, as far as it is not executed yet."""
 
-    readers: dict[Unit, _Task] = field(default_factory=dict)
-    writers: dict[Unit, _Task] = field(default_factory=dict)
-    newest: _Task | None = None  # the train_step whose parameters the role has; None: those that the attempt began with
+    readers: dict[Unit, _Held] = field(default_factory=dict)
+    writers: dict[Unit, _Held] = field(default_factory=dict)
+    newest: _Held | None = None  # the change whose parameters the role has; None: those that the attempt began with
 
 
 @dataclass
 class _Step:
     """The units of an open step, and how many of them are not both executed and recorded."""
 
-    tasks: dict[Unit, _Task]
+    units: dict[Unit, _Held]
     unfinished: int
     closed: bool = False
 
 
 class Readiness:
-    """The state of all open steps.
+    """The state of all open steps, of which `window` may be open at a time.
 
     Misuse (an unknown unit, a step out of order, a unit reported twice) raises ValueError and changes nothing.
     """
 
-    def __init__(self, graph: nx.DiGraph, window: int = 2) -> None:
-        self._graph = graph
-        self._most_open = window + max((mfc_of(graph, call).lag for call in graph), default=0)
-        self._order = {call: index for index, call in enumerate(topological_order(graph))}
-        self._roles = {role: _Role() for role in trained_by(graph)}
+    def __init__(self, window: int = 2) -> None:
+        self._window = window
+        self._told = 0
+        self._roles: dict[str, _Role] = {}
         self._steps: dict[int, _Step] = {}
         self._last_opened: int | None = None
-        self._ready: dict[Unit, _Task] = {}
-        self._recordable: dict[Unit, _Task] = {}
+        self._ready: dict[Unit, _Held] = {}
+        self._recordable: dict[Unit, _Held] = {}
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
-        """Whether `step` is the next and there is room: window + largest lag steps. The first step may be any."""
+        """Whether `step` is the next and there is room for it. The first step may be any."""
         unclosed = sum(not held.closed for held in self._steps.values())
-        return self._is_next(step) and unclosed < self._most_open
+        return self._is_next(step) and unclosed < self._window
 
-    def open(self, step: int, calls: Collection[str], partitions: Mapping[str, Sequence[Sequence[str]]]) -> None:
-        """Make the units of a step known: per call the sample ids of each part. A part without ids is no unit.
+    def open(self, step: int, tasks: Sequence[Task]) -> None:
+        """Make the units of a step known; a role's changes and readers in the order in which they are to be.
 
         In recovery more steps than the window has room for may be opened.
         """
         if not self._is_next(step):
             raise ValueError(f"step {step} cannot open after step {self._last_opened}; steps open one after another")
-        by_call = self._make_tasks(step, calls, partitions)
-        inputs = self._producing_tasks(by_call)
-        tasks = {task.unit: task for of_call in by_call.values() for task in of_call}
-        for task in tasks.values():
-            for producer in inputs[task.unit]:
-                task.wait_for(producer)
-                task.follow_line_of(producer)
-            self._order_versions(task)
-        self._steps[step] = _Step(tasks, len(tasks))
+        units = {task.unit: _Held(task, self._told + index) for index, task in enumerate(tasks)}
+        consumed = {task.unit: [self._known(unit, units) for unit in task.consumes] for task in tasks}
+        self._told += len(tasks)
+        for held in units.values():
+            for producer in consumed[held.unit]:
+                held.wait_for(producer)
+                held.follow_line_of(producer)
+            self._order_versions(held)
+        self._steps[step] = _Step(units, len(units))
         self._last_opened = step
-        self._ready.update((unit, task) for unit, task in tasks.items() if not task.waits_for)
+        self._ready.update((unit, held) for unit, held in units.items() if not held.waits_for)
 
     def restore(self, recorded: Iterable[Unit], replay: Iterable[Unit]) -> None:
         """Take over what older attempts wrote, after the steps are open and before anything is offered.
 
-        `recorded` is never offered. `replay` are train_steps whose line is there and whose effect is not in the
-        checkpoint; they are offered in the order of versions.
+        `recorded` is never offered. `replay` are changes whose line is there and whose effect is not in the checkpoint;
+        they are offered in the order of versions.
         """
-        again = [self._task(unit) for unit in replay]
-        for task in again:
-            if not task.trains:
-                raise ValueError(f"{task.unit} is no train_step; only those are replayed")
-            task.replay = True
-        for task in sorted(again + [self._task(unit) for unit in recorded], key=lambda task: task.place):
-            if not task.replay:
-                task.offered = task.spilled = True
-                self._mark_executed(task)
-            self._mark_recorded(task)
+        again = [self._held(unit) for unit in replay]
+        for held in again:
+            if not held.task.changes:
+                raise ValueError(f"{held.unit} changes nothing; only changes are replayed")
+            held.replay = True
+        for held in sorted(again + [self._held(unit) for unit in recorded], key=lambda held: held.place):
+            if not held.replay:
+                held.offered = held.spilled = True
+                self._mark_executed(held)
+            self._mark_recorded(held)
 
     def was_closed(self, step: int) -> None:
         """An older attempt has written that `step` closed: it takes no room and is not closable again."""
@@ -185,36 +198,36 @@ class Readiness:
 
     # ── units ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def offer(self, fits: Callable[[str], bool] = lambda call: True) -> list[Offer]:
-        """All units that may be sent now and have not been offered, ordered by step, call (topologically) and part.
+        """All units that may be sent now and have not been offered, in the order in which they were told.
 
         Those of calls that do not fit stay, to be offered another time.
         """
-        free = (task for task in self._ready.values() if not task.waits_for and fits(task.unit.call))
-        ready = sorted(free, key=lambda task: task.place)
-        for task in ready:
-            del self._ready[task.unit]
-            task.offered = True
-            self._note_version(task)
-        return [Offer(task.unit, task.replay) for task in ready]
+        free = (held for held in self._ready.values() if not held.waits_for and fits(held.unit.call))
+        ready = sorted(free, key=lambda held: held.place)
+        for held in ready:
+            del self._ready[held.unit]
+            held.offered = True
+            self._note_version(held)
+        return [Offer(held.unit, held.replay) for held in ready]
 
     def executed(self, unit: Unit) -> None:
-        """The unit's outputs are in memory, or its role's parameters have changed."""
-        task = self._task(unit)
-        if not task.offered or task.executed:
-            raise ValueError(f"{unit} was executed {'twice' if task.executed else 'without having been offered'}")
-        self._mark_executed(task)
+        """The unit's outputs are in memory, or a role's parameters have changed."""
+        held = self._held(unit)
+        if not held.offered or held.executed:
+            raise ValueError(f"{unit} was executed {'twice' if held.executed else 'without having been offered'}")
+        self._mark_executed(held)
 
     def spilled(self, unit: Unit) -> None:
         """The file with the unit's outputs is published. Whether it was executed on all ranks may not be known yet."""
-        task = self._task(unit)
-        if task.trains or not task.offered or task.recorded:
-            raise ValueError(f"{unit} has nothing to spill: it trains, was not offered, or is recorded")
-        task.spilled = True
-        self._note_recordable(task)
+        held = self._held(unit)
+        if held.task.changes or not held.offered or held.recorded:
+            raise ValueError(f"{unit} has nothing to spill: it changes a role, was not offered, or is recorded")
+        held.spilled = True
+        self._note_recordable(held)
 
     def recordable(self) -> list[Unit]:
         """The units whose journal lines may be written now."""
-        return [task.unit for task in sorted(self._recordable.values(), key=lambda task: task.place)]
+        return [held.unit for held in sorted(self._recordable.values(), key=lambda held: held.place)]
 
     def recorded(self, unit: Unit) -> None:
         """The unit's journal line is written."""
@@ -224,112 +237,72 @@ class Readiness:
 
     def unfinished(self) -> list[Unit]:
         """The units of open steps that are not yet both executed and recorded."""
-        tasks = (task for held in self._steps.values() for task in held.tasks.values())
-        return [task.unit for task in sorted(tasks, key=lambda task: task.place) if not task.finished]
+        units = (held for step in self._steps.values() for held in step.units.values())
+        return [held.unit for held in sorted(units, key=lambda held: held.place) if not held.finished]
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _is_next(self, step: int) -> bool:
         return self._last_opened is None or step == self._last_opened + 1
 
-    def _make_tasks(
-        self, step: int, calls: Collection[str], partitions: Mapping[str, Sequence[Sequence[str]]]
-    ) -> dict[str, list[_Task]]:
-        """The units of each call, calls in topological order."""
-        unknown = sorted(set(calls) - self._order.keys()) or sorted(set(calls) - partitions.keys())
-        if unknown:
-            raise ValueError(f"step {step}: calls {unknown} are not in the graph or have no partition")
-        by_call = {}
-        for call in sorted(calls, key=self._order.__getitem__):
-            mfc, parts = mfc_of(self._graph, call), [frozenset(ids) for ids in partitions[call]]
-            if sum(map(len, parts)) != len(frozenset().union(*parts)):
-                raise ValueError(f"step {step} {call}: a sample is in two parts")
-            if mfc.kind == "train_step":
-                parts = [frozenset().union(*parts)]
-            by_call[call] = [
-                _Task(Unit(step, call, part), mfc, (step, self._order[call], part), ids)
-                for part, ids in enumerate(parts)
-                if ids
-            ]
-        return by_call
+    def _known(self, unit: Unit, opening: dict[Unit, _Held]) -> _Held:
+        return opening[unit] if unit in opening else self._held(unit)
 
-    def _producing_tasks(self, by_call: Mapping[str, list[_Task]]) -> dict[Unit, list[_Task]]:
-        """Unit → the units that make its inputs: the parts of its producers that share a sample with it."""
-        found: dict[Unit, list[_Task]] = {task.unit: [] for of_call in by_call.values() for task in of_call}
-        maker = {call: {sample: task for task in tasks for sample in task.ids} for call, tasks in by_call.items()}
-        for call, tasks in by_call.items():
-            for source in producers(self._graph, call):
-                makers = maker.get(source, {})
-                for task in tasks:
-                    missing = task.ids - makers.keys()
-                    if missing:
-                        raise ValueError(
-                            f"{task.unit} needs {sorted(missing)[:5]} of {source}, which has no such samples"
-                        )
-                    found[task.unit] += {makers[sample] for sample in task.ids}
-        return found
-
-    def _order_versions(self, task: _Task) -> None:
-        """Place a new unit among the reads and writes of its role's parameters.
-
-        Units come here step by step in topological order: before a train_step come the calls of its step that read what
-        it overwrites, after it those on evaluation data.
-        """
-        role = self._roles.get(task.mfc.role)
-        if role is None:
-            return
-        if task.trains:
+    def _order_versions(self, held: _Held) -> None:
+        """Place a new unit among the reads and changes of a role's parameters."""
+        task = held.task
+        if task.changes:
+            role = self._roles.setdefault(task.changes, _Role())
             for earlier in (*role.readers.values(), *role.writers.values()):
-                task.wait_for(earlier)
-            role.writers[task.unit] = task
-            return
-        newest_needed = task.unit.step if task.mfc.dataset == "eval" else task.unit.step - 1 - task.mfc.lag
-        for writer in role.writers.values():
-            if writer.unit.step <= newest_needed or writer.offered:
-                task.wait_for(writer)
-            else:
-                writer.wait_for(task)
-        role.readers[task.unit] = task
+                held.wait_for(earlier)
+            role.writers[held.unit] = held
+        elif task.reads is not None:
+            role = self._roles.setdefault(task.reads.role, _Role())
+            for writer in role.writers.values():
+                if writer.unit.step <= task.reads.newest or writer.offered:
+                    held.wait_for(writer)
+                else:
+                    writer.wait_for(held)
+            role.readers[held.unit] = held
 
     # ── what follows from an event ────────────────────────────────────────────────────────────────────────────────────
-    def _mark_executed(self, task: _Task) -> None:
-        task.executed = True
-        self._ready.pop(task.unit, None)
-        role = self._roles.get(task.mfc.role)
+    def _mark_executed(self, held: _Held) -> None:
+        held.executed = True
+        self._ready.pop(held.unit, None)
+        role = self._role_of(held)
         if role is not None:
-            role.readers.pop(task.unit, None)
-            role.writers.pop(task.unit, None)
-        if role is not None and task.trains:
-            role.newest = task
-        for later in task.unblocks:
-            later.waits_for.discard(task)
+            role.readers.pop(held.unit, None)
+            role.writers.pop(held.unit, None)
+            role.newest = held if held.task.changes else role.newest
+        for later in held.unblocks:
+            later.waits_for.discard(held)
             if not later.waits_for and not later.offered:
                 self._ready[later.unit] = later
-        task.unblocks.clear()
-        self._note_recordable(task)
-        self._note_finished(task)
+        held.unblocks.clear()
+        self._note_recordable(held)
+        self._note_finished(held)
 
-    def _mark_recorded(self, task: _Task) -> None:
-        task.recorded = True
-        self._recordable.pop(task.unit, None)
-        for later in task.awaited_by:
-            later.needs_line_of.discard(task)
+    def _mark_recorded(self, held: _Held) -> None:
+        held.recorded = True
+        self._recordable.pop(held.unit, None)
+        for later in held.awaited_by:
+            later.needs_line_of.discard(held)
             self._note_recordable(later)
-        task.awaited_by.clear()
-        self._note_finished(task)
+        held.awaited_by.clear()
+        self._note_finished(held)
 
-    def _note_version(self, task: _Task) -> None:
+    def _note_version(self, held: _Held) -> None:
         """The unit will read, or change, the parameters that its role has now."""
-        role = self._roles.get(task.mfc.role)
+        role = self._role_of(held)
         if role is not None and role.newest is not None:
-            task.follow_line_of(role.newest)
+            held.follow_line_of(role.newest)
 
-    def _note_recordable(self, task: _Task) -> None:
-        if task.recordable:
-            self._recordable[task.unit] = task
+    def _note_recordable(self, held: _Held) -> None:
+        if held.recordable:
+            self._recordable[held.unit] = held
 
-    def _note_finished(self, task: _Task) -> None:
-        if task.finished:
-            self._steps[task.unit.step].unfinished -= 1
+    def _note_finished(self, held: _Held) -> None:
+        if held.finished:
+            self._steps[held.unit.step].unfinished -= 1
             self._forget_closed()
 
     def _forget_closed(self) -> None:
@@ -340,8 +313,13 @@ class Readiness:
                 return
             del self._steps[oldest]
 
-    def _task(self, unit: Unit) -> _Task:
-        held = self._steps.get(unit.step)
-        if held is None or unit not in held.tasks:
+    def _role_of(self, held: _Held) -> _Role | None:
+        """The role that a unit changes or reads, where something changes it."""
+        reads = held.task.reads
+        return self._roles.get(held.task.changes or ("" if reads is None else reads.role))
+
+    def _held(self, unit: Unit) -> _Held:
+        step = self._steps.get(unit.step)
+        if step is None or unit not in step.units:
             raise ValueError(f"{unit} is not among the units of the open steps {list(self._steps)}")
-        return held.tasks[unit]
+        return step.units[unit]

@@ -1,7 +1,7 @@
 """The master: finds the agents, begins attempts, keeps the calls going, and says how the run ended.
 
-Owns membership, the sockets and the verdict; `execution` owns the order of calls and what is durable. An attempt ends
-when the run is done, somebody is lost, code raised, or it was told to go; after a loss the next attempt begins here.
+Owns membership, the sockets and the verdict; `graph_driver` owns the order of calls and what is durable. An attempt
+ends when the run is done, somebody is lost, code raised, or it was told to go; after a loss the next one begins here.
 """
 
 import os
@@ -38,11 +38,12 @@ from hpcrl.master.allocation import EVERYTHING, Allocation, AllocationWatch
 from hpcrl.master.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
-from hpcrl.master.execution import Execution
+from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import step_source
+from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.processes import Signals
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
@@ -266,14 +267,15 @@ class Master:
         if ending is not None:
             return ending
         hellos = dict(self._members.hellos)
-        execution = Execution(attempt, self._plan, self._source, self._calendar, self._send, hellos)
-        execution.paused = self._control.paused
+        around = Surroundings(self._send, log.write, attempt.fault)
+        driver = GraphDriver(attempt, self._plan, self._source, self._calendar, around, hellos)
+        driver.dispatcher.paused = self._control.paused
         self._watch.ask_ends()
         while True:
-            self._loop(execution)
-            self._watch_the_end(execution)
-            execution.advance()
-            ending = self._ending(attempt, execution)
+            self._loop(driver)
+            self._watch_the_end(driver)
+            driver.advance()
+            ending = self._ending(attempt, driver)
             if ending is not None:
                 log.write(AttemptEnded(ending.state, ending.reason))
                 return ending
@@ -289,10 +291,10 @@ class Master:
         self._members.losses.clear()
         return self._roll.unfit(self._plan.workers)
 
-    def _watch_the_end(self, execution: Execution) -> None:
+    def _watch_the_end(self, driver: GraphDriver) -> None:
         """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
-        execution.time_left_s = self._watch.time_left_s() - END_MARGIN_S
-        if why := execution.out_of_time:
+        driver.pace.time_left_s = self._watch.time_left_s() - END_MARGIN_S
+        if why := driver.out_of_time:
             for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
 
@@ -329,17 +331,17 @@ class Master:
         attempt.events.write(WorkersReady(len(self._ranks)))
         return None
 
-    def _ending(self, attempt: AttemptFiles, execution: Execution) -> Ending | None:
-        if execution.finished:
-            return Ending("done", ExitCode.DONE, execution.why_finished)
+    def _ending(self, attempt: AttemptFiles, driver: GraphDriver) -> Ending | None:
+        if driver.finished:
+            return Ending("done", ExitCode.DONE, driver.why_finished)
         if broken := self._broken():
             return broken
         if self._members.draining or self._signals.caught or self._control.stop:
-            execution.drain()
-            if execution.idle or execution.draining_s > self._grace_s():
-                execution.record_stop(self._why_go())
+            driver.dispatcher.drain()
+            if driver.dispatcher.idle or driver.dispatcher.draining_s > self._grace_s():
+                driver.record_stop(self._why_go())
                 return self._told_to_go()
-        execution.paused = self._control.paused
+        driver.dispatcher.paused = self._control.paused
         return None
 
     def _grace_s(self) -> float:
@@ -402,7 +404,7 @@ class Master:
         return Ending("lost", ExitCode.REQUEUE, f"worker-{failure.rank}, {failure.what}: {failure.error}")
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _loop(self, execution: Execution | None, tick_ms: int = TICK_MS) -> None:
+    def _loop(self, driver: GraphDriver | None, tick_ms: int = TICK_MS) -> None:
         """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
         self._beat()
         self._poller.poll(tick_ms)
@@ -411,7 +413,7 @@ class Master:
         self._last_loop = time.monotonic()
         self._signals.quiet()
         for identity, envelope, _raw in self._hub.receive():
-            self._hear(identity, envelope.body, execution)
+            self._hear(identity, envelope.body, driver)
         while self._hub.incoming.lost_from:
             self._members.missed(self._hub.incoming.lost_from.pop())
         self._members.find_silent()
@@ -427,12 +429,12 @@ class Master:
         if self._log is not None:
             self._log.write(event)
 
-    def _hear(self, identity: bytes, body: Message, execution: Execution | None) -> None:
+    def _hear(self, identity: bytes, body: Message, driver: GraphDriver | None) -> None:
         self._members.heard(identity, body.doing if isinstance(body, Beat) else None)
         match body:
-            case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if execution is not None:
+            case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if driver is not None:
                 if self._members.is_current(identity):
-                    execution.hear(body)
+                    driver.hear(body)
             case WorkerHello() if body.attempt == self._attempt_number:
                 self._members.worker(identity, body)
                 self._note(WorkerConnected(body.rank, body.pid))

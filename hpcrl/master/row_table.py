@@ -1,24 +1,31 @@
 """Where every row is: in workers' memory, in a spill, or in the data set. Metadata only; pure."""
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
+from hpcrl.wire.holders import Holder, InMemory, RowSource
 
 Holders = tuple[Holder, ...]
 
 
-class RowTable:
-    """Holders of each row, by (step, call that made it), key and sample id. `makers` says which call makes a key."""
+class Key(NamedTuple):
+    """A key of rows, and the call that made them (`FROM_DATA`: none)."""
 
-    def __init__(self, makers: Mapping[str, str]) -> None:
-        self._makers = makers
+    call: str
+    key: str
+
+
+class RowTable:
+    """Holders of each row, by (step, call that made it), key and sample id."""
+
+    def __init__(self) -> None:
         self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(lambda: defaultdict(dict))
 
-    def put(self, step: int, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
+    def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
         for key in keys:
-            rows = self._rows[step, self._maker(key)][key]
+            rows = self._rows[step, call][key]
             rows.update({sample_id: (*rows.get(sample_id, ()), holder) for sample_id in ids})
 
     def forget(self, before_step: int) -> None:
@@ -26,11 +33,11 @@ class RowTable:
         for made in [made for made in self._rows if made[0] < before_step]:
             del self._rows[made]
 
-    def sources(self, step: int, keys: Sequence[str], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
+    def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""
         wanted: dict[tuple[str, Holders, tuple[str, ...]], list[str]] = {}
-        for key in keys:
-            call, by_holders = self._maker(key), defaultdict(list)
+        for call, key in keys:
+            by_holders: dict[Holders, list[str]] = defaultdict(list)
             rows = self._rows[step, call][key]
             for sample_id in ids:
                 by_holders[rows[sample_id]].append(sample_id)
@@ -40,9 +47,6 @@ class RowTable:
             RowSource(step, call, tuple(together), rows, _nearest_first(holders, reader))
             for (call, holders, rows), together in wanted.items()
         )
-
-    def _maker(self, key: str) -> str:
-        return self._makers.get(key, FROM_DATA)
 
 
 def _nearest_first(holders: Holders, reader: int) -> Holders:

@@ -1,4 +1,5 @@
 import pytest
+from support.graph_readiness import GraphReadiness
 from support.imagined_run import Imagined, Scene, lagging, random_scene
 
 from hpcrl.dataflow.graph import MFC, build_graph
@@ -9,12 +10,12 @@ PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts
 IDS = ["a", "b", "c", "d"]
 
 
-def opened(lag: int = 0, window: int = 2, steps: int = 1, parts: list[list[str]] | None = None) -> Readiness:
+def opened(lag: int = 0, window: int = 2, steps: int = 1, parts: list[list[str]] | None = None) -> GraphReadiness:
     """PPO without evaluation, with its first steps open."""
     calls = [lagging(mfc, lag) for mfc in ppo().calls]
-    readiness = Readiness(build_graph(calls, ppo().dataset_keys), window)
+    readiness = GraphReadiness(build_graph(calls, ppo().dataset_keys), window)
     for step in range(steps):
-        readiness.open(step, [mfc.name for mfc in ppo().calls], {mfc.name: parts or [IDS] for mfc in ppo().calls})
+        readiness.enter(step, [mfc.name for mfc in ppo().calls], {mfc.name: parts or [IDS] for mfc in ppo().calls})
     return readiness
 
 
@@ -56,10 +57,10 @@ def test_the_three_inferences_of_ppo_overlap() -> None:
 
 
 def test_a_part_starts_when_the_parts_that_hold_its_samples_are_executed() -> None:
-    readiness = Readiness(ppo().graph())
+    readiness = GraphReadiness(ppo().graph())
     parts = {mfc.name: [["a", "b"], ["c", "d"]] for mfc in ppo().calls}
     parts["rew_inf"] = [["a"], ["b", "c"], ["d"]]
-    readiness.open(0, parts, parts)
+    readiness.enter(0, parts, parts)
     offers(readiness)
     readiness.executed(Unit(0, "actor_gen", 0))
     assert offers(readiness) == [(0, "critic_inf", 0), (0, "ref_inf", 0), (0, "rew_inf", 0)]
@@ -90,9 +91,9 @@ def test_with_a_lag_generation_runs_ahead_of_training_by_that_much() -> None:
 
 def test_only_the_call_that_has_a_lag_runs_ahead() -> None:
     calls = [lagging(mfc, 1) if mfc.name == "actor_gen" else mfc for mfc in ppo().calls]
-    readiness = Readiness(build_graph(calls, ppo().dataset_keys))
+    readiness = GraphReadiness(build_graph(calls, ppo().dataset_keys))
     for step in range(2):
-        readiness.open(step, [mfc.name for mfc in calls], {mfc.name: [IDS] for mfc in calls})
+        readiness.enter(step, [mfc.name for mfc in calls], {mfc.name: [IDS] for mfc in calls})
     assert offers(readiness) == [(0, "actor_gen", 0), (1, "actor_gen", 0)]
     run(readiness, 0, "actor_gen")
     run(readiness, 1, "actor_gen")
@@ -108,9 +109,9 @@ def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_
         ("x",),
         ("e",),
     )
-    readiness = Readiness(recipe.graph())
-    readiness.open(0, ["train", "check"], {"train": [["a"]], "check": [["e1"], ["e2"]]})
-    readiness.open(1, ["train"], {"train": [["b"]]})
+    readiness = GraphReadiness(recipe.graph())
+    readiness.enter(0, ["train", "check"], {"train": [["a"]], "check": [["e1"], ["e2"]]})
+    readiness.enter(1, ["train"], {"train": [["b"]]})
     assert offers(readiness) == [(0, "train", 0)]
     run(readiness, 0, "train")
     assert offers(readiness) == [(0, "check", 0), (0, "check", 1)]
@@ -122,11 +123,11 @@ def test_evaluation_reads_the_version_of_its_step_and_holds_back_the_next_train_
 
 def test_a_ready_train_step_steps_back_for_a_call_that_opens_late_and_reads_what_it_overwrites() -> None:
     gen = MFC("gen", "m", "generate", ("x",), ("y",), lag=1)
-    readiness = Readiness(build_graph([gen, MFC("train", "m", "train_step", ("y",))], ["x"]))
+    readiness = GraphReadiness(build_graph([gen, MFC("train", "m", "train_step", ("y",))], ["x"]))
     for step in range(2):
         if step == 1:
             run(readiness, 0, "gen")
-        readiness.open(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
+        readiness.enter(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
         assert offers(readiness) == [(step, "gen", 0)]
     run(readiness, 1, "gen")
     assert offers(readiness) == [(0, "train", 0)]
@@ -134,9 +135,9 @@ def test_a_ready_train_step_steps_back_for_a_call_that_opens_late_and_reads_what
 
 def test_a_line_waits_for_the_lines_of_what_its_unit_consumed_parameters_included() -> None:
     recipe = Recipe((MFC("gen", "m", "generate", ("x",), ("y",)), MFC("train", "m", "train_step", ("y",))), ("x",))
-    readiness = Readiness(recipe.graph())
+    readiness = GraphReadiness(recipe.graph())
     for step in range(2):
-        readiness.open(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
+        readiness.enter(step, ["gen", "train"], {"gen": [["a"]], "train": [["a"]]})
     for step in range(2):
         for call in ("gen", "train"):
             offers(readiness)
@@ -205,26 +206,26 @@ def test_steps_open_within_the_window_and_one_after_another() -> None:
     readiness = opened(window=2, lag=1, steps=2)
     assert readiness.can_open(2) and not readiness.can_open(3) and not readiness.can_open(1)
     assert not opened(window=2, lag=0, steps=2).can_open(2)
-    assert Readiness(ppo().graph()).can_open(17)
+    assert GraphReadiness(ppo().graph()).can_open(17)
 
 
 def wrong_calls(readiness: Readiness) -> list[tuple[str, object]]:
     calls = [mfc.name for mfc in ppo().calls]
     parts = {call: [IDS] for call in calls}
     return [
-        ("steps open one after another", lambda: readiness.open(5, calls, parts)),
-        ("not in the graph", lambda: readiness.open(1, [*calls, "nap"], parts)),
-        ("no partition", lambda: readiness.open(1, calls, {})),
-        ("which has no such samples", lambda: readiness.open(1, calls[1:], parts)),
-        ("which has no such samples", lambda: readiness.open(1, calls, {**parts, "rew_inf": [["z"]]})),
-        ("in two parts", lambda: readiness.open(1, calls, {**parts, "rew_inf": [["a"], ["a"]]})),
+        ("steps open one after another", lambda: readiness.enter(5, calls, parts)),
+        ("not in the graph", lambda: readiness.enter(1, [*calls, "nap"], parts)),
+        ("no partition", lambda: readiness.enter(1, calls, {})),
+        ("which has no such samples", lambda: readiness.enter(1, calls[1:], parts)),
+        ("which has no such samples", lambda: readiness.enter(1, calls, {**parts, "rew_inf": [["z"]]})),
+        ("in two parts", lambda: readiness.enter(1, calls, {**parts, "rew_inf": [["a"], ["a"]]})),
         ("without having been offered", lambda: readiness.executed(Unit(0, "rew_inf", 0))),
         ("twice", lambda: readiness.executed(Unit(0, "actor_gen", 0))),
         ("not among the units", lambda: readiness.executed(Unit(9, "actor_gen", 0))),
         ("may not be written", lambda: readiness.recorded(Unit(0, "actor_gen", 0))),
         ("nothing to spill", lambda: readiness.spilled(Unit(0, "actor_train", 0))),
         ("cannot close", lambda: readiness.closed(0)),
-        ("is no train_step", lambda: readiness.restore([], [Unit(0, "actor_gen", 0)])),
+        ("changes nothing", lambda: readiness.restore([], [Unit(0, "actor_gen", 0)])),
     ]
 
 
@@ -244,8 +245,8 @@ def test_a_step_of_hundreds_of_parts_and_dozens_of_calls_is_run_in_seconds() -> 
     chain = [MFC(f"c{i:02d}", f"role{i % 5}", "inference", (f"k{i}",), (f"k{i + 1}",)) for i in range(24)]
     recipe = Recipe((*chain, MFC("train", "role0", "train_step", ("k24",))), ("k0",))
     scene = Scene(recipe, 2, [{mfc.name: parts for mfc in recipe.calls}])
-    readiness = Readiness(build_graph(recipe.calls, recipe.dataset_keys))
-    readiness.open(0, list(scene.steps[0]), scene.steps[0])
+    readiness = GraphReadiness(build_graph(recipe.calls, recipe.dataset_keys))
+    readiness.enter(0, list(scene.steps[0]), scene.steps[0])
     executed = 0
     while batch := readiness.offer():
         for offer in batch:

@@ -3,58 +3,66 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.master.row_table import RowTable
+from hpcrl.master.row_table import Key, RowTable
 from hpcrl.wire.holders import FROM_DATA, Holder, InDataset, InMemory, InSpill, RowSource
 
-MAKERS = {"y": "gen", "z": "gen", "r": "reward"}
+MAKERS = {"y": "gen", "z": "gen", "r": "reward", "x": FROM_DATA}
 HOLDERS: list[Holder] = [InMemory(0), InMemory(1), InSpill("spills/a.h5"), InSpill("spills/b.h5", "g")]
 
 
-def table() -> RowTable:
-    return RowTable(MAKERS)
+def keys(names: str) -> list[Key]:
+    return [Key(MAKERS[name], name) for name in names]
 
 
 def test_rows_of_one_call_and_one_holder_are_one_source_for_all_keys() -> None:
-    rows = table()
-    rows.put(1, ["y", "z"], ["a", "b"], InMemory(1))
-    assert rows.sources(1, ["y", "z"], ["a", "b"], 0) == (RowSource(1, "gen", ("y", "z"), ("a", "b"), (InMemory(1),)),)
+    rows = RowTable()
+    rows.put(1, "gen", ["y", "z"], ["a", "b"], InMemory(1))
+    assert rows.sources(1, keys("yz"), ["a", "b"], 0) == (RowSource(1, "gen", ("y", "z"), ("a", "b"), (InMemory(1),)),)
 
 
 def test_a_row_that_no_call_makes_is_of_the_data_set() -> None:
-    rows = table()
-    rows.put(1, ["x"], ["a"], InDataset("train"))
-    assert rows.sources(1, ["x"], ["a"], 0) == (RowSource(1, FROM_DATA, ("x",), ("a",), (InDataset("train"),)),)
+    rows = RowTable()
+    rows.put(1, FROM_DATA, ["x"], ["a"], InDataset("train"))
+    assert rows.sources(1, keys("x"), ["a"], 0) == (RowSource(1, FROM_DATA, ("x",), ("a",), (InDataset("train"),)),)
 
 
 def test_of_several_holders_the_readers_own_memory_is_nearest_and_a_later_one_farther() -> None:
-    rows = table()
+    rows = RowTable()
     for holder in (InMemory(0), InMemory(1), InSpill("s.h5")):
-        rows.put(1, ["y"], ["a"], holder)
-    (source,) = rows.sources(1, ["y"], ["a"], 1)
+        rows.put(1, "gen", ["y"], ["a"], holder)
+    (source,) = rows.sources(1, keys("y"), ["a"], 1)
     assert source.holders == (InMemory(1), InMemory(0), InSpill("s.h5"))
-    (source,) = rows.sources(1, ["y"], ["a"], 2)
+    (source,) = rows.sources(1, keys("y"), ["a"], 2)
     assert source.holders == (InMemory(0), InMemory(1), InSpill("s.h5"))
 
 
 def test_forgotten_steps_are_gone() -> None:
-    rows = table()
-    rows.put(1, ["y"], ["a"], InMemory(0))
-    rows.put(2, ["y"], ["a"], InMemory(1))
+    rows = RowTable()
+    rows.put(1, "gen", ["y"], ["a"], InMemory(0))
+    rows.put(2, "gen", ["y"], ["a"], InMemory(1))
     rows.forget(2)
-    assert rows.sources(2, ["y"], ["a"], 1) == (RowSource(2, "gen", ("y",), ("a",), (InMemory(1),)),)
+    assert rows.sources(2, keys("y"), ["a"], 1) == (RowSource(2, "gen", ("y",), ("a",), (InMemory(1),)),)
     assert (1, "gen") not in rows._rows
+
+
+def test_two_calls_may_make_the_same_key() -> None:
+    rows = RowTable()
+    rows.put(1, "one", ["y"], ["a"], InMemory(0))
+    rows.put(1, "two", ["y"], ["a"], InMemory(1))
+    one, two = rows.sources(1, [Key("one", "y"), Key("two", "y")], ["a"], 2)
+    assert (one.call, one.holders, two.call, two.holders) == ("one", (InMemory(0),), "two", (InMemory(1),))
 
 
 @given(st.lists(st.tuples(st.sampled_from("yzrx"), st.integers(0, 7), st.sampled_from(range(len(HOLDERS))))))
 def test_sources_name_every_row_of_every_key_once_with_all_of_its_holders(puts: list[tuple[str, int, int]]) -> None:
-    rows, oracle = table(), {}
+    rows, oracle = RowTable(), {}
     for key, row, holder in [*[(k, r, 2) for k in "yzrx" for r in range(8)], *puts]:
-        rows.put(3, [key], [str(row)], HOLDERS[holder])
+        rows.put(3, MAKERS[key], [key], [str(row)], HOLDERS[holder])
         oracle[key, str(row)] = [*oracle.get((key, str(row)), ()), HOLDERS[holder]]
     found = {}
-    for source in rows.sources(3, ["x", "y", "z", "r"], [str(row) for row in range(8)], 5):
+    for source in rows.sources(3, keys("xyzr"), [str(row) for row in range(8)], 5):
         for key in source.keys:
-            assert source.call == MAKERS.get(key, FROM_DATA) and source.step == 3
+            assert source.call == MAKERS[key] and source.step == 3
             for sample_id in source.ids:
                 assert (key, sample_id) not in found
                 found[key, sample_id] = list(source.holders)

@@ -13,9 +13,10 @@ from functools import cached_property
 from itertools import chain
 
 import msgspec
+from support.graph_readiness import GraphReadiness
 
 from hpcrl.dataflow.graph import MFC, build_graph
-from hpcrl.dataflow.readiness import Readiness, Unit
+from hpcrl.dataflow.readiness import Unit
 from hpcrl.dataflow.recipes import Recipe
 from hpcrl.errors import ConfigurationError
 
@@ -213,10 +214,10 @@ class Imagined:
             step += 1
             assert len(self.world.opened) - len(self.world.closed) <= self.scene.most_open
 
-    def enter(self, readiness: Readiness, step: int) -> None:
+    def enter(self, readiness: GraphReadiness, step: int) -> None:
         calls = list(self.scene.steps[step])
         self.rng.shuffle(calls)
-        readiness.open(step, calls, self.scene.steps[step])
+        readiness.enter(step, calls, self.scene.steps[step])
 
     def check_offer(self, unit: Unit, replay: bool) -> None:
         world = self.world
@@ -286,11 +287,11 @@ class Imagined:
             for sample in self.scene.ids(unit)
         }
 
-    def restore(self) -> Readiness:
+    def restore(self) -> GraphReadiness:
         world, recipe = self.world, self.scene.recipe
         roles = {mfc.role for mfc in recipe.calls if mfc.kind == "train_step"}
         world.parameters = {role: [step for step in self.scene.trains(role) if step <= world.cut] for role in roles}
-        readiness = Readiness(recipe.graph(), window=self.scene.window)
+        readiness = GraphReadiness(recipe.graph(), self.scene.window)
         open_steps = [step for step in world.opened if step > world.cut]
         for step in open_steps:
             self.enter(readiness, step)

@@ -1,0 +1,64 @@
+"""The units of a step: what a graph says that each consumes, reads and changes. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import networkx as nx
+
+from hpcrl.dataflow.graph import MFC, mfc_of, producers, topological_order, trained_by
+from hpcrl.dataflow.readiness import Task, Unit, Version
+
+Parts = Mapping[str, Sequence[Sequence[str]]]
+"""call → the sample ids of each of its parts"""
+
+
+def units_of(graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts) -> list[Task]:
+    """The units of some calls in a step, each after those that it consumes, calls in topological order.
+
+    A part without ids is no unit; a train_step is one unit of all its parts. Raises ValueError where a call is not in
+    the graph or has no parts, a sample is in two parts, or nobody makes it for who consumes it.
+    """
+    unknown = sorted(set(calls) - set(graph)) or sorted(set(calls) - parts.keys())
+    if unknown:
+        raise ValueError(f"step {step}: calls {unknown} are not in the graph or have no partition")
+    trained, made, tasks = trained_by(graph), dict[str, dict[str, Unit]](), list[Task]()
+    for call in topological_order(graph):
+        if call not in calls:
+            continue
+        mfc = mfc_of(graph, call)
+        samples = _samples(step, mfc, parts[call])
+        made[call] = {sample: unit for unit, ids in samples.items() for sample in ids}
+        makers = {producer: made.get(producer, {}) for producer in producers(graph, call)}
+        changes = mfc.role if mfc.kind == "train_step" else ""
+        reads = _version(mfc, step) if mfc.role in trained and not changes else None
+        tasks += [Task(unit, _consumed(unit, ids, makers), reads, changes) for unit, ids in samples.items()]
+    return tasks
+
+
+def _samples(step: int, mfc: MFC, parts: Sequence[Sequence[str]]) -> dict[Unit, frozenset[str]]:
+    """Unit of a call → its samples."""
+    ids = [frozenset(part) for part in parts]
+    whole = frozenset[str]().union(*ids)
+    if sum(map(len, ids)) != len(whole):
+        raise ValueError(f"step {step} {mfc.name}: a sample is in two parts")
+    of_units = [whole] if mfc.kind == "train_step" else ids
+    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples}
+
+
+def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str, Unit]]) -> tuple[Unit, ...]:
+    """The parts of each producer that share a sample with a unit."""
+    found: set[Unit] = set()
+    for producer, maker in makers.items():
+        if missing := set(ids) - maker.keys():
+            raise ValueError(f"{unit} needs {sorted(missing)[:5]} of {producer}, which has no such samples")
+        found |= {maker[sample] for sample in ids}
+    return tuple(sorted(found))
+
+
+def _version(mfc: MFC, step: int) -> Version:
+    """Calls on evaluation data read what the train_step of their own step has made, others what it is to change."""
+    return Version(mfc.role, step if mfc.dataset == "eval" else step - 1 - mfc.lag)
+
+
+def window(graph: nx.DiGraph, room: int = 2) -> int:
+    """How many steps are open at a time: one more for every version that a call may be behind."""
+    return room + max((mfc_of(graph, call).lag for call in graph), default=0)

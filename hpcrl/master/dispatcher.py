@@ -1,0 +1,257 @@
+"""Units on their way: sends what may go, hears what workers report, and says which journal lines may be written.
+
+Owns the units in flight, where rows are, and the lines that wait. It is told jobs by a driver, which knows the graph or
+the script; it knows no sockets, files or steps.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcrl.data.samples import SampleMeta
+from hpcrl.dataflow.readiness import Offer, Readiness, Task, Unit
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Done, Ids, Stats, Trained
+from hpcrl.events import DrainBegun, PartExecuted, PartSent, PartSpilled
+from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.pace import Pace
+from hpcrl.master.row_table import Key, RowTable
+from hpcrl.master.step_metrics import StepMetrics
+from hpcrl.master.surroundings import Surroundings
+from hpcrl.wire.holders import InMemory, InSpill
+from hpcrl.wire.messages import Ack, Reply, Request, Spilled, Syn
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit as a driver tells it: what it is ordered by, the rows that it reads and makes, and who works on it.
+
+    `shares` maps the head of each part that works on it to the samples of that part; `ranks` are all that execute it.
+    The first head speaks for all.
+    """
+
+    task: Task
+    inputs: tuple[Key, ...]
+    outputs: tuple[str, ...]
+    ranks: tuple[int, ...]
+    shares: Mapping[int, Ids]
+    minibatches: tuple[Ids, ...] = ()
+
+    @property
+    def head(self) -> int:
+        return next(iter(self.shares))
+
+
+@dataclass
+class InFlight:
+    """A job that was sent: who has its inputs, who has replied."""
+
+    job: Job
+    replay: bool
+    sent: float
+    synced: set[int] = field(default_factory=set)
+    replies: dict[int, Reply] = field(default_factory=dict)
+    spilled: Spilled | None = None
+
+    @property
+    def unit(self) -> Unit:
+        return self.job.task.unit
+
+
+@dataclass
+class Result:
+    """What an executed unit left behind, until its line is written."""
+
+    job: Job
+    stats: Stats
+    record: dict[str, Any] | None = None
+    ids: Ids = ()
+    spill: FileRef | None = None
+    before: str = ""
+
+
+class Dispatcher:
+    """Of one attempt. `paused` holds calls back; `drain` does so for good."""
+
+    def __init__(
+        self, readiness: Readiness, drift: DriftCheck, metrics: StepMetrics, pace: Pace, around: Surroundings
+    ) -> None:
+        self.paused = False
+        self.rows = RowTable()
+        self._readiness = readiness
+        self._drift = drift
+        self._metrics = metrics
+        self._pace = pace
+        self._around = around
+        self._jobs: dict[Unit, Job] = {}
+        self._in_flight: dict[int, InFlight] = {}
+        self._requests = 0
+        self._results: dict[Unit, Result] = {}
+        self._unspilled: dict[int, Unit] = {}
+        self._drain_began: float | None = None
+
+    # ── what a driver says ────────────────────────────────────────────────────────────────────────────────────────────
+    def open(self, step: int, jobs: Sequence[Job]) -> None:
+        """Make the units of a step known."""
+        self._readiness.open(step, [job.task for job in jobs])
+        self._jobs.update((job.task.unit, job) for job in jobs)
+
+    def restore(self, recorded: Mapping[Unit, InSpill], replay: Sequence[Unit]) -> None:
+        """Take over what older attempts wrote: rows of recorded units are read from their spills."""
+        for unit, spill in recorded.items():
+            job = self._jobs[unit]
+            self.rows.put(unit.step, unit.call, job.outputs, job.shares[job.head], spill)
+        self._readiness.restore(recorded, replay)
+
+    def forget(self, before_step: int) -> None:
+        """Nothing of the steps before this one is asked for any more."""
+        self.rows.forget(before_step)
+        for unit in [unit for unit in self._jobs if unit.step < before_step]:
+            del self._jobs[unit]
+
+    def drain(self) -> None:
+        """Send no more calls."""
+        if self._drain_began is None:
+            self._drain_began = self._around.clock()
+            self._around.fault("master.drain")
+            self._around.note(DrainBegun([str(flight.unit) for flight in self._in_flight.values()]))
+
+    @property
+    def draining(self) -> bool:
+        return self._drain_began is not None
+
+    @property
+    def sends(self) -> bool:
+        return not self.paused and not self.draining
+
+    @property
+    def draining_s(self) -> float:
+        return 0.0 if self._drain_began is None else self._around.clock() - self._drain_began
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being executed or on its way to disk."""
+        return not self._in_flight and not self._unspilled and not self._readiness.recordable()
+
+    # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def send_ready(self) -> None:
+        """Send every unit that may go and fits into the time that is left."""
+        self._pace.consider_all()
+        for offer in self._readiness.offer(self._pace.fits):
+            self._send(offer)
+
+    def _send(self, offer: Offer) -> None:
+        unit, job, send = offer.unit, self._jobs[offer.unit], self._around.send
+        self._requests += 1
+        self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock())
+        self._around.fault("master.send")
+        for rank in job.ranks:
+            ids = job.shares.get(rank, ())  # a part's head alone has its rows
+            request = Request(
+                id=self._requests,
+                step=unit.step,
+                call=unit.call,
+                part=unit.part,
+                ids=ids,
+                sources=self.rows.sources(unit.step, job.inputs, ids, rank),
+                minibatches=job.minibatches,
+                record=self._drift.record_of(unit) if offer.replay else None,
+            )
+            send(rank, request)
+        self._around.fault("master.sent")
+        self._around.note(PartSent(unit.step, unit.call, unit.part, job.ranks, offer.replay))
+
+    # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def hear(self, body: Syn | Reply | Spilled) -> Task | None:
+        """A worker reported; the unit that is executed now, if one is."""
+        if isinstance(body, Syn):
+            self._synced(body)
+        elif isinstance(body, Spilled):
+            self._spilled(body)
+        else:
+            return self._replied(body)
+        return None
+
+    def _synced(self, syn: Syn) -> None:
+        flight = self._in_flight[syn.request]
+        flight.synced.add(syn.rank)
+        if flight.synced == set(flight.job.ranks):
+            for rank in flight.job.ranks:
+                self._around.send(rank, Ack(syn.request))
+
+    def _replied(self, reply: Reply) -> Task | None:
+        flight = self._in_flight[reply.request]
+        flight.replies[reply.rank] = reply
+        if flight.replies.keys() < set(flight.job.ranks):
+            return None
+        del self._in_flight[reply.request]
+        self._results[flight.unit] = result = self._result(flight)
+        if flight.replies[flight.job.head].meta is not None:
+            self._unspilled[reply.request] = flight.unit
+        self._metrics.put(flight.unit, result.stats)
+        self._readiness.executed(flight.unit)
+        self._note_executed(flight)
+        if flight.spilled is not None:
+            self._spilled(flight.spilled)
+        return flight.job.task
+
+    def _result(self, flight: InFlight) -> Result:
+        job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
+        result = Result(job, dict(first.stats), first.record)
+        if job.task.changes:
+            records = [flight.replies[rank].record or {} for rank in job.ranks]
+            result.before = self._drift.trained(unit, job.task.changes, job.ranks, records, result.stats)
+        elif first.meta is not None:
+            result.ids = first.meta.ids
+            self.rows.put(unit.step, unit.call, job.outputs, result.ids, InMemory(job.head))
+        return result
+
+    def _note_executed(self, flight: InFlight) -> None:
+        unit, waited_s = flight.unit, self._around.clock() - flight.sent
+        self._pace.took(unit.call, waited_s)
+        self._around.note(
+            PartExecuted(
+                step=unit.step,
+                call=unit.call,
+                part=unit.part,
+                ranks=flight.job.ranks,
+                replay=flight.replay,
+                seconds=max(answer.seconds for answer in flight.replies.values()),
+                waited_s=waited_s,
+                tokens=_tokens(flight.replies[flight.job.head].meta),
+            )
+        )
+
+    def _spilled(self, spilled: Spilled) -> None:
+        if spilled.request in self._in_flight:
+            self._in_flight[spilled.request].spilled = spilled  # another rank of the part has yet to reply
+            return
+        unit = self._unspilled.pop(spilled.request)
+        result = self._results[unit]
+        result.spill = spilled.spill
+        self.rows.put(unit.step, unit.call, result.job.outputs, result.ids, InSpill(spilled.spill.name))
+        self._readiness.spilled(unit)
+        self._around.note(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
+
+    # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def lines(self) -> list[Done | Trained]:
+        """Every line that may be written now, each after the lines of what it consumed. They are written next."""
+        lines = []
+        while units := self._readiness.recordable():
+            for unit in units:
+                lines.append(self._line(unit))
+                self._readiness.recorded(unit)
+        return lines
+
+    def _line(self, unit: Unit) -> Done | Trained:
+        result = self._results.pop(unit)
+        if result.spill is not None:
+            return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats)
+        numerics = self._drift.numerics(result.job.ranks)
+        return Trained(unit.step, unit.call, result.record or {}, result.stats, result.before, numerics)
+
+
+def _tokens(meta: SampleMeta | None) -> int:
+    """The tokens of the longest key that a call produced."""
+    totals: Iterable[int] = () if meta is None else (sum(key.totals()) for key in meta.keys.values())
+    return max(totals, default=0)

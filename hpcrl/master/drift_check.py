@@ -1,0 +1,88 @@
+"""Whether all workers of a role hold the same parameters, and a replay those of the first time.
+
+Owns the digests of parameters. Knows neither messages nor files; `replay` says what explains a difference.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcrl.dataflow.readiness import Unit
+from hpcrl.durable.journal import Numerics, Stats, Trained
+from hpcrl.errors import InternalError
+from hpcrl.events import ReplayDrifted
+from hpcrl.master.replay import unlike, why_other_bits
+
+Record = Mapping[str, Any]
+
+
+class DriftCheck:
+    """Of one attempt, which begins with the parameters of `digests` (role → digest; base weights have none)."""
+
+    def __init__(
+        self,
+        digests: Mapping[str, str],
+        deterministic: bool,
+        numerics: Callable[[Sequence[int]], Numerics],
+        note: Callable[[ReplayDrifted], None],
+    ) -> None:
+        self._now = dict(digests)
+        self._deterministic = deterministic
+        self._numerics = numerics
+        self._note = note
+        self._replayed: dict[Unit, Trained] = {}
+        self._made_again: frozenset[int] = frozenset()
+        self._after: dict[int, dict[str, str]] = {}
+
+    def expect(self, replay: Iterable[Trained], made_again: Iterable[int]) -> None:
+        """The train_steps that are replayed, and the steps of which something was damaged and is computed again."""
+        self._replayed = {Unit(line.step, line.call, 0): line for line in replay}
+        self._made_again = frozenset(made_again)
+
+    def record_of(self, unit: Unit) -> dict[str, Any] | None:
+        """What the replay of a unit follows; None for one that is no replay."""
+        return dict(self._replayed[unit].record) if unit in self._replayed else None
+
+    def after(self, step: int) -> dict[str, str]:
+        """Role → digest of its parameters after the train_steps of a step."""
+        return self._after.get(step, {})
+
+    def forget(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._after.pop(step, None)
+
+    def trained(self, unit: Unit, role: str, ranks: Sequence[int], records: Sequence[Record], stats: Stats) -> str:
+        """A train_step was executed, with a record from each rank: the digest of the parameters that it began with.
+
+        Raises InternalError where the ranks differ, or a replay in a way that nothing explains.
+        """
+        digests = {rank: str(record.get("digest", "")) for rank, record in zip(ranks, records, strict=True)}
+        if len(set(digests.values())) > 1:
+            raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
+        before, digest = self._now.get(role, ""), next(iter(digests.values()))
+        if unit in self._replayed and digest != self._replayed[unit].record["digest"]:
+            self._drifted(unit, role, ranks, digest, stats)
+        self._now[role] = digest
+        self._after.setdefault(unit.step, {})[role] = digest
+        return before
+
+    def numerics(self, ranks: Sequence[int]) -> Numerics:
+        return self._numerics(ranks)
+
+    def _drifted(self, unit: Unit, role: str, ranks: Sequence[int], digest: str, stats: Stats) -> None:
+        """A replay gave other bits than the first time: an error, unless what it was made of and by explains it.
+
+        What they explain is rounding, so that the statistics have to be alike, where the replay began with the very
+        parameters and inputs of the first time. A later one drifts with those before it, and is not compared.
+        """
+        recorded, before = self._replayed[unit], self._now.get(role, "")
+        expected, made_again = recorded.record["digest"], unit.step in self._made_again
+        why = why_other_bits(recorded, self._numerics(ranks), before, made_again)
+        apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
+        self._note(ReplayDrifted(unit.step, role, digest, expected, why or "not explained", unlike=apart))
+        if not self._deterministic or (why and not apart):
+            return
+        found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
+        raise InternalError(
+            f"replaying step {unit.step} gave role {role} (ranks {list(ranks)}) "
+            f"{found}. Only a run that was submitted with deterministic: false goes on with other numbers."
+        )

@@ -1,0 +1,259 @@
+"""Drives one attempt of the graph: opens steps, tells the dispatcher their units, writes the journal, closes steps.
+
+Alone knows the graph and the steps. Knows no sockets: it is told through `hear` what workers reported, and `advance`
+does whatever has become possible. A call counts when its journal line is written, which is after its spill is published
+and after the lines of all that it consumed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hpcrl.dataflow.readiness import Readiness, Task, Unit
+from hpcrl.dataflow.units import units_of, window
+from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened, Stopped
+from hpcrl.events import ShardSaved, StepOpened, StopNeverHolds
+from hpcrl.master.attempt import AttemptFiles
+from hpcrl.master.dispatcher import Dispatcher, Job
+from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.pace import Pace
+from hpcrl.master.row_table import Key
+from hpcrl.master.saving import Saving
+from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.step_metrics import StepMetrics
+from hpcrl.master.stepping import StepSource
+from hpcrl.master.surroundings import Surroundings
+from hpcrl.placement.plan import Plan
+from hpcrl.wire.holders import FROM_DATA, InDataset, InSpill
+from hpcrl.wire.messages import ExportWritten, Forget, Reply, Save, ShardWritten, Spilled, Syn, WorkerHello
+
+REPLAYS_WORTH_A_CHECKPOINT = 3
+
+
+class GraphDriver:
+    """From what was recovered to the end of the run."""
+
+    def __init__(
+        self,
+        attempt: AttemptFiles,
+        plan: Plan,
+        source: StepSource,
+        schedule: RunSchedule,
+        around: Surroundings,
+        hellos: Mapping[int, WorkerHello],
+    ) -> None:
+        self.why_finished = ""
+        self.pace = Pace(around.clock)
+        self._attempt = attempt
+        self._plan = plan
+        self._graph = plan.graph()
+        self._source = source
+        self._schedule = schedule
+        self._around = around
+        self._readiness = Readiness(window(self._graph))
+        self._metrics = StepMetrics()
+        self._drift = DriftCheck(
+            attempt.checkpoint_digests(), source.deterministic, lambda ranks: numerics(plan, hellos, ranks), around.note
+        )
+        self.dispatcher = Dispatcher(self._readiness, self._drift, self._metrics, self.pace, around)
+        self._saving = Saving(plan.trained)
+        self._opened: dict[int, Opened] = {}
+        self._last_opened: Opened | None = None
+        self._no_more_steps = False
+        self._restore()
+
+    # ── what the master asks ──────────────────────────────────────────────────────────────────────────────────────────
+    def advance(self) -> None:
+        """Open and send what is ready, write what is recordable, finish what is whole."""
+        if self.dispatcher.sends:
+            self._open_steps()
+            self.dispatcher.send_ready()
+        self._write_lines()
+        self._attempt.tidy()
+        for step, roles in self._saving.whole():
+            self._attempt.checkpointed(self._opened[step], roles, self._drift.after(step))
+        if self._no_more_steps and not self._readiness.unfinished() and not self.dispatcher.draining:
+            self._finish()
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.why_finished) and self._saving.idle and self._attempt.idle
+
+    @property
+    def out_of_time(self) -> str:
+        """The calls that wait for an allocation in which they fit, once nothing else is going on."""
+        return self.pace.held_back if self.dispatcher.idle else ""
+
+    def record_stop(self, reason: str) -> None:
+        self._attempt.append([Stopped(reason)])
+
+    def hear(self, body: Syn | Reply | Spilled | ShardWritten | ExportWritten) -> None:
+        """A worker of this attempt reported."""
+        if isinstance(body, ShardWritten):
+            self._around.note(ShardSaved(body.step, body.role, body.rank, body.seconds))
+            self._saving.shard(body.step, body.role, body.rank, body.shard)
+        elif isinstance(body, ExportWritten):
+            path = self._saving.exported(body.step, body.role, body.rank, body.path)
+            if path is not None:
+                self._attempt.exported(body.step, body.role, path)
+        else:
+            executed = self.dispatcher.hear(body)
+            if executed is not None and executed.changes:
+                self._save_after(executed.unit.step, executed.changes)
+
+    # ── recovery ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _restore(self) -> None:
+        """Take over what older attempts finished: read it from spills, replay train steps after the checkpoint."""
+        recovery = self._attempt.recovery
+        for opened in recovery.opened:
+            self._enter(opened)
+        recorded = {}
+        for key, (done, spill) in recovery.recorded.items():
+            unit = Unit(*key)
+            recorded[unit] = InSpill(spill.path, spill.group)
+            self._metrics.put(unit, dict(done.stats))
+        replay = [Unit(line.step, line.call, 0) for line in recovery.replay]
+        for unit, line in zip(replay, recovery.replay, strict=True):
+            self._metrics.put(unit, dict(line.stats))
+        self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
+        self.dispatcher.restore(recorded, replay)
+        if len(replay) > REPLAYS_WORTH_A_CHECKPOINT:
+            self._saving.expect_checkpoint(max(unit.step for unit in replay))
+        for step in sorted(recovery.closed):
+            self._readiness.was_closed(step)
+            self._saving.closed(step)
+        self._last_opened = recovery.last_opened
+        if recovery.last_metrics is not None and self._schedule.stops_after(recovery.last_metrics):
+            self._no_more_steps = True
+
+    # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _open_steps(self) -> None:
+        while not self._no_more_steps and (step := self._next_step()) is not None:
+            opened = self._source.open(step, self._last_opened)
+            if opened is None:
+                self._no_more_steps = True
+                return
+            if self.pace.is_last_in_time():
+                opened = msgspec.structs.replace(opened, checkpoint=True)
+            self._attempt.append([opened])
+            self._enter(opened)
+            self._last_opened = opened
+            self._around.note(StepOpened(step, opened.epoch, samples=len(opened.ids)))
+
+    def _next_step(self) -> int | None:
+        """The number of the step that may open now."""
+        step = self._schedule.first_step if self._last_opened is None else self._last_opened.step + 1
+        if not self._readiness.can_open(step):
+            return None
+        if self._schedule.waits_for_metrics and self._last_opened is not None and self._readiness.unfinished():
+            return None
+        return step
+
+    def _enter(self, opened: Opened) -> None:
+        """Make the units of a step known."""
+        step = opened.step
+        self._opened[step] = opened
+        self._metrics.opened(step)
+        self.pace.opened(step)
+        parts = {call: self._parts(opened, call, count) for call, count in opened.calls.items()}
+        minibatches = self._source.minibatches(opened)
+        tasks = units_of(self._graph, step, opened.calls, parts)
+        self.dispatcher.open(step, [self._job(opened, task, parts[task.unit.call], minibatches) for task in tasks])
+        rows = self.dispatcher.rows
+        rows.put(step, FROM_DATA, self._plan.dataset_keys, opened.ids, InDataset("train"))
+        rows.put(step, FROM_DATA, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
+        if opened.checkpoint:
+            self._saving.expect_checkpoint(step)
+
+    def _parts(self, opened: Opened, call: str, count: int) -> Sequence[Ids]:
+        return self._source.parts(opened, self._plan.call(call).dataset, count)
+
+    def _job(self, opened: Opened, task: Task, parts: Sequence[Ids], minibatches: tuple[Ids, ...]) -> Job:
+        """Who works on a unit, on which samples and rows. A train_step's shares are cut for the parts there are now."""
+        unit, call = task.unit, self._plan.call(task.unit.call)
+        makers = {key: maker.name for maker in self._plan.calls for key in maker.outputs}
+        working = self._plan.working(unit.call, unit.part)
+        shares = self._parts(opened, unit.call, len(working)) if task.changes else [parts[unit.part]]
+        return Job(
+            task,
+            inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
+            outputs=call.outputs,
+            ranks=self._plan.ranks(unit.call, unit.part),
+            shares={part.head: tuple(ids) for part, ids in zip(working, shares, strict=True)},
+            minibatches=minibatches if task.changes else (),
+        )
+
+    # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _write_lines(self) -> None:
+        """Append every line that may be written now; one fsync for all."""
+        lines: list[Event] = list(self.dispatcher.lines())
+        closed = self._readiness.closable()
+        rows = [self._metrics.row(self._opened[step]) for step in closed]
+        lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
+        if not lines:
+            return
+        self._attempt.append(lines)
+        for step, row in zip(closed, rows, strict=True):
+            self._close(step, row)
+
+    def _close(self, step: int, row: dict[str, int | float]) -> None:
+        self._readiness.closed(step)
+        self._saving.closed(step)
+        self._attempt.closed(step, row, seconds=self.pace.closed(step))
+        if lacking := self._schedule.lacks(row):
+            self._around.note(StopNeverHolds(step, lacking, reported=sorted(row)))
+        if self._schedule.stops_after(row):
+            self._no_more_steps = True
+        oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)
+        self.dispatcher.forget(oldest)
+        self._forget(step)
+        for worker in self._plan.workers:
+            self._around.send(worker.rank, Forget(oldest))
+
+    def _forget(self, before: int) -> None:
+        """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""
+        over = [step for step in self._opened if step < before and not self._saving.expects(step)]
+        for step in over:
+            del self._opened[step]
+        for part in (self._metrics, self._drift, self.pace):
+            part.forget(over)
+
+    # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
+    def _save_after(self, step: int, role: str) -> None:
+        """Have a role saved as it is right after this step, before its next train_step can be sent."""
+        checkpoint = self._saving.expects(step) and not self._attempt.has_checkpoint(step)
+        export = self._opened[step].export and not self._attempt.has_export(step, role)
+        if checkpoint or export:
+            self._order_save(step, role, checkpoint, export)
+
+    def _order_save(self, step: int, role: str, checkpoint: bool, export: bool) -> None:
+        if export:
+            self._saving.expect_export(step, role)
+        for rank in self._plan.home(role).ranks:
+            self._around.send(rank, Save(step, role, checkpoint, export))
+
+    def _finish(self) -> None:
+        """Once: save the last state of all trained roles, unless it is there."""
+        if self.why_finished:
+            return
+        last = self._last_opened.step if self._last_opened is not None else 0
+        self.why_finished = f"step {last} was the last"
+        checkpoint = last > 0 and not self._attempt.has_checkpoint(last) and not self._saving.expects(last)
+        if checkpoint:
+            self._saving.expect_checkpoint(last)
+            self._saving.closed(last)
+        for home in self._plan.trained:
+            role = home.role
+            export = last > 0 and not self._attempt.has_export(last, role) and not self._saving.exports(last, role)
+            if checkpoint or export:
+                self._order_save(last, role, checkpoint, export)
+
+
+def numerics(plan: Plan, hellos: Mapping[int, WorkerHello], ranks: Sequence[int]) -> Numerics:
+    """What the bits of a train_step on these workers depend on."""
+    return Numerics(
+        workers=len(ranks),
+        hardware=tuple(hellos[rank].hardware for rank in ranks),
+        software=tuple(hellos[rank].software for rank in ranks),
+        threads=plan.experiment["cluster"]["threads_per_worker"],
+    )

@@ -1,0 +1,59 @@
+"""How long calls and steps take, and what of it fits into the time that an allocation has left. No I/O."""
+
+import math
+from collections.abc import Callable, Iterable
+
+DURATION_MEMORY = 0.9
+"""How much of the longest duration of a call is remembered from one to the next."""
+
+
+class Pace:
+    """Of one attempt. `time_left_s` is how long calls may still take before the allocation ends."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.time_left_s = math.inf
+        self._clock = clock
+        self._durations: dict[str, float] = {}
+        self._held_back: set[str] = set()
+        self._began: dict[int, float] = {}
+        self._step_s: float | None = None
+        self._last_kept = False
+
+    def took(self, call: str, seconds: float) -> None:
+        """A unit of the call was under way for so long."""
+        self._durations[call] = max(seconds, DURATION_MEMORY * self._durations.get(call, 0.0))
+
+    def consider_all(self) -> None:
+        """Calls are about to be asked about anew."""
+        self._held_back.clear()
+
+    def fits(self, call: str) -> bool:
+        """Whether a call will be over in time, by what it took in this attempt. The first of each is always tried."""
+        if call not in self._durations or self._durations[call] <= self.time_left_s:
+            return True
+        self._held_back.add(call)
+        return False
+
+    @property
+    def held_back(self) -> str:
+        """The calls that wait for an allocation in which they fit, in words; empty if none does."""
+        return ", ".join(f"{call} takes {self._durations[call]:.0f} s" for call in sorted(self._held_back))
+
+    def opened(self, step: int) -> None:
+        self._began[step] = self._clock()
+
+    def closed(self, step: int) -> float:
+        """Seconds that a step took."""
+        self._step_s = self._clock() - self._began[step]
+        return self._step_s
+
+    def forget(self, steps: Iterable[int]) -> None:
+        for step in steps:
+            self._began.pop(step, None)
+
+    def is_last_in_time(self) -> bool:
+        """Whether the next step is the one to keep before the allocation ends, so that little is replayed after it."""
+        if self._last_kept or self._step_s is None or not 2 < self.time_left_s / self._step_s < 4:
+            return False
+        self._last_kept = True
+        return True

@@ -1,0 +1,169 @@
+"""A script drives `Readiness` and `Dispatcher` without a graph, workers or files."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from hpcrl.data.samples import KeyMeta, SampleMeta
+from hpcrl.dataflow.readiness import Readiness, Task, Unit, Version
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Done, Numerics, Trained
+from hpcrl.errors import InternalError
+from hpcrl.events import Event
+from hpcrl.master.dispatcher import Dispatcher, Job
+from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.pace import Pace
+from hpcrl.master.row_table import Key
+from hpcrl.master.step_metrics import StepMetrics
+from hpcrl.master.surroundings import Surroundings
+from hpcrl.wire.holders import FROM_DATA, InDataset, InMemory, InSpill, RowSource
+from hpcrl.wire.messages import Ack, Message, Reply, Request, Spilled, Syn
+
+IDS = ("a", "b")
+ONE, TWO, TRAIN = (Unit(1, call, 0) for call in ("one", "two", "train"))
+
+
+@dataclass
+class Stage:
+    """A dispatcher whose clock stands still unless it is moved, and everything that it sent."""
+
+    sent: list[tuple[int, Message]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        around = Surroundings(lambda *pair: self.sent.append(pair), self.events.append, clock=lambda: self.now)
+        self.pace = Pace(around.clock)
+        numerics = Numerics(1, ("cpu",), ("numpy",), 1)
+        drift = DriftCheck({}, True, lambda ranks: numerics, self.events.append)
+        metrics = StepMetrics()
+        metrics.opened(1)
+        self.readiness = Readiness()
+        self.dispatcher = Dispatcher(self.readiness, drift, metrics, self.pace, around)
+        self.dispatcher.rows.put(1, FROM_DATA, ["x"], IDS, InDataset("train"))
+
+    def requests(self) -> list[tuple[int, Request]]:
+        """What was sent since the last look."""
+        found = [(rank, body) for rank, body in self.sent if isinstance(body, Request)]
+        self.sent.clear()
+        return found
+
+    def reply(self, request: Request, rank: int, record: dict | None = None) -> None:
+        keys = {} if record else {"y": KeyMeta("int64", ((3,), (4,)))}
+        meta = None if record else SampleMeta(request.ids, keys)
+        self.dispatcher.hear(Syn(request.id, rank))
+        self.dispatcher.hear(Reply(request.id, rank, meta, {"n": (2.0, 2.0)}, record, 0.1))
+
+    def spill(self, request: Request, rank: int) -> None:
+        self.dispatcher.hear(Spilled(request.id, rank, FileRef(f"{request.call}.h5", 1, 2), 0.1))
+
+
+def script() -> list[Job]:
+    """Two calls that make the same key, each on a worker of its own, and one on both that consumes both."""
+    reads = Version("actor", 0)
+    return [
+        Job(Task(ONE, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (0,), {0: IDS}),
+        Job(Task(TWO, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (1,), {1: IDS}),
+        Job(
+            Task(TRAIN, consumes=(ONE, TWO), changes="actor"),
+            (Key("one", "y"), Key("two", "y")),
+            (),
+            (0, 1),
+            {0: ("a",), 1: ("b",)},
+            minibatches=(IDS,),
+        ),
+    ]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    made = Stage()
+    made.dispatcher.open(1, script())
+    return made
+
+
+def run_both(stage: Stage) -> tuple[Request, Request]:
+    stage.dispatcher.send_ready()
+    (rank_one, one), (rank_two, two) = stage.requests()
+    assert (rank_one, one.call, rank_two, two.call) == (0, "one", 1, "two")
+    stage.reply(one, 0)
+    stage.reply(two, 1)
+    stage.sent.clear()
+    return one, two
+
+
+def test_who_consumes_gets_each_key_from_the_call_that_made_it(stage: Stage) -> None:
+    run_both(stage)
+    stage.dispatcher.send_ready()
+    requests = dict(stage.requests())
+    assert requests[0].sources == (
+        RowSource(1, "one", ("y",), ("a",), (InMemory(0),)),
+        RowSource(1, "two", ("y",), ("a",), (InMemory(1),)),
+    )
+    assert requests[1].ids == ("b",) and requests[1].minibatches == (IDS,)
+
+
+def test_rows_that_are_spilled_have_two_holders(stage: Stage) -> None:
+    one, _ = run_both(stage)
+    stage.spill(one, 0)
+    stage.dispatcher.send_ready()
+    source = dict(stage.requests())[0].sources[0]
+    assert source.holders == (InMemory(0), InSpill("one.h5"))
+
+
+def test_lines_are_written_when_spilled_and_after_those_of_what_was_consumed(stage: Stage) -> None:
+    one, two = run_both(stage)
+    stage.dispatcher.send_ready()
+    for rank, request in stage.requests():
+        stage.reply(request, rank, {"digest": "d"})
+    assert stage.dispatcher.lines() == [] and not stage.dispatcher.idle
+    stage.spill(two, 1)
+    assert [(type(line), line.call) for line in stage.dispatcher.lines()] == [(Done, "two")]
+    stage.spill(one, 0)
+    assert [(type(line), line.call) for line in stage.dispatcher.lines()] == [(Done, "one"), (Trained, "train")]
+    assert stage.dispatcher.idle and stage.readiness.closable() == [1]
+
+
+def test_all_workers_are_told_to_execute_once_all_have_their_inputs(stage: Stage) -> None:
+    run_both(stage)
+    stage.dispatcher.send_ready()
+    (_, request), _ = stage.requests()
+    stage.dispatcher.hear(Syn(request.id, 1))
+    assert stage.sent == []
+    stage.dispatcher.hear(Syn(request.id, 0))
+    assert stage.sent == [(0, Ack(request.id)), (1, Ack(request.id))]
+
+
+def test_the_spill_may_be_told_before_the_last_reply(stage: Stage) -> None:
+    stage.dispatcher.send_ready()
+    (_, one), _ = stage.requests()
+    stage.spill(one, 0)
+    stage.reply(one, 0)
+    assert [line.call for line in stage.dispatcher.lines()] == ["one"]
+
+
+def test_ranks_that_hold_different_parameters_are_an_error(stage: Stage) -> None:
+    run_both(stage)
+    stage.dispatcher.send_ready()
+    (_, request), _ = stage.requests()
+    stage.reply(request, 0, {"digest": "d"})
+    with pytest.raises(InternalError, match="different parameters"):
+        stage.reply(request, 1, {"digest": "e"})
+
+
+def test_a_call_that_takes_too_long_waits_for_an_allocation_in_which_it_fits(stage: Stage) -> None:
+    stage.pace.took("two", 100.0)
+    stage.pace.time_left_s = 50.0
+    stage.dispatcher.send_ready()
+    assert [request.call for _, request in stage.requests()] == ["one"]
+    assert stage.pace.held_back == "two takes 100 s"
+    stage.pace.time_left_s = 500.0
+    stage.dispatcher.send_ready()
+    assert [request.call for _, request in stage.requests()] == ["two"]
+
+
+def test_a_drain_lasts_from_when_it_was_first_asked_for(stage: Stage) -> None:
+    stage.dispatcher.drain()
+    stage.now = 7.0
+    stage.dispatcher.drain()
+    assert stage.dispatcher.draining_s == 7.0 and not stage.dispatcher.sends
