@@ -32,7 +32,13 @@ LAYERS = (
 TORCH_BELOW = 9
 """The first line that may import torch."""
 
-FORBIDDEN = (("dataflow", "durable"), ("dataflow", "placement"), ("master", "workers"), ("workers", "master"))
+FORBIDDEN = (
+    ("durable", "config"),
+    ("dataflow", "durable"),
+    ("dataflow", "placement"),
+    ("master", "workers"),
+    ("workers", "master"),
+)
 """Pairs of one line that must not meet: the first does not import the second."""
 
 HEAVY = frozenset({"torch", "transformers", "deepspeed", "megatron", "flash_attn", "vllm", "ray", "accelerate"})

@@ -22,7 +22,7 @@ from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import DeviceBinding, bind, bindings
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import ExperimentConfig, from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
@@ -74,7 +74,7 @@ class AgentArgs:
 def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
     run = RunDirectory(at.run_dir)
-    experiment = run.experiment(at.submission)
+    experiment = from_dict(run.configuration(at.submission))
     host_module = run.read_run().host.partition(":")[0]
     zygote = Zygote((host_module,), lambda worker: _run_worker(worker, fault))
     signals = Signals()

@@ -1,6 +1,5 @@
 """Where a run runs: the settings that may be others when it is resumed. All else is what the run is."""
 
-import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,18 +27,6 @@ def placement_changes(before: Experiment, after: Experiment) -> list[Change]:
     old, new = to_dict(before), to_dict(after)
     pairs = ((key, _value(new, key), _value(old, key)) for key in keys)
     return [Change(key, value, was) for key, value, was in pairs if value != was]
-
-
-def with_placement(values: Mapping[str, Any], placement: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as JSON, with other values for these dotted keys."""
-    changed = copy.deepcopy(dict(values))
-    for key, value in placement.items():
-        *sections, last = key.split(".")
-        section = changed
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    return changed
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:

@@ -27,7 +27,7 @@ from hpcrl.doctor.measure_nodes import (
 from hpcrl.doctor.measure_slurm import ask_slurm
 from hpcrl.doctor.measurements import Measurements, software_here
 from hpcrl.doctor.probe import probe
-from hpcrl.durable.files import DIRECTORY_MODE
+from hpcrl.durable.exclusive import DIRECTORY_MODE
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcrl.doctor.measurements import DiskMeasurements
-from hpcrl.durable.files import DIRECTORY_MODE, FILE_MODE, sync_directory
+from hpcrl.durable.exclusive import DIRECTORY_MODE, FILE_MODE, sync_directory
 
 FSYNCS = 12
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -20,20 +20,26 @@ from pathlib import Path
 
 import msgspec
 
+from hpcrl.durable.append_log import AppendLog, naming_full_disk, write_all
+from hpcrl.durable.exclusive import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    NO_LINKS,
+    link_again,
+    link_exclusively,
+    rename_folder,
+    sync_directory,
+    sync_tree,
+)
 from hpcrl.errors import InternalError
 
 Fault = Callable[[str], None]
 
-FILE_MODE = 0o600
-DIRECTORY_MODE = 0o700
 TEMPORARY_SUFFIX = ".tmp"
 PIECE_BYTES = 8 << 20
 BESIDE_BYTES = 4 << 20
 STALE_RETRIES = 5
 STALE_PAUSE_S = 0.05
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}
-_NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.ENOTSUP}
 
 
 class FileRef(msgspec.Struct, frozen=True):
@@ -42,24 +48,6 @@ class FileRef(msgspec.Struct, frozen=True):
     name: str
     size: int
     crc32: int
-
-
-class DiskFullError(InternalError):
-    """A write found no room. Nothing half-written counts; the run can be resumed once there is room."""
-
-    def __init__(self, path: Path, needed_bytes: int | None) -> None:
-        needed = "its size is not known" if needed_bytes is None else f"it needs {needed_bytes} bytes"
-        super().__init__(
-            f"no room for {path}: {needed}, {_free_bytes(path)} bytes are free (or a quota is used up). "
-            "Free some space, or lower control.keep_checkpoints, and resume the run."
-        )
-
-
-class AlreadyPublishedError(InternalError):
-    """A name was to be published a second time; published files are never replaced."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is already published, and published files are never replaced")
 
 
 class DamagedFileError(InternalError):
@@ -91,11 +79,11 @@ class Files:
     def publish_chunks(self, path: Path, chunks: Sequence[bytes | memoryview], point: str) -> FileRef:
         """As `publish`, for content in several buffers of bytes; none of them is copied."""
         size = sum(len(chunk) for chunk in chunks)
-        with self._naming_full_disk(path, size), self._temporary(path) as temporary:
+        with naming_full_disk(path, size), self._temporary(path) as temporary:
             with _crc32(chunks, size) as crc32:
                 self._write(temporary, chunks, f"{point}.write")
             self.fault(f"{point}.synced")
-            _link_exclusively(temporary, path)
+            link_exclusively(temporary, path)
             temporary.unlink(missing_ok=True)
             sync_directory(path.parent)
             self.fault(f"{point}.published")
@@ -111,24 +99,24 @@ class Files:
             return False
         self.directory(path.parent)
         temporary = self._temporary_name(path.with_name(f"{path.name}.a{attempt:03d}"))
-        with self._naming_full_disk(path, None), self._removed_on_error(temporary):
+        with naming_full_disk(path, None), self._removed_on_error(temporary):
             os.mkdir(temporary, DIRECTORY_MODE)
             self.fault(f"{point}.write")
             write(temporary)
-            _sync_tree(temporary)
+            sync_tree(temporary)
             self.fault(f"{point}.synced")
-            published = _rename_folder(temporary, path)
+            published = rename_folder(temporary, path)
             sync_directory(path.parent)
             self.fault(f"{point}.published")
         return published
 
-    def open_log(self, path: Path, point: str, flush: bool = True) -> "AppendLog":
+    def open_log(self, path: Path, point: str, flush: bool = True) -> AppendLog:
         """A new log, to be written by the caller alone. FileExistsError if somebody has begun it before.
 
         Without `flush` its lines reach the disk when the system likes: for what the journal can tell again.
         """
         self.directory(path.parent)
-        with self._naming_full_disk(path, None):
+        with naming_full_disk(path, None):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(path, flags, FILE_MODE)
             os.fchmod(descriptor, FILE_MODE)
@@ -143,11 +131,11 @@ class Files:
         only the caller's own earlier try can have made it.
         """
         self.directory(path.parent)
-        with self._naming_full_disk(path, ref.size):
+        with naming_full_disk(path, ref.size):
             try:
-                _link_again(self.path(ref), path)
+                link_again(self.path(ref), path)
             except OSError as error:
-                if error.errno not in _NO_LINKS:
+                if error.errno not in NO_LINKS:
                     raise
                 self._copy(ref, path, point)
             self.fault(f"{point}.linked")
@@ -182,7 +170,7 @@ class Files:
 
     def make_directory(self, path: Path) -> None:
         """Make one directory, durably. FileExistsError if it exists: of several who try, one succeeds."""
-        with self._naming_full_disk(path, None):
+        with naming_full_disk(path, None):
             os.mkdir(path, DIRECTORY_MODE)
             os.chmod(path, DIRECTORY_MODE)
             sync_directory(path.parent)
@@ -271,7 +259,7 @@ class Files:
             self.fault(point)
             for chunk in chunks:
                 for start in range(0, len(chunk), PIECE_BYTES):
-                    _write_all(descriptor, memoryview(chunk)[start : start + PIECE_BYTES])
+                    write_all(descriptor, memoryview(chunk)[start : start + PIECE_BYTES])
                     self.fault(point)
             os.fsync(descriptor)
         finally:
@@ -304,66 +292,9 @@ class Files:
             self.remove_tree(temporary)
             raise
 
-    @contextlib.contextmanager
-    def _naming_full_disk(self, path: Path, needed_bytes: int | None) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in _FULL:
-                raise DiskFullError(path, needed_bytes) from error
-            raise
-
-
-class AppendLog:
-    """An append-only log with one writer. Knows lines of bytes, not what they say."""
-
-    def __init__(self, path: Path, descriptor: int, fault: Fault, point: str, flush: bool) -> None:
-        self.path = path
-        self._descriptor = descriptor
-        self._fault = fault
-        self._point = point
-        self._flush = flush
-        self._broken = False
-
-    def append(self, lines: Sequence[bytes]) -> None:
-        """Write the lines, in this order, with one write, and one fsync if the log is a durable one.
-
-        After an error the end of the file is unknown (a torn line, or lines that never reached the disk), and whatever
-        came behind them would not be believed: the log takes nothing more.
-        """
-        if self._broken:
-            raise InternalError(f"{self.path} failed before and takes no more lines; resume the run")
-        data = b"".join(lines)
-        try:
-            self._fault(f"{self._point}.before")
-            _write_all(self._descriptor, memoryview(data))
-            if self._flush:
-                os.fsync(self._descriptor)
-            self._fault(f"{self._point}.after")
-        except OSError as error:
-            self._broken = True
-            if error.errno in _FULL:
-                raise DiskFullError(self.path, len(data)) from error
-            raise
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
 
 def is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
-
-
-def sync_directory(path: Path) -> None:
-    """Flush the names in a directory. Filesystems that cannot do it make them durable by themselves."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_FSYNC:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _unreadable(ref: FileRef, error: OSError) -> str:
@@ -391,77 +322,3 @@ def _crc32(chunks: Sequence[bytes | memoryview], size: int) -> Iterator[Callable
         return
     with ThreadPoolExecutor(1) as beside:
         yield beside.submit(checksum).result
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _link_exclusively(temporary: Path, path: Path) -> None:
-    """Give a temporary file its final name, which must be free.
-
-    On a network disk the answer to a link that succeeded can get lost and the repeated request fail: two names then.
-    """
-    try:
-        os.link(temporary, path, follow_symlinks=False)
-    except OSError as error:
-        if os.stat(temporary).st_nlink == 2:
-            return
-        if error.errno == errno.EEXIST:
-            raise AlreadyPublishedError(path) from error
-        if error.errno not in _NO_LINKS:
-            raise
-        _rename_exclusively(temporary, path)
-
-
-def _rename_exclusively(temporary: Path, path: Path) -> None:
-    """Without hard links a rename has to do. A name has one writer, so nobody can take it after the check."""
-    if os.path.lexists(path):
-        raise AlreadyPublishedError(path)
-    os.rename(temporary, path)
-
-
-def _link_again(source: Path, path: Path) -> None:
-    """A hard link; a name that is there is kept where it is the same file, else replaced."""
-    try:
-        os.link(source, path, follow_symlinks=False)
-    except FileExistsError:
-        if os.path.samestat(os.lstat(source), os.lstat(path)):
-            return
-        os.unlink(path)
-        os.link(source, path, follow_symlinks=False)
-
-
-def _rename_folder(temporary: Path, path: Path) -> bool:
-    """Rename to a name that is free; False, with the temporary folder gone, if another has taken it."""
-    try:
-        os.rename(temporary, path)
-    except OSError as error:
-        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-            raise
-        shutil.rmtree(temporary, ignore_errors=True)
-        return False
-    return True
-
-
-def _sync_tree(root: Path) -> None:
-    """Flush every file and directory below and including `root`, with our modes."""
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            path.chmod(FILE_MODE)
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        os.chmod(folder, DIRECTORY_MODE)
-        sync_directory(Path(folder))
-
-
-def _free_bytes(path: Path) -> int | str:
-    try:
-        return shutil.disk_usage(path.parent).free
-    except OSError:
-        return "an unknown number of"

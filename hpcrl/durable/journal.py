@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.durable.files import AppendLog, FileRef, Files
+from hpcrl.durable.append_log import AppendLog
+from hpcrl.durable.files import FileRef, Files
 
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]

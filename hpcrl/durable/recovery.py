@@ -13,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
-from hpcrl.durable.files import DamagedFileError, FileRef, sync_directory
+from hpcrl.durable.exclusive import sync_directory
+from hpcrl.durable.files import DamagedFileError, FileRef
 from hpcrl.durable.history import History, believed_count, has_grown, has_new_attempt, read_history, supports_cut
 from hpcrl.durable.journal import (
     Accepted,

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef, is_temporary
-from hpcrl.durable.rundir import RunDirectory, attempt_of, step_of
+from hpcrl.durable.paths import attempt_of, step_of
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, compact, group_name
 
 LEAST_KEPT = 2

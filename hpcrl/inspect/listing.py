@@ -112,7 +112,7 @@ class _Draft:
 def _draft(run: RunDirectory, queues: Queues) -> _Draft | None:
     """None for what only looks like a run, or cannot be read."""
     try:
-        return _Draft(run, run.experiment_values(), run.read_run().created, queues)
+        return _Draft(run, run.configuration(), run.read_run().created, queues)
     except (HpcrlError, OSError):
         return None
 

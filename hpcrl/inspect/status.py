@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from hpcrl.durable.rundir import Claim, RunDirectory, Verdict
+from hpcrl.durable.records import Claim, Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
@@ -107,7 +108,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         why=why,
         attempt=attempt,
         step=view.step,
-        steps=view.steps or run.experiment().control.steps,
+        steps=view.steps or run.configuration()["control"]["steps"],
         metrics=_newest_metrics(view),
         workers=_workers(activity) if works else [],
         exit_code=exit_code,

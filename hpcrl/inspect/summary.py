@@ -6,7 +6,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.failure import first_failure
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import figures, series
@@ -71,7 +72,7 @@ def _costs(view: RunView) -> RenderableType:
 
 
 def _facts(run: RunDirectory, view: RunView) -> RenderableType:
-    steps = view.steps or run.experiment().control.steps
+    steps = view.steps or run.configuration()["control"]["steps"]
     facts = {
         "steps": str(view.step) + ("" if steps is None else f" of {steps}"),
         "time": f"{duration(view.seconds)}{_speed(view)}",

@@ -8,7 +8,8 @@ from typing import Protocol
 from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.config.experiment import Experiment
 from hpcrl.config.validate import Problem
-from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.durable.records import Submission
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.plugins import Room, find, load, names
 
@@ -103,12 +104,12 @@ class Launchers:
     def of(self, submission: Submission) -> Launcher:
         nonce = submission.nonce
         if nonce not in self._types:
-            self._types[nonce] = self._run.experiment(nonce).cluster.type
+            self._types[nonce] = self._run.configuration(nonce)["cluster"]["type"]
         return self._for(self._types[nonce])
 
     def every(self) -> list[Launcher]:
         """One of each kind: a submission that was cut off may have been sent anywhere."""
-        known = dict.fromkeys([*names(LAUNCHERS), self._run.experiment().cluster.type])
+        known = dict.fromkeys([*names(LAUNCHERS), self._run.configuration()["cluster"]["type"]])
         return [self._for(type_) for type_ in known if not declaration_of(type_).chooses]
 
     def _for(self, type_: str) -> Launcher:

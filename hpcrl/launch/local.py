@@ -12,8 +12,9 @@ from pathlib import Path
 
 import submitit
 
-from hpcrl.config.experiment import Experiment
-from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.durable.records import Submission
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.launch.entry import seeing
 from hpcrl.processes import kill_group
@@ -70,7 +71,7 @@ class LocalLauncher:
 
 def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     """Name → process id of its submitit controller, and `group`: the process group that all of them share."""
-    experiment = run.experiment(nonce)
+    experiment = from_dict(run.configuration(nonce))
     cluster = experiment.cluster
     executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")
     jobs = {"group": os.getpgrp()}

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock, Timeout
 
-from hpcrl.durable.files import DIRECTORY_MODE, FILE_MODE
+from hpcrl.durable.exclusive import DIRECTORY_MODE, FILE_MODE
 from hpcrl.errors import ConfigurationError
 
 LOCK_S = 5.0

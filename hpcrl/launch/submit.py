@@ -19,8 +19,9 @@ from hpcrl.config.placement import placement_changes
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.records import KeyPair, Submission, Verdict, changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
-from hpcrl.durable.rundir import KeyPair, RunDirectory, Submission, Verdict, changed_inputs
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
@@ -88,14 +89,14 @@ def resume(
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
     _end_older(run)
-    for line in describe_placement(from_dict(record.experiment), run.experiment(), experiment):
+    for line in describe_placement(from_dict(record.experiment), from_dict(run.configuration()), experiment):
         print(line)
     return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
 
 
 def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[Experiment, Launcher]:
     """What the next submission runs, and who starts it. Raises ConfigurationError with everything that is wrong."""
-    experiment = run.experiment()
+    experiment = from_dict(run.configuration())
     if not overrides:
         return experiment, launcher_for(experiment.cluster.type)
     experiment = change_placement(experiment, overrides, (*ALL_CHECKS, launcher_problems))
@@ -120,7 +121,7 @@ def _end_older(run: RunDirectory) -> None:
 def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
     """What `resume` would place otherwise, read, replay and run; changes nothing."""
     run = RunDirectory.open(run_dir)
-    before = run.experiment()
+    before = from_dict(run.configuration())
     after, _ = _placed(run, overrides)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
     placement = describe_placement(from_dict(run.read_run().experiment), before, after)
@@ -140,7 +141,7 @@ def stop(run_dir: Path, now: bool) -> int:
         give_command(run, Command("stop" if now else "drain", submission.nonce))
         if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
-    cluster = run.experiment().cluster
+    cluster = from_dict(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
     if not _wait_for_the_end(run, launchers, running, patience_s):
         print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)

@@ -16,10 +16,12 @@ from typing import TypeVar
 import zmq
 
 from hpcrl.config.cluster import Abilities
+from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
-from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.events import (
     AgentConnected,
@@ -109,7 +111,7 @@ class Master:
         self._run = run
         self._submission = submission
         self._signals = signals
-        self._experiment = run.experiment(submission)
+        self._experiment = from_dict(run.configuration(submission))
         self._cluster = self._experiment.cluster
         self._plan: Plan = make_plan(self._experiment, self._cluster.nodes)
         self._ranks = tuple(worker.rank for worker in self._plan.workers)

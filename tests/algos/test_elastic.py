@@ -14,7 +14,7 @@ from support.hosts import write_task
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment
+from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, from_dict
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.ppo import KLConfig, PPOConfig
@@ -86,7 +86,7 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
         (tmp_path / f"{before}").mkdir()
         run = create_run(tmp_path / f"{before}" / "run", on(experiment, before))
         strike = Strike(tmp_path / f"{before}", "kill", "master", "manifest.published", "KILL", "all", 2)
-        jobs = begin_on(run, "first", run.experiment(), strike)
+        jobs = begin_on(run, "first", from_dict(run.configuration()), strike)
         jobs.wait_for("master", 120)
         jobs.kill_all()
         assert shards_of_the_newest_checkpoint(run) == dict.fromkeys(reference.state, before)
@@ -98,7 +98,7 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
 
 
 def shards_of_the_newest_checkpoint(run: RunDirectory) -> dict[str, int]:
-    experiment = run.experiment()
+    experiment = from_dict(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None
     return {role: len(shards) for role, shards in recovery.checkpoint.roles.items()}

@@ -10,7 +10,8 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment, from_dict, to_dict
 from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.config.load import change_placement, load_config
-from hpcrl.config.placement import Change, placement_changes, with_placement
+from hpcrl.config.placement import Change, placement_changes
+from hpcrl.durable.records import with_settings
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.check import ALL_CHECKS
 
@@ -127,5 +128,5 @@ def test_what_changed_is_all_that_has_to_be_written_down():
     after = change_placement(TOY, words)
     written = json.loads(json.dumps({change.key: change.value for change in placement_changes(TOY, after)}))
     values = to_dict(TOY)
-    assert from_dict(with_placement(values, written)) == after
+    assert from_dict(with_settings(values, written)) == after
     assert values == to_dict(TOY), "the frozen values are not written into"

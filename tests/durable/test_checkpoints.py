@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 from support.kills import FullAt
 
+from hpcrl.durable.append_log import DiskFullError
 from hpcrl.durable.checkpoints import (
     Manifest,
     checkpoint_damage,
@@ -17,7 +18,7 @@ from hpcrl.durable.checkpoints import (
     write_manifest,
     write_shard,
 )
-from hpcrl.durable.files import DamagedFileError, DiskFullError, FileRef, Files
+from hpcrl.durable.files import DamagedFileError, FileRef, Files
 
 ARRAYS = {
     "weight": np.arange(12, dtype=np.float32).reshape(3, 4).T,

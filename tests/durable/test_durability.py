@@ -9,7 +9,8 @@ import pytest
 from support.kills import FullAt, KillAt, Recorder, in_child
 from support.miniature import TRAINED_BY, Miniature, executions, make_run, outcome
 
-from hpcrl.durable.files import DiskFullError, is_temporary
+from hpcrl.durable.append_log import DiskFullError
+from hpcrl.durable.files import is_temporary
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Done, Trained
 from hpcrl.durable.recovery import UnitKey, plan_next_attempt, survey_run

@@ -8,11 +8,12 @@ from support.faults import Strike
 from support.formats import of_format
 
 from hpcrl.cli.main import main
-from hpcrl.durable.rundir import FORMAT, RunDirectory
+from hpcrl.durable.records import FORMAT
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.launch.slurm.requeue import Ended, Never, cause_of, decide
 
-REFUSED = f"has format 0; this hpcrl reads and writes format {FORMAT} only. Go on with the hpcrl that made it"
+REFUSED = f"has format 0; this hpcrl reads and writes format {FORMAT} only. Resume it with the hpcrl that made it"
 
 
 @pytest.fixture

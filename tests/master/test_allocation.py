@@ -11,7 +11,8 @@ from support.allocations import Lacks
 from support.chaos import create_run, outputs, toy_experiment, wait_until
 from support.cluster import start
 
-from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import AllocationSilent, Event, NodesMissing
 from hpcrl.master.allocation import Absence, AllocationWatch

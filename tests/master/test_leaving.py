@@ -6,7 +6,7 @@ import pytest
 from support.chaos import create_run, toy_experiment
 
 from hpcrl.config.cluster import Abilities
-from hpcrl.durable.rundir import Verdict
+from hpcrl.durable.records import Verdict
 from hpcrl.errors import ExitCode
 from hpcrl.master.control import Command, give_command
 from hpcrl.master.master import Master

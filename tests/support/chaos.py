@@ -11,14 +11,15 @@ from support.cluster import Jobs, no_fault, start
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
-from hpcrl.config.experiment import Experiment, ToyExperiment, to_dict
+from hpcrl.config.experiment import Experiment, ToyExperiment, from_dict, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.config.toy import ToyConfig
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Adopted, Done, Opened, Trained, decode_line, parse
+from hpcrl.durable.records import KeyPair
 from hpcrl.durable.recovery import plan_next_attempt
-from hpcrl.durable.rundir import KeyPair, RunDirectory
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
@@ -80,7 +81,7 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
 
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
-    experiment = run.experiment()
+    experiment = from_dict(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage

@@ -75,7 +75,7 @@ WHOLE_ARRAYS = ("w",)
 
 
 def whole(run: RunDirectory) -> Whole:
-    experiment = run.experiment()
+    experiment = from_dict(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
     arrays: dict[str, np.ndarray] = {}

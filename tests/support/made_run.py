@@ -12,7 +12,8 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, to_dict
 from hpcrl.config.model import CriticConfig, ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.durable.rundir import KeyPair, RunDirectory, Verdict
+from hpcrl.durable.records import KeyPair, Verdict
+from hpcrl.durable.rundir import RunDirectory
 
 BEGAN = 1_700_000_000.0
 STEP_S = 0.5

@@ -27,9 +27,10 @@ from hpcrl.durable.journal import (
     Stopped,
     Trained,
 )
+from hpcrl.durable.records import KeyPair
 from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
 from hpcrl.durable.retention import compact_step, prune, remove_parts
-from hpcrl.durable.rundir import KeyPair, RunDirectory
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, read_spill, write_spill
 from hpcrl.errors import HpcrlError, InternalError, StoppedError
 

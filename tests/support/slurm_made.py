@@ -9,7 +9,8 @@ import msgspec
 from support.made_run import MadeRun
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.durable.rundir import Claim, RunDirectory
+from hpcrl.durable.records import Claim
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.queue import JobSeen, Queue, Standing
 
 MASTER, WORKERS = 123, 124

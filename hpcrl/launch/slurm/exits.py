@@ -5,7 +5,7 @@ Written by the batch script of the job, or by the master for one whose script di
 
 import msgspec
 
-from hpcrl.durable.files import AlreadyPublishedError
+from hpcrl.durable.exclusive import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.requeue import Ended
 

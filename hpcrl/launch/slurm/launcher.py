@@ -9,8 +9,9 @@ from pathlib import Path
 
 import hpcrl
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import Experiment
-from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.durable.records import Submission
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
@@ -86,7 +87,7 @@ class SlurmLauncher:
         return "\n".join(lines)
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
-        experiment = run.experiment(nonce)
+        experiment = from_dict(run.configuration(nonce))
         scripts = self._scripts(experiment, run.root, nonce)
         facts = {script.name: self._facts(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))

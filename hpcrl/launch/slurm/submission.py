@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.durable.files import AlreadyPublishedError
-from hpcrl.durable.rundir import RunDirectory, Submission
+from hpcrl.durable.exclusive import AlreadyPublishedError
+from hpcrl.durable.records import Submission
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script, with_note

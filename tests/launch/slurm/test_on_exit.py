@@ -11,7 +11,8 @@ from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm
 
 from hpcrl.durable.journal import Closed, open_journal
-from hpcrl.durable.rundir import RunDirectory, Verdict
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
 from hpcrl.launch.slurm.on_exit import Job, job_of, settle
 from hpcrl.launch.slurm.render import Script, Target, render

@@ -1,0 +1,143 @@
+"""Where everything in a run directory lies, and what its names say. Pure: touches no disk."""
+
+import re
+from pathlib import Path
+
+from hpcrl.errors import InternalError
+
+_ATTEMPT = re.compile(r"\d{3,}")
+# A temporary name is the final one behind a dot; what follows the number may be anything, a host's name for instance.
+_NUMBERED = re.compile(r"\.?[\w-]+(?:\.dp\d+)?\.a(?P<attempt>\d{3,})(?:\.|$)")
+_STEP = re.compile(r"\.?step-(?P<step>\d{8,})(?:\.|$)")
+
+
+class RunPaths:
+    """The paths of one run. Attempts and steps are numbers, roles and calls names, a submission is its nonce."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def run_json(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def key_json(self) -> Path:
+        return self.root / "key.json"
+
+    @property
+    def submission(self) -> Path:
+        return self.root / "submission"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    @property
+    def spills(self) -> Path:
+        return self.root / "spills"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def exports(self) -> Path:
+        return self.root / "export"
+
+    def submission_json(self, nonce: str) -> Path:
+        return self.submission / f"{nonce}.json"
+
+    def successor_json(self, nonce: str, job: str) -> Path:
+        return self.submission / f"{nonce}.{job}.json"
+
+    def placement(self, nonce: str) -> Path:
+        return self.submission / f"{nonce}.placement"
+
+    def accepted(self, nonce: str) -> Path:
+        return self.submission / f"{nonce}.accepted"
+
+    def submitit_folder(self, nonce: str) -> Path:
+        return self.submission / nonce
+
+    def attempt(self, number: int) -> Path:
+        return self.attempts / f"{number:03d}"
+
+    def claim(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "claim.json"
+
+    def plan(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "plan.json"
+
+    def adopted(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "adopted.json"
+
+    def journal(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "journal.jsonl"
+
+    def metrics(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "metrics.jsonl"
+
+    def events(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "events.jsonl"
+
+    def logs(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "logs"
+
+    def worker_log(self, attempt: int, name: str) -> Path:
+        return self.logs(attempt) / f"{name}.jsonl"
+
+    def rendezvous(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "rendezvous"
+
+    def closed(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "CLOSED"
+
+    def verdict(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "verdict.json"
+
+    def step_spills(self, step: int) -> Path:
+        return self.spills / f"step-{step:08d}"
+
+    def spill(self, step: int, call: str, part: int, attempt: int) -> Path:
+        return self.step_spills(step) / f"{call}.dp{part:02d}.a{attempt:03d}.h5"
+
+    def compacted(self, step: int, attempt: int) -> Path:
+        return self.spills / f"step-{step:08d}.a{attempt:03d}.h5"
+
+    def checkpoint(self, step: int, attempt: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}.a{attempt:03d}"
+
+    def manifest(self, step: int, attempt: int) -> Path:
+        return self.checkpoint(step, attempt) / "MANIFEST.json"
+
+    def export(self, role: str, step: int) -> Path:
+        return self.exports / role / f"step-{step:08d}"
+
+    def renumbered(self, name: str, attempt: int) -> Path:
+        """Where `attempt` keeps what another attempt calls `name` (a spill, or anything within a checkpoint)."""
+        changed, count = re.subn(r"\.a\d{3,}(?=[./])", f".a{attempt:03d}", name, count=1)
+        if not count:
+            raise InternalError(f"{name} carries no attempt's number, so that no other attempt can take it over")
+        return self.root / changed
+
+
+def attempt_number(name: str) -> int | None:
+    """The number that a directory in `attempts/` is named by."""
+    return int(name) if _ATTEMPT.fullmatch(name) else None
+
+
+def attempt_of(name: str) -> int | None:
+    """The attempt whose number a file or directory name carries; temporary names carry that of the final one."""
+    found = _NUMBERED.match(name)
+    return None if found is None else int(found["attempt"])
+
+
+def step_of(name: str) -> int | None:
+    """The step that the name of a spill, a compacted spill, a checkpoint or an export carries."""
+    found = _STEP.match(name)
+    return None if found is None else int(found["step"])

@@ -1,0 +1,135 @@
+"""The small documents that frame a run: what they hold, as JSON, and how damage to them is noticed. No I/O."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from hpcrl.errors import InternalError
+
+FORMAT = 2
+"""Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+Sealed = TypeVar("Sealed", "RunRecord", "Placement")
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """The run's CURVE keys as Z85 text. Whoever holds the secret one is a member of the run."""
+
+    public: str
+    secret: str
+
+
+class RunFormat(msgspec.Struct, frozen=True):
+    """The part of `run.json` that every hpcrl can read. Before there were formats there was no field."""
+
+    format: int = 0
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """`run.json`: what a run was submitted with. `digest` covers all else, so that damage is noticed."""
+
+    format: int
+    experiment: dict[str, Any]
+    host: str
+    inputs: dict[str, str]
+    created: float
+    digest: str
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """`submission/<nonce>.json`: the jobs that were started together, by name: process ids, or ids of Slurm.
+
+    `submission/<nonce>.<job>.json` tells of one that was sent later, in the place of one that cannot be queued again.
+    """
+
+    nonce: str
+    jobs: dict[str, int | str]
+    time: float
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """`submission/<nonce>.placement`: settings that a submission has otherwise than `run.json`, by dotted key.
+
+    `digest` covers them, so that damage is noticed.
+    """
+
+    settings: dict[str, Any]
+    digest: str
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """`claim.json` of an attempt: the process that took the number. Start time and boot tell a reused pid apart."""
+
+    submission: str
+    host: str
+    pid: int
+    pid_started: int
+    boot_id: str
+    time: float
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`verdict.json` of an attempt: why it ended."""
+
+    attempt: int
+    state: str
+    exit_code: int
+    reason: str
+    worker: str | None
+    call: str | None
+    traceback: str | None
+    time: float
+
+
+def changed_inputs(frozen: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """Names of inputs (data sets, base weights, user code) whose fingerprints differ, or that only one side has."""
+    return sorted(name for name in frozen.keys() | current.keys() if frozen.get(name) != current.get(name))
+
+
+def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as JSON, with other values for these dotted keys."""
+    changed = copy.deepcopy(dict(values))
+    for key, value in settings.items():
+        *sections, last = key.split(".")
+        section = changed
+        for name in sections:
+            section = section[name]
+        section[last] = value
+    return changed
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """As a person can read it."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def decode(data: bytes, kind: type[Record], path: Path) -> Record:
+    """Raises InternalError where it is damaged; `path` is only for the message."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise InternalError(f"{path} is damaged: {error}") from error
+
+
+def sealed(record: Sealed) -> Sealed:
+    """The record with the digest of all else in it."""
+    return msgspec.structs.replace(record, digest=_digest(record))
+
+
+def decode_sealed(data: bytes, kind: type[Sealed], path: Path) -> Sealed:
+    """As `decode`, of a record whose content must match its digest."""
+    record = decode(data, kind, path)
+    if record.digest != _digest(record):
+        raise InternalError(f"{path} is damaged: its content does not match its digest {record.digest}")
+    return record
+
+
+def _digest(record: RunRecord | Placement) -> str:
+    covered = msgspec.to_builtins(msgspec.structs.replace(record, digest=""))
+    return hashlib.blake2b(json.dumps(covered, sort_keys=True).encode(), digest_size=16).hexdigest()

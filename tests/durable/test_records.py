@@ -1,0 +1,41 @@
+from typing import get_args
+
+from hpcrl.durable.checkpoints import Manifest
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.journal import Event, Numerics, Prefix
+from hpcrl.durable.records import FORMAT, Claim, Placement, RunRecord, Submission, Verdict, changed_inputs
+
+WRITTEN = """
+Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions
+Done: step call part spill group stats
+Trained: step call record stats before numerics
+Closed: step metrics
+Compacted: step spill
+Checkpointed: step manifest
+Exported: step role path
+Pruned: before_step
+Accepted: name fingerprint
+Stopped: reason
+Adopted: prefixes files
+Prefix: attempt size crc32
+Numerics: workers hardware software threads
+FileRef: name size crc32
+Manifest: step attempt roles epoch cursor digests
+RunRecord: format experiment host inputs created digest
+Submission: nonce jobs time
+Placement: settings digest
+Claim: submission host pid pid_started boot_id time
+Verdict: attempt state exit_code reason worker call traceback time
+"""
+
+
+def test_the_format_is_of_these_fields() -> None:
+    """Where older runs can no longer be resumed, raise FORMAT; in any case write down what is there now."""
+    kinds = [*get_args(Event), Prefix, Numerics, FileRef, Manifest, RunRecord, Submission, Placement, Claim, Verdict]
+    lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
+    assert (FORMAT, "\n".join(lines)) == (2, WRITTEN.strip())
+
+
+def test_changed_added_and_missing_inputs_are_named() -> None:
+    assert changed_inputs({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "d": "4"}) == ["b", "c", "d"]
+    assert changed_inputs({"a": "1"}, {"a": "1"}) == []
