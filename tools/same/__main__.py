@@ -1,0 +1,8 @@
+"""`make same BASE=<commit>`: run a worktree of BASE and this tree on one machine, and print what differs."""
+
+import sys
+
+from same.session import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,105 @@
+"""What is run on both trees: the demo's recipes and the toy, with settings that between them reach most of the code.
+
+A case is its settings and nothing else: the files in `examples/` of BASE, and words of the command line that win over
+them. Two cases differ in what their lines in the table say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the demo's runs read: rows, a model with random parameters, and one that SFT has taught some sums."""
+
+    rows: Path
+    model: Path
+    taught: Path
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An example and what all of its cases set. `{rows}`, `{model}` and `{taught}` stand for the material's paths."""
+
+    example: str
+    settings: str
+    models: tuple[str, ...] = ()
+    """The sections that take a `dtype`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run on each tree. With `killed`, a worker and then the master die on the way, and the run is resumed."""
+
+    name: str
+    recipe: Recipe
+    workers: int
+    dtype: str = ""
+    settings: str = ""
+    killed: bool = False
+
+    def words(self, material: Material) -> list[str]:
+        """The settings as words of a command line."""
+        dtypes = [f"{section}.dtype={self.dtype}" for section in self.recipe.models] if self.dtype else []
+        settings = [f"cluster.workers_per_node={self.workers}", *dtypes, *self.settings.split()]
+        return [f"--{word}" for word in (*in_words(self.recipe, material), *settings)]
+
+    @property
+    def needs_taught(self) -> bool:
+        return "{taught}" in self.recipe.settings
+
+
+def in_words(recipe: Recipe, material: Material) -> list[str]:
+    """What all cases of the recipe set, as `key=value`."""
+    paths = {"rows": material.rows, "model": material.model, "taught": material.taught}
+    return [word.format(**paths) for word in recipe.settings.split()]
+
+
+LOCAL = "cluster.type=local cluster.lost_after_s=60"
+"""On a busy machine a process may be silent for long; a new attempt would change the names of files."""
+TWELVE = (
+    "control.steps=12 control.checkpoint.steps=4 control.checkpoint.seconds=null control.evaluate.steps=4 "
+    "control.export.steps=6"
+)
+ROWS = "data.train={rows}/train.jsonl data.evaluate={rows}/test.jsonl data.evaluate_rows=24"
+SMALL = "data.batch_size=24 generation.slots=8"
+
+TOY = Recipe("examples/toy/toy.yaml", f"{LOCAL} control.export.steps=20")
+SFT = Recipe("examples/addition/sft.yaml", f"{LOCAL} {TWELVE} {ROWS} {SMALL} actor.path={{model}}", ("actor",))
+PPO = Recipe(
+    "examples/addition/ppo.yaml",
+    f"{LOCAL} {TWELVE} {ROWS} {SMALL} actor.path={{taught}} critic.path={{taught}} reference.path={{taught}} "
+    "ppo.kl.coef=0.05",
+    ("actor", "critic", "reference"),
+)
+TEACHING = Recipe(
+    SFT.example,
+    f"{LOCAL} {ROWS} actor.path={{model}} control.steps=200 control.stop_when=null control.evaluate.steps=null "
+    "control.checkpoint.seconds=null",
+)
+"""Makes the model that PPO begins with: about one sum in five right, so that rewards differ."""
+
+ADAPTIVE = "ppo.kl.adaptive=true ppo.kl.horizon=500 ppo.value_norm=true"
+CASES: Sequence[Case] = (
+    Case("toy", TOY, 2, settings="cluster.nodes=2"),
+    Case("sft-dp1", SFT, 1, "fp32"),
+    Case("sft-dp2-bf16", SFT, 2, "bf16", "actor.micro_batch_tokens=64"),
+    Case("sft-dp3", SFT, 3, "fp32", "actor.micro_batch_tokens=64 control.compact=false"),
+    Case("ppo-dp1", PPO, 1, "fp32", "ppo.minibatches=2 ppo.epochs=2 ppo.early_stop_kl=0.002"),
+    Case("ppo-dp1-bf16", PPO, 1, "bf16", f"{ADAPTIVE} data.samples_per_prompt=2 control.keep_checkpoints=9"),
+    Case("ppo-dp2", PPO, 2, "fp32", f"{ADAPTIVE} ppo.minibatches=4 actor.micro_batch_tokens=64"),
+    Case("ppo-dp2-bf16", PPO, 2, "bf16", "ppo.minibatches=3 ppo.early_stop_ratio=1.01 ppo.missing_eos_penalty=1"),
+    Case("ppo-dp3", PPO, 3, "fp32", "ppo.kl.estimator=k3 ppo.entropy_coef=0.01 control.compact=false"),
+    Case("ppo-dp3-bf16", PPO, 3, "bf16", f"{ADAPTIVE} ppo.early_stop_kl=0.002 ppo.aggregation=seq-mean-token-mean"),
+    Case("ppo-apart", PPO, 3, "fp32", "actor.mesh=0-1 critic.mesh=2 reference.mesh=2 reward.mesh=0"),
+    Case("ppo-killed", PPO, 2, "fp32", ADAPTIVE, killed=True),
+)
+
+
+def chosen(names: Sequence[str]) -> list[Case]:
+    """The cases of these names, all if there are none. Raises ValueError for a name that no case has."""
+    known = {case.name: case for case in CASES}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no case is called {', '.join(unknown)}; the cases are {', '.join(known)}")
+    return [case for case in CASES if not names or case.name in names]

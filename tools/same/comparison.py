@@ -1,0 +1,249 @@
+"""What differs between two run directories. Knows files; neither trees nor how the runs came about.
+
+Of a run that was left alone, everything that it computed has to be equal byte for byte; only the journal's lines may
+be in another order, since parts of calls end when they end. Of a run that was killed and resumed, what is left at its
+end has to be equal: which steps were made twice depends on when it was killed, and with them journals and spills.
+
+Not compared are files that say when and where a run was executed, and not what came out: run.json (creation time, key
+fingerprint, format), plan, events, logs, claims, verdicts, rendezvous and orders.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from same.records import Fields, fields_of, flat, rows
+
+COMPUTED = ("checkpoints", "export", "spills")
+"""Folders of a run all of whose files are compared."""
+SUBJECT = ("type", "step", "call", "part", "role", "name")
+"""Fields of a journal's line that say what it is about."""
+LONGEST = 60
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value that is another in this tree: in which file, which field of it, where in the file."""
+
+    file: str
+    field: str
+    where: str
+    base: str
+    here: str
+
+    @property
+    def kind(self) -> Hashable:
+        """What it has in common with others of its sort: all but the numbers in its names."""
+        return re.sub(r"\d+", "#", f"{self.file} {self.field}")
+
+    def __str__(self) -> str:
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.file}: {self.field}{where}: BASE {self.base}, here {self.here}"
+
+
+@dataclass
+class Findings:
+    """How many things of which sort were compared, and what differs."""
+
+    compared: Counter[str] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+
+    def lines(self, most: int) -> list[str]:
+        """The differences for a person: the first of each kind, and how many more are like it."""
+        kinds: dict[Hashable, list[Difference]] = defaultdict(list)
+        for difference in self.differences:
+            kinds[difference.kind].append(difference)
+        shown = [f"{found[0]}{_more(len(found) - 1)}" for found in list(kinds.values())[:most]]
+        hidden = len(kinds) - len(shown)
+        return [*shown, f"and {hidden} other kinds of differences"] if hidden else shown
+
+
+def compare_left_alone(base: Path, here: Path) -> Findings:
+    """All that two runs have computed which nobody disturbed."""
+    findings = Findings()
+    for name in _names(base, here, "attempts/*/metrics.jsonl"):
+        _compare_file(findings, "metrics files", name, base / name, here / name, _metrics_differences)
+    for name in _names(base, here, "attempts/*/journal.jsonl"):
+        _compare_file(findings, "journals", name, base / name, here / name, journal_differences)
+    for folder in COMPUTED:
+        for name in _names(base, here, f"{folder}/**/*"):
+            _compare_file(findings, folder, name, base / name, here / name, file_differences)
+    return _not_in_vain(findings, ("metrics files", "journals", *COMPUTED))
+
+
+def compare_killed(base: Path, here: Path) -> Findings:
+    """What is left of two runs that were killed and resumed: metrics, exports, and the last checkpoint."""
+    findings = Findings(Counter({"steps": min(len(merged_metrics(base)), len(merged_metrics(here)))}))
+    findings.differences += _row_differences("metrics", merged_metrics(base), merged_metrics(here))
+    for name in _names(base, here, "export/**/*"):
+        _compare_file(findings, "export", name, base / name, here / name, file_differences)
+    ours, theirs = last_checkpoint(base), last_checkpoint(here)
+    for name in sorted(ours.keys() | theirs.keys()):
+        findings.compared["checkpoints"] += 1
+        findings.differences += _field_differences(f"last checkpoint/{name}", ours.get(name, {}), theirs.get(name, {}))
+    return _not_in_vain(findings, ("steps", "export", "checkpoints"))
+
+
+def compare_folders(base: Path, here: Path) -> Findings:
+    """All files below two folders, byte for byte."""
+    findings = Findings()
+    for name in _names(base, here, "**/*"):
+        _compare_file(findings, "files", name, base / name, here / name, file_differences)
+    return _not_in_vain(findings, ("files",))
+
+
+def merged_metrics(run: Path) -> dict[int, Fields]:
+    """A row per step; of a step that several attempts have, the newest attempt's counts."""
+    paths = sorted(run.glob("attempts/*/metrics.jsonl"))
+    return {row["step"]: row for path in paths for row in rows(path.read_bytes())}
+
+
+def last_checkpoint(run: Path) -> dict[str, Fields]:
+    """The content of each file of the newest checkpoint, by file name.
+
+    Which attempt wrote it is left out: how far an attempt comes before it is killed differs from run to run.
+    """
+    manifests = run.glob("checkpoints/*/MANIFEST.json")
+    folder = max((path.parent for path in manifests), key=lambda path: path.name, default=run / "none")
+    files = {path.name: fields_of(path, path.read_bytes()) for path in sorted(folder.glob("*"))}
+    return {name: {key: _any_attempt(key, value) for key, value in held.items()} for name, held in files.items()}
+
+
+def _any_attempt(key: str, value: Any) -> Any:
+    if key == "attempt":
+        return "any"
+    return re.sub(r"\.a\d{3,}/", ".any/", value) if isinstance(value, str) else value
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+Compare = Callable[[str, bytes, bytes], Iterable[Difference]]
+
+
+def _names(base: Path, here: Path, pattern: str) -> list[str]:
+    """The names of files that match in either run, relative to it."""
+    return sorted({str(path.relative_to(run)) for run in (base, here) for path in run.glob(pattern) if path.is_file()})
+
+
+def _compare_file(findings: Findings, sort: str, name: str, base: Path, here: Path, compare: Compare) -> None:
+    findings.compared[sort] += 1
+    if not (base.is_file() and here.is_file()):
+        there = [("there" if path.is_file() else "missing") for path in (base, here)]
+        findings.differences.append(Difference(name, "the file", "", *there))
+        return
+    findings.differences += compare(name, base.read_bytes(), here.read_bytes())
+
+
+def file_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
+    """What differs in two files of a name; where their contents are equal, the first byte that is not."""
+    if base == here:
+        return []
+    path = Path(name)
+    found = list(_field_differences(name, fields_of(path, base), fields_of(path, here)))
+    return found or [_first_byte(name, base, here)]
+
+
+def _first_byte(name: str, base: bytes, here: bytes) -> Difference:
+    pairs = enumerate(zip(base, here, strict=False))
+    first = next((i for i, (one, other) in pairs if one != other), min(len(base), len(here)))
+    shown = [f"{data[first : first + 8]!r} of {len(data)} bytes" for data in (base, here)]
+    return Difference(name, "bytes", f"from byte {first}", *shown)
+
+
+def _metrics_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
+    if base == here:
+        return []
+    ours, theirs = ({row["step"]: row for row in rows(data)} for data in (base, here))
+    return list(_row_differences(name, ours, theirs)) or [_first_byte(name, base, here)]
+
+
+def _row_differences(file: str, base: Mapping[int, Fields], here: Mapping[int, Fields]) -> Iterator[Difference]:
+    for step in sorted(base.keys() | here.keys()):
+        yield from _field_differences(file, base.get(step, {}), here.get(step, {}), f"step {step}")
+
+
+# ── journals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def journal_differences(name: str, base: bytes, here: bytes) -> Iterator[Difference]:
+    """Lines that only one of two journals has. Lines about the same thing are compared field by field."""
+    ours, theirs = (Counter(data.splitlines(keepends=True)) for data in (base, here))
+    only = [_by_subject((counted - other).elements()) for counted, other in ((ours, theirs), (theirs, ours))]
+    for subject in sorted(only[0].keys() | only[1].keys()):
+        yield from _line_differences(name, subject, only[0].get(subject, []), only[1].get(subject, []))
+
+
+def _line_differences(name: str, subject: str, base: Sequence[bytes], here: Sequence[bytes]) -> Iterator[Difference]:
+    kind = subject.partition(" ")[0]
+    for one, other in zip(base, here, strict=False):
+        found = list(_field_differences(name, _event(one), _event(other), subject, f"{kind} "))
+        yield from found or [Difference(name, f"{kind} line", subject, _short(one.decode()), _short(other.decode()))]
+    for line in base[len(here) :]:
+        yield Difference(name, f"{kind} line", subject, _short(line.decode(errors="replace")), ABSENT)
+    for line in here[len(base) :]:
+        yield Difference(name, f"{kind} line", subject, ABSENT, _short(line.decode(errors="replace")))
+
+
+def _by_subject(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for line in sorted(lines):
+        event = _event(line)
+        found[" ".join(str(event[key]) for key in SUBJECT if key in event) or "unreadable"].append(line)
+    return found
+
+
+def _event(line: bytes) -> Fields:
+    """The fields of a line's event. Its CRC follows from them."""
+    try:
+        held = json.loads(line)
+    except ValueError:
+        return {}
+    return flat(held.get("event", held)) if isinstance(held, dict) else {}
+
+
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _field_differences(
+    file: str, base: Fields, here: Fields, where: str = "", prefix: str = ""
+) -> Iterator[Difference]:
+    for name in [*base, *(name for name in here if name not in base)]:
+        if name not in here:
+            yield Difference(file, f"{prefix}{name}", where, _short(base[name]), ABSENT)
+        elif name not in base:
+            yield Difference(file, f"{prefix}{name}", where, ABSENT, _short(here[name]))
+        elif isinstance(base[name], np.ndarray) and isinstance(here[name], np.ndarray):
+            yield from _array_differences(file, f"{prefix}{name}", where, base[name], here[name])
+        elif repr(base[name]) != repr(here[name]):
+            yield Difference(file, f"{prefix}{name}", where, _short(base[name]), _short(here[name]))
+
+
+def _array_differences(file: str, name: str, where: str, base: np.ndarray, here: np.ndarray) -> Iterator[Difference]:
+    """Bit for bit: a NaN equals itself, and 0 is not -0."""
+    forms = [f"{array.dtype} {list(array.shape)}" for array in (base, here)]
+    if forms[0] != forms[1]:
+        yield Difference(file, name, where, *forms)
+    elif base.tobytes() != here.tobytes():
+        bits = [np.frombuffer(array.tobytes(), np.uint8).reshape(base.size, -1) for array in (base, here)]
+        unlike = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
+        first = int(unlike[0])
+        place = f"{where} element {first}, {len(unlike)} of {base.size} differ".strip()
+        yield Difference(file, name, place, *(_short(array.reshape(-1)[first]) for array in (base, here)))
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more like this)" if count else ""
+
+
+def _not_in_vain(findings: Findings, expected: Sequence[str]) -> Findings:
+    """That nothing differs means nothing where there was nothing to compare."""
+    lacking = [sort for sort in expected if not findings.compared[sort]]
+    findings.differences += [Difference("the run", sort, "", "none", "none, nothing to compare") for sort in lacking]
+    return findings
