@@ -69,26 +69,28 @@ def compare_left_alone(base: Path, here: Path) -> Findings:
     """All that two runs have computed which nobody disturbed."""
     findings = Findings()
     for name in _names(base, here, "attempts/*/metrics.jsonl"):
-        _compare_file(findings, "metrics files", name, base / name, here / name, _metrics_differences)
+        _compare_file(findings, "metric rows", name, base / name, here / name, _metrics_differences)
     for name in _names(base, here, "attempts/*/journal.jsonl"):
-        _compare_file(findings, "journals", name, base / name, here / name, journal_differences)
+        _compare_file(findings, "journal lines", name, base / name, here / name, journal_differences)
     for folder in COMPUTED:
         for name in _names(base, here, f"{folder}/**/*"):
-            _compare_file(findings, folder, name, base / name, here / name, file_differences)
-    return _not_in_vain(findings, ("metrics files", "journals", *COMPUTED))
+            _compare_file(findings, f"files in {folder}", name, base / name, here / name, file_differences)
+    return _not_in_vain(findings, ("metric rows", "journal lines", *(f"files in {folder}" for folder in COMPUTED)))
 
 
 def compare_killed(base: Path, here: Path) -> Findings:
     """What is left of two runs that were killed and resumed: metrics, exports, and the last checkpoint."""
-    findings = Findings(Counter({"steps": min(len(merged_metrics(base)), len(merged_metrics(here)))}))
-    findings.differences += _row_differences("metrics", merged_metrics(base), merged_metrics(here))
+    findings = Findings()
+    metrics = merged_metrics(base), merged_metrics(here)
+    findings.compared["metric rows"] += len(metrics[0])
+    findings.differences += _row_differences("metrics", *metrics)
     for name in _names(base, here, "export/**/*"):
-        _compare_file(findings, "export", name, base / name, here / name, file_differences)
+        _compare_file(findings, "files in export", name, base / name, here / name, file_differences)
     ours, theirs = last_checkpoint(base), last_checkpoint(here)
     for name in sorted(ours.keys() | theirs.keys()):
-        findings.compared["checkpoints"] += 1
+        findings.compared["files in the last checkpoint"] += 1
         findings.differences += _field_differences(f"last checkpoint/{name}", ours.get(name, {}), theirs.get(name, {}))
-    return _not_in_vain(findings, ("steps", "export", "checkpoints"))
+    return _not_in_vain(findings, ("metric rows", "files in export", "files in the last checkpoint"))
 
 
 def compare_folders(base: Path, here: Path) -> Findings:
@@ -132,12 +134,14 @@ def _names(base: Path, here: Path, pattern: str) -> list[str]:
 
 
 def _compare_file(findings: Findings, sort: str, name: str, base: Path, here: Path, compare: Compare) -> None:
-    findings.compared[sort] += 1
+    """Compare and count: a file, or where `sort` is of what is in its lines, these."""
     if not (base.is_file() and here.is_file()):
         there = [("there" if path.is_file() else "missing") for path in (base, here)]
         findings.differences.append(Difference(name, "the file", "", *there))
         return
-    findings.differences += compare(name, base.read_bytes(), here.read_bytes())
+    data = base.read_bytes()
+    findings.compared[sort] += 1 if sort.startswith("files") else data.count(b"\n")
+    findings.differences += compare(name, data, here.read_bytes())
 
 
 def file_differences(name: str, base: bytes, here: bytes) -> list[Difference]:

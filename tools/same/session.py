@@ -115,7 +115,8 @@ class UnderWay:
         return future
 
     def end(self, work: Path) -> None:
-        """Begin nothing more, and kill whatever the threads start until they give up."""
+        """Begin nothing more, and kill whatever the threads start until they give up. Not to be interrupted."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.pool.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in self.begun):
             end_marked(work)

@@ -63,11 +63,12 @@ def describe(commit: str) -> str:
 @contextmanager
 def worktree(commit: str, root: Path) -> Iterator[Tree]:
     """The tree of a commit in a new folder, for as long as the context lasts."""
-    _git("worktree", "add", "--detach", str(root), commit, problem="no worktree could be made")
     try:
+        _git("worktree", "add", "--detach", str(root), commit, problem="no worktree could be made")
         yield Tree("base", root)
     finally:
-        _git("worktree", "remove", "--force", str(root), problem="the worktree could not be removed")
+        # Whatever has been made of it, after a Ctrl-C too.
+        subprocess.run(["git", "worktree", "remove", "--force", str(root)], cwd=HERE, capture_output=True)
 
 
 def _git(*words: str, problem: str) -> str:
