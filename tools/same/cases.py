@@ -81,18 +81,21 @@ TEACHING = Recipe(
 """Makes the model that PPO begins with: about one sum in five right, so that rewards differ."""
 
 ADAPTIVE = "ppo.kl.adaptive=true ppo.kl.horizon=500 ppo.value_norm=true"
+STOPPING = "ppo.minibatches=3 ppo.early_stop_kl=0.002"
+CUT = "generation.max_new_tokens=4 ppo.missing_eos_penalty=1"
+APART = "actor.mesh=0-1 critic.mesh=2 reference.mesh=2 reward.mesh=0"
 CASES: Sequence[Case] = (
     Case("toy", TOY, 2, settings="cluster.nodes=2"),
     Case("sft-dp1", SFT, 1, "fp32"),
     Case("sft-dp2-bf16", SFT, 2, "bf16", "actor.micro_batch_tokens=64"),
     Case("sft-dp3", SFT, 3, "fp32", "actor.micro_batch_tokens=64 control.compact=false"),
-    Case("ppo-dp1", PPO, 1, "fp32", "ppo.minibatches=2 ppo.epochs=2 ppo.early_stop_kl=0.002"),
+    Case("ppo-dp1", PPO, 1, "fp32", f"{STOPPING} ppo.epochs=2"),
     Case("ppo-dp1-bf16", PPO, 1, "bf16", f"{ADAPTIVE} data.samples_per_prompt=2 control.keep_checkpoints=9"),
-    Case("ppo-dp2", PPO, 2, "fp32", f"{ADAPTIVE} ppo.minibatches=4 actor.micro_batch_tokens=64"),
-    Case("ppo-dp2-bf16", PPO, 2, "bf16", "ppo.minibatches=3 ppo.early_stop_ratio=1.01 ppo.missing_eos_penalty=1"),
+    Case("ppo-dp2", PPO, 2, "fp32", f"{ADAPTIVE} actor.micro_batch_tokens=64 ppo.gae_lambda=0.95 ppo.discount=0.99"),
+    Case("ppo-dp2-bf16", PPO, 2, "bf16", f"ppo.early_stop_ratio=1.01 {CUT}"),
     Case("ppo-dp3", PPO, 3, "fp32", "ppo.kl.estimator=k3 ppo.entropy_coef=0.01 control.compact=false"),
-    Case("ppo-dp3-bf16", PPO, 3, "bf16", f"{ADAPTIVE} ppo.early_stop_kl=0.002 ppo.aggregation=seq-mean-token-mean"),
-    Case("ppo-apart", PPO, 3, "fp32", "actor.mesh=0-1 critic.mesh=2 reference.mesh=2 reward.mesh=0"),
+    Case("ppo-dp3-bf16", PPO, 3, "bf16", f"{ADAPTIVE} {STOPPING} ppo.aggregation=seq-mean-token-mean"),
+    Case("ppo-apart", PPO, 3, "fp32", f"{APART} {CUT} critic.optimizer.schedule=cosine ppo.whiten_advantages=false"),
     Case("ppo-killed", PPO, 2, "fp32", ADAPTIVE, killed=True),
 )
 
