@@ -36,6 +36,7 @@ def made_run(root: Path, attempt: int = 0) -> Path:
     events = [
         {"type": "opened", "step": 1, "ids": ["r1@0", "r2@0"], "calls": {"gen": 1}},
         {"type": "done", "step": 1, "call": "gen", "part": 0, "spill": spill, "stats": {"norm": [0.5, 2.0]}},
+        {"type": "checkpointed", "step": 1, "manifest": {"name": MANIFEST, "size": 99, "crc32": 3}},
         {"type": "trained", "step": 1, "call": "train", "record": {"lr": [0.1, 0.2], "digest": "abc"}},
     ]
     _write(root / JOURNAL, b"".join(journal_line(event) for event in events))
@@ -43,7 +44,12 @@ def made_run(root: Path, attempt: int = 0) -> Path:
     cut = root / f"checkpoints/step-00000001.a{attempt:03d}"
     _write(cut / "actor.r000.safetensors", safetensors({"updates": 4}, np.array([1.0, np.nan], "<f4")))
     shard = {"name": f"checkpoints/{cut.name}/actor.r000.safetensors", "size": 10, "crc32": 5}
-    manifest = {"step": 1, "attempt": attempt, "roles": {"actor": [shard]}, "digests": {"actor": "abc"}}
+    manifest = {
+        "step": 1,
+        "attempt": attempt,
+        "roles": {"actor": [shard]},
+        "digests": {"actor": "abc", "critic": "def"},
+    }
     _write(cut / "MANIFEST.json", json.dumps(manifest, indent=1).encode())
     _write(root / EXPORT / "model.safetensors", safetensors({}, np.array([1.0, 2.0], "<f4")))
     _write(root / EXPORT / "config.json", b'{"layers": 2}')
@@ -149,13 +155,24 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
+def raced(run: Path) -> None:
+    """As if the critic's train step had ended before the actor's."""
+    manifest = json.loads((run / MANIFEST).read_bytes())
+    manifest["digests"] = dict(reversed(manifest["digests"].items()))
+    (run / MANIFEST).write_bytes(json.dumps(manifest, indent=1).encode())
+    events = [json.loads(line)["event"] for line in (run / JOURNAL).read_bytes().splitlines()]
+    events[2]["manifest"]["crc32"] = 4
+    (run / JOURNAL).write_bytes(b"".join(journal_line(event) for event in events))
+
+
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_has_changed_is_found(tmp_path: Path, what: str) -> None:
+def test_what_has_changed_is_found_whether_roles_are_racing_or_not(tmp_path: Path, what: str) -> None:
     change, expected = CHANGES[what]
     base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
     change(here)
-    found = compare_left_alone(base, here).lines(most=9)
-    assert any(expected in line for line in found), found
+    for racing in (False, True):
+        found = compare_left_alone(base, here, racing).lines(most=9)
+        assert any(expected in line for line in found), found
 
 
 def test_equal_runs_are_the_same_whatever_order_their_journals_have(tmp_path: Path) -> None:
@@ -163,8 +180,15 @@ def test_equal_runs_are_the_same_whatever_order_their_journals_have(tmp_path: Pa
     in_other_order(here)
     found = compare_left_alone(base, here)
     assert found.differences == []
-    assert found.compared["journal lines"] == 3
+    assert found.compared["journal lines"] == 4
     assert found.compared["metric rows"] == 2
+
+
+def test_which_role_ended_first_is_left_out_only_where_roles_are_racing(tmp_path: Path) -> None:
+    base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
+    raced(here)
+    assert compare_left_alone(base, here, racing=True).differences == []
+    assert {difference.file for difference in compare_left_alone(base, here).differences} == {JOURNAL, MANIFEST}
 
 
 def test_two_runs_that_wrote_nothing_are_not_the_same(tmp_path: Path) -> None:

@@ -30,7 +30,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Case:
-    """One run on each tree. With `killed`, a worker and then the master die on the way, and the run is resumed."""
+    """One run on each tree.
+
+    With `killed`, a worker and then the master die on the way, and the run is resumed. With `racing`, roles train at
+    the same time on workers of their own, and which of them ends first is chance.
+    """
 
     name: str
     recipe: Recipe
@@ -38,6 +42,7 @@ class Case:
     dtype: str = ""
     settings: str = ""
     killed: bool = False
+    racing: bool = False
 
     def words(self, material: Material) -> list[str]:
         """The settings as words of a command line."""
@@ -84,6 +89,7 @@ ADAPTIVE = "ppo.kl.adaptive=true ppo.kl.horizon=500 ppo.value_norm=true"
 STOPPING = "ppo.minibatches=3 ppo.early_stop_kl=0.002"
 CUT = "generation.max_new_tokens=4 ppo.missing_eos_penalty=1"
 APART = "actor.mesh=0-1 critic.mesh=2 reference.mesh=2 reward.mesh=0"
+PLAIN = "critic.optimizer.schedule=cosine ppo.whiten_advantages=false"
 CASES: Sequence[Case] = (
     Case("toy", TOY, 2, settings="cluster.nodes=2"),
     Case("sft-dp1", SFT, 1, "fp32"),
@@ -95,7 +101,7 @@ CASES: Sequence[Case] = (
     Case("ppo-dp2-bf16", PPO, 2, "bf16", f"ppo.early_stop_ratio=1.01 {CUT}"),
     Case("ppo-dp3", PPO, 3, "fp32", "ppo.kl.estimator=k3 ppo.entropy_coef=0.01 control.compact=false"),
     Case("ppo-dp3-bf16", PPO, 3, "bf16", f"{ADAPTIVE} {STOPPING} ppo.aggregation=seq-mean-token-mean"),
-    Case("ppo-apart", PPO, 3, "fp32", f"{APART} {CUT} critic.optimizer.schedule=cosine ppo.whiten_advantages=false"),
+    Case("ppo-apart", PPO, 3, "fp32", f"{APART} {CUT} {PLAIN}", racing=True),
     Case("ppo-killed", PPO, 2, "fp32", ADAPTIVE, killed=True),
 )
 

@@ -175,7 +175,9 @@ def findings(case: Case, base: Outcome, here: Outcome) -> Findings:
     if base.trouble or here.trouble:
         ends = [outcome.trouble or "as it should" for outcome in (base, here)]
         return Findings(differences=[Difference("the run", "its end", "", *ends)])
-    return (compare_killed if case.killed else compare_left_alone)(base.run, here.run)
+    if case.killed:
+        return compare_killed(base.run, here.run)
+    return compare_left_alone(base.run, here.run, case.racing)
 
 
 def _report(name: str, found: Findings) -> bool:
