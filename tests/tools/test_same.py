@@ -1,4 +1,4 @@
-"""`make same` finds a changed byte in every kind of file that it compares, and in nothing else."""
+"""`make same` finds a changed byte in every kind of file that it compares."""
 
 import ast
 import json
@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from same import processes
 from same.cases import CASES, Case, Material, chosen
-from same.comparison import Findings, compare_killed, compare_left_alone
+from same.comparison import Findings, compare_killed, compare_undisturbed
 from same.runs import last_step
-from same.session import DIFFERENT, NOTHING_RUN, Outcome, findings, main
+from same.session import DIFFERENT, NOT_COMPARED, Outcome, findings, main
 
 TOOL = Path(processes.__file__).parent
 JOURNAL, METRICS = "attempts/000/journal.jsonl", "attempts/000/metrics.jsonl"
@@ -119,6 +119,11 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "a metric": (swapped(METRICS, b"0.1", b"0.2"), f"{METRICS}: loss (step 1): BASE 0.1, here 0.2"),
     "a metric's spelling": (swapped(METRICS, b"0.1}", b"0.10}"), f"{METRICS}: bytes (from byte"),
     "a metric more": (swapped(METRICS, b"0.1}", b'0.1, "kl": 3}'), f"{METRICS}: kl (step 1): BASE absent, here 3"),
+    "a step's name": (swapped(METRICS, b'"step": 1', b'"time": 1'), f"{METRICS}: time (line 2): BASE absent, here 1"),
+    "a row that is none": (
+        swapped(METRICS, b'{"step": 1', b'"step": 1'),
+        f'{METRICS}: text (line 2): BASE absent, here "',
+    ),
     "a step less": (swapped(METRICS, b'{"step": 1, "loss": 0.1}\n', b""), f"{METRICS}: step (step 1): BASE 1, here"),
     "a spill's CRC": (
         swapped(JOURNAL, b'"crc32": 7', b'"crc32": 8'),
@@ -129,7 +134,8 @@ CHANGES: dict[str, tuple[Change, str]] = {
         swapped(JOURNAL, b"0.2]", b"0.3]"),
         "trained record.lr[1] (trained 1 train): BASE 0.2, here 0.3",
     ),
-    "a line's CRC alone": (with_wrong_crc, f"{JOURNAL}: trained line (trained 1 train): BASE {{"),
+    "a line's CRC alone": (with_wrong_crc, f"{JOURNAL}: trained line (trained 1 train): BASE b'"),
+    "a line that is none": (swapped(JOURNAL, b'"type": "done"', b'"type": done"'), "done line (done 1 gen 0): BASE"),
     "a line less": (without_last_line, f"{JOURNAL}: trained line (trained 1 train): BASE"),
     "another name": (relabelled, "done stats.norm[0] (done 1 gen 0): BASE 0.5, here absent"),
     "a shard": (
@@ -149,6 +155,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     ),
     "an id in a spill": (swapped(SPILL, b"r2@0", b"r3@0"), f"{SPILL}: dataset gen.dp00/ids (element 1"),
     "a spill that is none": (swapped(SPILL, b"\x89HDF", b"\x88HDF"), f"{SPILL}: dataset"),
+    "a manifest that is none": (swapped(MANIFEST, b'"digests":', b'"digests"'), f"{MANIFEST}: bytes: BASE absent"),
     "no spill": (removed(SPILL), f"{SPILL}: the file: BASE there, here missing"),
     "no export": (removed(f"{EXPORT}/config.json"), f"{EXPORT}/config.json: the file: BASE there, here missing"),
     "no shard": (removed(SHARD), f"{SHARD}: the file: BASE there, here missing"),
@@ -171,28 +178,28 @@ def test_what_has_changed_is_found_whether_roles_are_racing_or_not(tmp_path: Pat
     base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
     change(here)
     for racing in (False, True):
-        found = compare_left_alone(base, here, racing).lines(most=9)
+        found = compare_undisturbed(base, here, racing).lines(most=9)
         assert any(expected in line for line in found), found
 
 
-def test_equal_runs_are_the_same_whatever_order_their_journals_have(tmp_path: Path) -> None:
+def test_equal_runs_with_journals_in_another_order_are_equal(tmp_path: Path) -> None:
     base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
     in_other_order(here)
-    found = compare_left_alone(base, here)
+    found = compare_undisturbed(base, here)
     assert found.differences == []
     assert found.compared["journal lines"] == 4
     assert found.compared["metric rows"] == 2
 
 
-def test_which_role_ended_first_is_left_out_only_where_roles_are_racing(tmp_path: Path) -> None:
+def test_which_role_finished_first_counts_unless_roles_are_racing(tmp_path: Path) -> None:
     base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
     raced(here)
-    assert compare_left_alone(base, here, racing=True).differences == []
-    assert {difference.file for difference in compare_left_alone(base, here).differences} == {JOURNAL, MANIFEST}
+    assert compare_undisturbed(base, here, racing=True).differences == []
+    assert {difference.file for difference in compare_undisturbed(base, here).differences} == {JOURNAL, MANIFEST}
 
 
-def test_two_runs_that_wrote_nothing_are_not_the_same(tmp_path: Path) -> None:
-    for compare in (compare_left_alone, compare_killed):
+def test_runs_that_wrote_nothing_are_not_equal(tmp_path: Path) -> None:
+    for compare in (compare_undisturbed, compare_killed):
         assert compare(tmp_path / "base", tmp_path / "here").differences
 
 
@@ -200,9 +207,9 @@ def test_differences_of_a_kind_are_shown_once(tmp_path: Path) -> None:
     base, here = made_run(tmp_path / "base"), made_run(tmp_path / "here")
     _write(base / METRICS, b"".join(b'{"step": %d, "loss": 1, "kl": 2}\n' % step for step in range(5)))
     _write(here / METRICS, b"".join(b'{"step": %d, "loss": 3, "kl": 4}\n' % step for step in range(5)))
-    found = compare_left_alone(base, here)
+    found = compare_undisturbed(base, here)
     assert found.lines(most=9)[0] == f"{METRICS}: loss (step 0): BASE 1, here 3 (and 4 more like this)"
-    assert found.lines(most=1)[1:] == ["and 1 other kinds of differences"]
+    assert found.lines(most=1)[1:] == ["and differences of 1 more kinds"]
 
 
 def killed_run(root: Path, attempts: int) -> Path:
@@ -214,7 +221,7 @@ def killed_run(root: Path, attempts: int) -> Path:
     return root
 
 
-def test_killed_runs_are_the_same_however_many_attempts_they_took(tmp_path: Path) -> None:
+def test_killed_runs_with_different_numbers_of_attempts_are_equal(tmp_path: Path) -> None:
     base, here = killed_run(tmp_path / "base", 2), killed_run(tmp_path / "here", 3)
     assert compare_killed(base, here).differences == []
 
@@ -249,7 +256,7 @@ def test_the_last_step_is_that_of_any_attempt_and_of_whole_lines(tmp_path: Path)
     assert last_step(tmp_path) == 4
 
 
-def test_a_worker_and_the_master_are_found_by_what_they_write_and_ended(tmp_path: Path) -> None:
+def test_worker_and_master_are_found_by_what_they_write_and_killed(tmp_path: Path) -> None:
     worker, master = tmp_path / "run/logs/worker-1.out", tmp_path / "run/journal.jsonl"
     _write(worker, b"")
     environment = {"PATH": os.environ["PATH"], processes.MARK: str(tmp_path / "run")}
@@ -270,20 +277,20 @@ def test_cases_are_chosen_by_name_in_the_order_of_the_table() -> None:
     assert [case.name for case in chosen(["ppo-dp2", "toy"])] == ["toy", "ppo-dp2"]
     assert chosen([]) == list(CASES)
     assert len({case.name for case in CASES}) == len(CASES)
-    with pytest.raises(ValueError, match="no case is called ppo; the cases are toy"):
+    with pytest.raises(ValueError, match="unknown case ppo; the cases are toy"):
         chosen(["ppo"])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_has_settings_as_words_of_a_command_line(case: Case) -> None:
-    words = case.words(Material(Path("/rows"), Path("/model"), Path("/taught")))
+    words = case.words(Material(Path("/rows"), Path("/model"), Path("/sft-model")))
     assert all(word.startswith("--") and "=" in word and "{" not in word for word in words), words
 
 
 def test_without_a_commit_it_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == NOTHING_RUN
+    assert main([]) == NOT_COMPARED
     assert "make same BASE=<commit>" in capsys.readouterr().out
-    assert main(["no-such-commit"]) == NOTHING_RUN
+    assert main(["no-such-commit"]) == NOT_COMPARED
     assert "no-such-commit is not a commit" in capsys.readouterr().out
     assert DIFFERENT == 1
 

@@ -1,4 +1,4 @@
-"""`make same BASE=<commit>`: run a worktree of BASE and this tree on one machine, and print what differs."""
+"""`make same BASE=<commit>`: run a worktree of BASE and this tree, and print what differs."""
 
 import sys
 

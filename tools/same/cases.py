@@ -1,7 +1,6 @@
-"""What is run on both trees: the demo's recipes and the toy, with settings that between them reach most of the code.
+"""What both trees run: the toy and the demo's SFT and PPO, with settings that between them reach most of the code.
 
-A case is its settings and nothing else: the files in `examples/` of BASE, and words of the command line that win over
-them. Two cases differ in what their lines in the table say.
+A case is one of BASE's examples plus settings that override it on the command line.
 """
 
 from collections.abc import Sequence
@@ -11,16 +10,16 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Material:
-    """What the demo's runs read: rows, a model with random parameters, and one that SFT has taught some sums."""
+    """What the runs read: the demo's data, its random model, and that model after some SFT."""
 
-    rows: Path
+    data: Path
     model: Path
-    taught: Path
+    sft_model: Path
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """An example and what all of its cases set. `{rows}`, `{model}` and `{taught}` stand for the material's paths."""
+    """An example and the settings of all its cases; `{data}`, `{model}` and `{sft_model}` are paths of the material."""
 
     example: str
     settings: str
@@ -32,8 +31,8 @@ class Recipe:
 class Case:
     """One run on each tree.
 
-    With `killed`, a worker and then the master die on the way, and the run is resumed. With `racing`, roles train at
-    the same time on workers of their own, and which of them ends first is chance.
+    `killed`: a worker and later the master are killed, and the run is resumed. `racing`: roles train at the same time
+    on workers of their own, so which one finishes first is a matter of timing.
     """
 
     name: str
@@ -45,45 +44,45 @@ class Case:
     racing: bool = False
 
     def words(self, material: Material) -> list[str]:
-        """The settings as words of a command line."""
+        """The settings as command-line arguments."""
         dtypes = [f"{section}.dtype={self.dtype}" for section in self.recipe.models] if self.dtype else []
         settings = [f"cluster.workers_per_node={self.workers}", *dtypes, *self.settings.split()]
-        return [f"--{word}" for word in (*in_words(self.recipe, material), *settings)]
+        return [f"--{word}" for word in (*shared_settings(self.recipe, material), *settings)]
 
     @property
-    def needs_taught(self) -> bool:
-        return "{taught}" in self.recipe.settings
+    def needs_sft_model(self) -> bool:
+        return "{sft_model}" in self.recipe.settings
 
 
-def in_words(recipe: Recipe, material: Material) -> list[str]:
+def shared_settings(recipe: Recipe, material: Material) -> list[str]:
     """What all cases of the recipe set, as `key=value`."""
-    paths = {"rows": material.rows, "model": material.model, "taught": material.taught}
+    paths = {"data": material.data, "model": material.model, "sft_model": material.sft_model}
     return [word.format(**paths) for word in recipe.settings.split()]
 
 
 LOCAL = "cluster.type=local cluster.lost_after_s=60"
-"""On a busy machine a process may be silent for long; a new attempt would change the names of files."""
+"""A busy machine may starve a process for long; losing it would start another attempt, which changes file names."""
 TWELVE = (
     "control.steps=12 control.checkpoint.steps=4 control.checkpoint.seconds=null control.evaluate.steps=4 "
     "control.export.steps=6"
 )
-ROWS = "data.train={rows}/train.jsonl data.evaluate={rows}/test.jsonl data.evaluate_rows=24"
+DATA = "data.train={data}/train.jsonl data.evaluate={data}/test.jsonl data.evaluate_rows=24"
 SMALL = "data.batch_size=24 generation.slots=8"
 
 TOY = Recipe("examples/toy/toy.yaml", f"{LOCAL} control.export.steps=20")
-SFT = Recipe("examples/addition/sft.yaml", f"{LOCAL} {TWELVE} {ROWS} {SMALL} actor.path={{model}}", ("actor",))
+SFT = Recipe("examples/addition/sft.yaml", f"{LOCAL} {TWELVE} {DATA} {SMALL} actor.path={{model}}", ("actor",))
 PPO = Recipe(
     "examples/addition/ppo.yaml",
-    f"{LOCAL} {TWELVE} {ROWS} {SMALL} actor.path={{taught}} critic.path={{taught}} reference.path={{taught}} "
+    f"{LOCAL} {TWELVE} {DATA} {SMALL} actor.path={{sft_model}} critic.path={{sft_model}} reference.path={{sft_model}} "
     "ppo.kl.coef=0.05",
     ("actor", "critic", "reference"),
 )
-TEACHING = Recipe(
+SFT_MODEL = Recipe(
     SFT.example,
-    f"{LOCAL} {ROWS} actor.path={{model}} control.steps=200 control.stop_when=null control.evaluate.steps=null "
+    f"{LOCAL} {DATA} actor.path={{model}} control.steps=200 control.stop_when=null control.evaluate.steps=null "
     "control.checkpoint.seconds=null",
 )
-"""Makes the model that PPO begins with: about one sum in five right, so that rewards differ."""
+"""Trains the model that PPO starts from. It gets about one sum in five right, so rewards vary."""
 
 ADAPTIVE = "ppo.kl.adaptive=true ppo.kl.horizon=500 ppo.value_norm=true"
 STOPPING = "ppo.minibatches=3 ppo.early_stop_kl=0.002"
@@ -107,8 +106,8 @@ CASES: Sequence[Case] = (
 
 
 def chosen(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, all if there are none. Raises ValueError for a name that no case has."""
+    """The cases with these names; all of them if no names are given. Raises ValueError for an unknown name."""
     known = {case.name: case for case in CASES}
     if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"no case is called {', '.join(unknown)}; the cases are {', '.join(known)}")
+        raise ValueError(f"unknown case {', '.join(unknown)}; the cases are {', '.join(known)}")
     return [case for case in CASES if not names or case.name in names]

@@ -1,31 +1,28 @@
-"""What differs between two run directories. Knows files; neither trees nor how the runs came about.
+"""Compares two run directories. Knows files; knows neither trees nor how the runs were made.
 
-Of a run that was left alone, everything that it computed has to be equal byte for byte; only the journal's lines may
-be in another order, since parts of calls end when they end. Of a run that was killed and resumed, what is left at its
-end has to be equal: which steps were made twice depends on when it was killed, and with them journals and spills.
+Everything an undisturbed run computed must be equal byte for byte, except for the order of the journal's lines: parts
+of calls finish in any order. Of a run that was killed and resumed, only the results are compared: its journals and
+spills depend on the moment of the kill.
 
-Not compared are files that say when and where a run was executed, and not what came out: run.json (creation time, key
-fingerprint, format), plan, events, logs, claims, verdicts, rendezvous and orders.
-
-Two runs of one tree on one machine are equal in this sense, with one exception that `compare_left_alone` explains.
+Files that tell when, where and how a run was executed are not compared: run.json, plan.json, events, logs, claims,
+verdicts, rendezvous and control.
 """
 
-import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from same.records import Fields, fields_of, flat, json_fields, rows
+from same.records import Fields, fields_of, json_line, metric_rows
 
 COMPUTED = ("checkpoints", "export", "spills")
-"""Folders of a run all of whose files are compared."""
+"""Folders in which every file is compared."""
 SUBJECT = ("type", "step", "call", "part", "role", "name")
-"""Fields of a journal's line that say what it is about."""
+"""Fields of a journal line that tell what it is about."""
 MANIFEST = "MANIFEST.json"
 LONGEST = 60
 ABSENT = "absent"
@@ -33,7 +30,7 @@ ABSENT = "absent"
 
 @dataclass(frozen=True)
 class Difference:
-    """A value that is another in this tree: in which file, which field of it, where in the file."""
+    """A value that differs: its file, its field, and where in the file it is."""
 
     file: str
     field: str
@@ -42,8 +39,8 @@ class Difference:
     here: str
 
     @property
-    def kind(self) -> Hashable:
-        """What it has in common with others of its sort: all but the numbers in its names."""
+    def kind(self) -> str:
+        """Its file and field without numbers: differences of one kind are printed once."""
         return re.sub(r"\d+", "#", f"{self.file} {self.field}")
 
     def __str__(self) -> str:
@@ -53,26 +50,26 @@ class Difference:
 
 @dataclass
 class Findings:
-    """How many things of which sort were compared, and what differs."""
+    """How much was compared, by sort, and what differs."""
 
     compared: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
 
     def lines(self, most: int) -> list[str]:
-        """The differences for a person: the first of each kind, and how many more are like it."""
-        kinds: dict[Hashable, list[Difference]] = defaultdict(list)
+        """The first difference of each kind, for `most` kinds."""
+        kinds: dict[str, list[Difference]] = defaultdict(list)
         for difference in self.differences:
             kinds[difference.kind].append(difference)
         shown = [f"{found[0]}{_more(len(found) - 1)}" for found in list(kinds.values())[:most]]
         hidden = len(kinds) - len(shown)
-        return [*shown, f"and {hidden} other kinds of differences"] if hidden else shown
+        return [*shown, f"and differences of {hidden} more kinds"] if hidden else shown
 
 
-def compare_left_alone(base: Path, here: Path, racing: bool = False) -> Findings:
-    """All that two runs have computed which nobody disturbed.
+def compare_undisturbed(base: Path, here: Path, racing: bool = False) -> Findings:
+    """Everything that two undisturbed runs computed.
 
-    A manifest lists the roles' digests in the order in which their train steps ended. Where roles are `racing`, that
-    order is left out of the comparison, and with it the manifests' CRCs in the journal.
+    A manifest lists the roles' digests in the order in which their train steps finished. Where roles are `racing`,
+    that order differs from run to run: neither it nor the manifests' CRCs in the journal are compared.
     """
     findings = Findings()
     compare_journals = racing_journal_differences if racing else journal_differences
@@ -84,11 +81,11 @@ def compare_left_alone(base: Path, here: Path, racing: bool = False) -> Findings
     for folder in COMPUTED:
         for name in _names(base, here, f"{folder}/**/*"):
             _compare_file(findings, f"files in {folder}", name, base / name, here / name, compare_files)
-    return _not_in_vain(findings, ("metric rows", "journal lines", *(f"files in {folder}" for folder in COMPUTED)))
+    return _complete(findings, ("metric rows", "journal lines", *(f"files in {folder}" for folder in COMPUTED)))
 
 
 def compare_killed(base: Path, here: Path) -> Findings:
-    """What is left of two runs that were killed and resumed: metrics, exports, and the last checkpoint."""
+    """The results of two runs that were killed and resumed: metrics, exports and the last checkpoint."""
     findings = Findings()
     metrics = merged_metrics(base), merged_metrics(here)
     findings.compared["metric rows"] += len(metrics[0])
@@ -99,27 +96,29 @@ def compare_killed(base: Path, here: Path) -> Findings:
     for name in sorted(ours.keys() | theirs.keys()):
         findings.compared["files in the last checkpoint"] += 1
         findings.differences += _field_differences(f"last checkpoint/{name}", ours.get(name, {}), theirs.get(name, {}))
-    return _not_in_vain(findings, ("metric rows", "files in export", "files in the last checkpoint"))
+    return _complete(findings, ("metric rows", "files in export", "files in the last checkpoint"))
 
 
 def compare_folders(base: Path, here: Path) -> Findings:
-    """All files below two folders, byte for byte."""
+    """All files in two folders, byte for byte."""
     findings = Findings()
     for name in _names(base, here, "**/*"):
         _compare_file(findings, "files", name, base / name, here / name, file_differences)
-    return _not_in_vain(findings, ("files",))
+    return _complete(findings, ("files",))
 
 
-def merged_metrics(run: Path) -> dict[int, Fields]:
-    """A row per step; of a step that several attempts have, the newest attempt's counts."""
-    paths = sorted(run.glob("attempts/*/metrics.jsonl"))
-    return {row["step"]: row for path in paths for row in rows(path.read_bytes())}
+def merged_metrics(run: Path) -> dict[str, Fields]:
+    """A row per step; if several attempts have one, the newest attempt's."""
+    merged: dict[str, Fields] = {}
+    for path in sorted(run.glob("attempts/*/metrics.jsonl")):
+        merged |= metric_rows(path.read_bytes())
+    return merged
 
 
 def last_checkpoint(run: Path) -> dict[str, Fields]:
-    """The content of each file of the newest checkpoint, by file name.
+    """The content of each file in the newest checkpoint, by file name.
 
-    Which attempt wrote it is left out: how far an attempt comes before it is killed differs from run to run.
+    Attempt numbers in it are masked: which attempt writes a checkpoint depends on the moment of the kill.
     """
     manifests = run.glob(f"checkpoints/*/{MANIFEST}")
     folder = max((path.parent for path in manifests), key=lambda path: path.name, default=run / "none")
@@ -138,12 +137,12 @@ Compare = Callable[[str, bytes, bytes], Iterable[Difference]]
 
 
 def _names(base: Path, here: Path, pattern: str) -> list[str]:
-    """The names of files that match in either run, relative to it."""
+    """Relative paths of the files that match in either run."""
     return sorted({str(path.relative_to(run)) for run in (base, here) for path in run.glob(pattern) if path.is_file()})
 
 
 def _compare_file(findings: Findings, sort: str, name: str, base: Path, here: Path, compare: Compare) -> None:
-    """Compare and count: a file, or where `sort` is of what is in its lines, these."""
+    """Compare a file, and count it, or its lines where `sort` does not say files."""
     if not (base.is_file() and here.is_file()):
         there = [("there" if path.is_file() else "missing") for path in (base, here)]
         findings.differences.append(Difference(name, "the file", "", *there))
@@ -154,7 +153,7 @@ def _compare_file(findings: Findings, sort: str, name: str, base: Path, here: Pa
 
 
 def file_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
-    """What differs in two files of a name; where their contents are equal, the first byte that is not."""
+    """The fields in which two versions of a file differ, or else the first byte."""
     if base == here:
         return []
     path = Path(name)
@@ -163,9 +162,9 @@ def file_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
 
 
 def racing_file_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
-    """The same, but of a manifest its content only."""
+    """The same, except that the order of a manifest's keys does not count."""
     if Path(name).name == MANIFEST:
-        return list(_field_differences(name, json_fields(base), json_fields(here)))
+        return list(_field_differences(name, fields_of(Path(name), base), fields_of(Path(name), here)))
     return file_differences(name, base, here)
 
 
@@ -179,18 +178,17 @@ def _first_byte(name: str, base: bytes, here: bytes) -> Difference:
 def _metrics_differences(name: str, base: bytes, here: bytes) -> list[Difference]:
     if base == here:
         return []
-    ours, theirs = ({row["step"]: row for row in rows(data)} for data in (base, here))
-    return list(_row_differences(name, ours, theirs)) or [_first_byte(name, base, here)]
+    return list(_row_differences(name, metric_rows(base), metric_rows(here))) or [_first_byte(name, base, here)]
 
 
-def _row_differences(file: str, base: Mapping[int, Fields], here: Mapping[int, Fields]) -> Iterator[Difference]:
-    for step in sorted(base.keys() | here.keys()):
-        yield from _field_differences(file, base.get(step, {}), here.get(step, {}), f"step {step}")
+def _row_differences(file: str, base: Mapping[str, Fields], here: Mapping[str, Fields]) -> Iterator[Difference]:
+    for row in [*base, *(row for row in here if row not in base)]:
+        yield from _field_differences(file, base.get(row, {}), here.get(row, {}), row)
 
 
 # ── journals ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 def journal_differences(name: str, base: bytes, here: bytes) -> Iterator[Difference]:
-    """Lines that only one of two journals has. Lines about the same thing are compared field by field."""
+    """Lines that only one journal has; two such lines about the same thing are compared field by field."""
     ours, theirs = (Counter(data.splitlines(keepends=True)) for data in (base, here))
     only = [_by_subject((counted - other).elements()) for counted, other in ((ours, theirs), (theirs, ours))]
     for subject in sorted(only[0].keys() | only[1].keys()):
@@ -198,7 +196,7 @@ def journal_differences(name: str, base: bytes, here: bytes) -> Iterator[Differe
 
 
 def racing_journal_differences(name: str, base: bytes, here: bytes) -> Iterator[Difference]:
-    """The same, without CRCs of manifests and those of the lines that they are in."""
+    """The same without the CRCs of manifests, and without those of the lines that contain them."""
     return journal_differences(name, _without_crcs_of_manifests(base), _without_crcs_of_manifests(here))
 
 
@@ -212,7 +210,7 @@ def _line_differences(name: str, subject: str, base: Sequence[bytes], here: Sequ
     kind = subject.partition(" ")[0]
     for one, other in zip(base, here, strict=False):
         found = list(_field_differences(name, _event(one), _event(other), subject, f"{kind} "))
-        yield from found or [Difference(name, f"{kind} line", subject, _short(one.decode()), _short(other.decode()))]
+        yield from found or [replace(_first_byte(name, one, other), field=f"{kind} line", where=subject)]
     for line in base[len(here) :]:
         yield Difference(name, f"{kind} line", subject, _short(line.decode(errors="replace")), ABSENT)
     for line in here[len(base) :]:
@@ -228,12 +226,9 @@ def _by_subject(lines: Iterable[bytes]) -> dict[str, list[bytes]]:
 
 
 def _event(line: bytes) -> Fields:
-    """The fields of a line's event. Its CRC follows from them."""
-    try:
-        held = json.loads(line)
-    except ValueError:
-        return {}
-    return flat(held.get("event", held)) if isinstance(held, dict) else {}
+    """The fields of a line's event; its CRC follows from them."""
+    fields = json_line(line)
+    return {name.removeprefix("event."): value for name, value in fields.items() if name != "crc"}
 
 
 # ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,7 +247,7 @@ def _field_differences(
 
 
 def _array_differences(file: str, name: str, where: str, base: np.ndarray, here: np.ndarray) -> Iterator[Difference]:
-    """Bit for bit: a NaN equals itself, and 0 is not -0."""
+    """Compares bits: a NaN equals itself, and 0.0 is not -0.0."""
     forms = [f"{array.dtype} {list(array.shape)}" for array in (base, here)]
     if forms[0] != forms[1]:
         yield Difference(file, name, where, *forms)
@@ -273,8 +268,8 @@ def _more(count: int) -> str:
     return f" (and {count} more like this)" if count else ""
 
 
-def _not_in_vain(findings: Findings, expected: Sequence[str]) -> Findings:
-    """That nothing differs means nothing where there was nothing to compare."""
+def _complete(findings: Findings, expected: Sequence[str]) -> Findings:
+    """Count it as a difference if there was nothing to compare."""
     lacking = [sort for sort in expected if not findings.compared[sort]]
     findings.differences += [Difference("the run", sort, "", "none", "none, nothing to compare") for sort in lacking]
     return findings

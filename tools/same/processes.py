@@ -1,8 +1,9 @@
-"""The processes of a run, found from outside.
+"""Finds the processes of a run from outside.
 
-A run is submitted with a variable in its environment, which every process that it starts inherits, whatever it is
-called and whoever its parent is. Which of them is what follows from what it writes: the master writes the journal, and
-a worker's output goes to a file with the worker's public name, the one that `hpcrl logs --worker` takes.
+A run is submitted with a mark in its environment, which all of its processes inherit whatever they are called and
+whoever their parent is. What a process writes tells its part: the master holds the journal open, and a worker's output
+goes to a file with the worker's public name, the one `hpcrl logs --worker` takes. The path to the tree's code travels
+in the same environment, so a process with the mark also runs the right tree.
 """
 
 import os
@@ -22,11 +23,11 @@ Found = TypeVar("Found")
 
 
 class NotInTimeError(Exception):
-    """What was waited for did not come."""
+    """Something did not happen before its deadline."""
 
 
 def marked(folder: Path) -> list[int]:
-    """The process ids of all that were started with this folder as their mark, or with one below it."""
+    """Ids of the processes whose mark is this folder or one below it."""
     mark = f"{MARK}={folder}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -38,7 +39,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def end_marked(folder: Path) -> None:
-    """SIGKILL all that bear the mark, and what they start meanwhile, until none is left."""
+    """SIGKILL every process with the mark, and whatever they start meanwhile, until none is left."""
     deadline = time.monotonic() + GONE_S
     while (left := marked(folder)) and time.monotonic() < deadline:
         for pid in left:
@@ -52,17 +53,17 @@ def kill(pid: int) -> None:
 
 
 def find_master(folder: Path) -> int:
-    """Who holds the journal of a run in the folder open. Raises NotInTimeError."""
+    """The process that holds the run's journal open. Raises NotInTimeError."""
     return wait_for(lambda: next(filter(_holds_journal, marked(folder)), 0), "a process that writes a journal")
 
 
 def find_worker(folder: Path) -> int:
-    """The worker of the last rank. Raises NotInTimeError."""
+    """The worker with the highest rank. Raises NotInTimeError."""
     return wait_for(lambda: max(_workers(folder), default=("", 0))[1], "a process that writes a worker's output")
 
 
 def _workers(folder: Path) -> list[tuple[str, int]]:
-    """Names of output files and who writes to them; children, as a reward function's process, inherit the file."""
+    """Output file and process of each worker; children such as reward processes inherit the file and do not count."""
     outputs = {pid: Path(name).name for pid in marked(folder) if (name := _open_file(pid, "1"))}
     workers = {pid: name for pid, name in outputs.items() if name.startswith("worker-")}
     return [(name, pid) for pid, name in workers.items() if workers.get(_parent(pid)) != name]
@@ -86,16 +87,16 @@ def _open_file(pid: int, descriptor: str) -> str:
 
 def _parent(pid: int) -> int:
     with suppress(OSError):
-        # The name in brackets may hold anything; the state and the parent follow it.
+        # The command in parentheses may contain anything; state and parent follow it.
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0
 
 
 def wait_for(look: Callable[[], Found], what: str, seconds: float = FOUND_S) -> Found:
-    """What `look` gives as soon as it is true. Raises NotInTimeError."""
+    """The result of `look` once it is true. Raises NotInTimeError."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := look():
             return found
         time.sleep(POLL_S)
-    raise NotInTimeError(f"{what} did not come within {seconds:g} s")
+    raise NotInTimeError(f"{what} was not found within {seconds:g} s")

@@ -1,12 +1,9 @@
-"""What is in the files of a run, as flat mappings that can be compared: name → value. Readers of this tool's own.
-
-They read what is documented of a run directory (JSON, JSON lines, safetensors, HDF5, npy), and nothing else of hpcrl.
-"""
+"""Reads the files of a run into flat mappings from name to value. Knows file formats, not hpcrl."""
 
 import io
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +12,7 @@ import h5py
 import numpy as np
 
 Fields = dict[str, Any]
-"""Dotted names, as `record.lr[2]` or `array master`, with plain values or arrays."""
+"""Names such as `record.lr[2]` or `array master`, with plain values or arrays."""
 
 _DTYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -34,11 +31,11 @@ _DTYPES: Mapping[str, str] = MappingProxyType(
         "F64": "<f8",
     }
 )
-"""Of safetensors to numpy, which has no bfloat16: its bits are shown as whole numbers."""
+"""From safetensors to numpy, which lacks bfloat16: its bits are read as integers."""
 
 
 def flat(value: Any, name: str = "") -> Fields:
-    """The leaves of what JSON holds, by dotted names; an empty list or mapping is a leaf."""
+    """The leaves of a JSON value by dotted name; an empty list or mapping is a leaf."""
     if isinstance(value, dict) and value:
         return {key: leaf for part, held in value.items() for key, leaf in flat(held, _below(name, part)).items()}
     if isinstance(value, list) and value:
@@ -51,7 +48,7 @@ def json_fields(data: bytes) -> Fields:
 
 
 def safetensors_fields(data: bytes) -> Fields:
-    """Arrays, and the metadata of the header: where a value of it is JSON itself, its leaves."""
+    """The arrays, and the header's metadata; a value there that is JSON itself is taken apart."""
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
     fields = flat({name: _unpacked(text) for name, text in header.pop("__metadata__", {}).items()})
@@ -62,7 +59,7 @@ def safetensors_fields(data: bytes) -> Fields:
 
 
 def hdf5_fields(data: bytes) -> Fields:
-    """Every dataset, whatever group it is in."""
+    """The datasets of all groups."""
     fields: Fields = {}
 
     def take(name: str, found: h5py.Group | h5py.Dataset) -> None:
@@ -95,17 +92,28 @@ READERS: Mapping[str, Callable[[bytes], Fields]] = MappingProxyType(
 
 
 def fields_of(path: Path, data: bytes) -> Fields:
-    """What a file of this name holds; nothing where it cannot be read as what its name says."""
+    """The content of a file, read as its suffix says, or else its bytes."""
     try:
         return READERS[path.suffix](data)
-    except (KeyError, ValueError, OSError, struct.error):
-        return {}
+    except Exception:  # a damaged file may fail in any way
+        return {"bytes": data}
 
 
-def rows(data: bytes) -> Iterator[Fields]:
-    """The whole lines of a file of JSON lines, flat."""
-    for line in data.rpartition(b"\n")[0].splitlines():
-        yield flat(json.loads(line))
+def metric_rows(data: bytes) -> dict[str, Fields]:
+    """The rows of `metrics.jsonl` by step, or by line where a line has none; an unfinished last line is left out."""
+    found: dict[str, Fields] = {}
+    for number, line in enumerate(data.rpartition(b"\n")[0].splitlines(), start=1):
+        row = json_line(line)
+        found[f"step {row['step']}" if "step" in row else f"line {number}"] = row
+    return found
+
+
+def json_line(line: bytes) -> Fields:
+    """The fields of a JSON line; a line that is no JSON is one field."""
+    try:
+        return flat(json.loads(line))
+    except ValueError:
+        return {"text": line.decode(errors="replace")}
 
 
 def _below(name: str, part: str) -> str:

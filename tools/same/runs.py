@@ -1,6 +1,5 @@
-"""Runs a case on a tree, through its command line alone; kills what is to be killed."""
+"""Runs a tree's command line, and kills a worker and the master where a case asks for it."""
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -8,27 +7,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from same.processes import POLL_S, end_marked, find_master, find_worker, kill
+from same.records import metric_rows
 from same.trees import Tree
 
 PATIENCE_S = 240.0
 WORKER_DIES_AFTER, MASTER_DIES_AFTER = 3, 7
-"""Steps; checkpoints come every 4, so that train steps are replayed both times."""
+"""Steps. Checkpoints come every 4, so both resumptions replay train steps."""
 ATTEMPTS_OF_KILLED = 3
-SAID = 12
-"""Lines of output that are shown of a command that failed."""
+OUTPUT_LINES = 12
+"""Lines of a failed command's output that are shown."""
 
 Command = subprocess.Popen[bytes]
 
 
 class RunFailedError(Exception):
-    """A command did not end as it should; the message is the end of what it said."""
+    """A command failed; the message ends with the last lines of its output."""
 
 
 @contextmanager
 def started(tree: Tree, words: Sequence[str], folder: Path) -> Iterator[Command]:
-    """A command that writes to `folder` and says into its `output.txt`. Nothing that it started is left afterwards.
+    """Start a command with its output in `folder`; in the end, kill whatever is left of it.
 
-    In a session of its own, so that a Ctrl-C is this tool's.
+    It gets a session of its own, so Ctrl-C reaches this tool only.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "output.txt").open("ab") as output:
@@ -49,23 +49,23 @@ def started(tree: Tree, words: Sequence[str], folder: Path) -> Iterator[Command]
 
 
 def execute(tree: Tree, words: Sequence[str], folder: Path) -> None:
-    """Run a command to its end. Raises RunFailedError."""
+    """Run a command. Raises RunFailedError."""
     with started(tree, words, folder) as command:
         code = _wait(command, folder)
     if code:
-        raise RunFailedError(f"exit code {code}\n{_said(folder)}")
+        raise RunFailedError(f"exit code {code}\n{_last_output(folder)}")
 
 
-def left_alone(tree: Tree, example: Path, words: Sequence[str], folder: Path) -> Path:
-    """Run to the end; the run's directory. Raises RunFailedError."""
+def run_undisturbed(tree: Tree, example: Path, words: Sequence[str], folder: Path) -> Path:
+    """Submit a run and wait for its end; returns the run directory. Raises RunFailedError."""
     run = folder / "run"
     execute(tree, _submit(tree, example, words, run), folder)
     _check_attempts(run, 1, folder)
     return run
 
 
-def killed(tree: Tree, example: Path, words: Sequence[str], folder: Path) -> Path:
-    """Run to the end, but a worker and then the master are killed on the way. Raises RunFailedError."""
+def run_killed(tree: Tree, example: Path, words: Sequence[str], folder: Path) -> Path:
+    """The same, but kill a worker, later the master, and resume."""
     run = folder / "run"
     with started(tree, _submit(tree, example, words, run), folder) as submitted:
         _wait_for_step(run, WORKER_DIES_AFTER, submitted, folder)
@@ -79,11 +79,10 @@ def killed(tree: Tree, example: Path, words: Sequence[str], folder: Path) -> Pat
 
 
 def last_step(run: Path) -> int:
-    """The last step that a run's metrics have, over all attempts; -1 before the first."""
+    """The last step in the metrics of any attempt; -1 if there is none yet."""
     steps = [-1]
     for path in run.glob("attempts/*/metrics.jsonl"):
-        whole = path.read_bytes().rpartition(b"\n")[0]
-        steps += [json.loads(line)["step"] for line in whole.splitlines()]
+        steps += [row.get("step", -1) for row in metric_rows(path.read_bytes()).values()]
     return max(steps)
 
 
@@ -95,24 +94,24 @@ def _wait(command: Command, folder: Path) -> int:
     try:
         return command.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        raise RunFailedError(f"not at its end within {PATIENCE_S:g} s\n{_said(folder)}") from None
+        raise RunFailedError(f"still running after {PATIENCE_S:g} s\n{_last_output(folder)}") from None
 
 
 def _wait_for_step(run: Path, step: int, submitted: Command, folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while last_step(run) < step:
         if submitted.poll() is not None or time.monotonic() > deadline:
-            raise RunFailedError(f"it never came to step {step}\n{_said(folder)}")
+            raise RunFailedError(f"never reached step {step}\n{_last_output(folder)}")
         time.sleep(POLL_S)
 
 
 def _check_attempts(run: Path, expected: int, folder: Path) -> None:
-    """A run that was disturbed in another way than it should be proves nothing."""
+    """A run that was interrupted in any other way than intended proves nothing."""
     attempts = len(list(run.glob("attempts/*/journal.jsonl")))
     if attempts != expected:
-        raise RunFailedError(f"{attempts} attempts, not {expected}\n{_said(folder)}")
+        raise RunFailedError(f"{attempts} attempts instead of {expected}\n{_last_output(folder)}")
 
 
-def _said(folder: Path) -> str:
+def _last_output(folder: Path) -> str:
     lines = (folder / "output.txt").read_text(errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines[-SAID:])
+    return "\n".join(f"    {line}" for line in lines[-OUTPUT_LINES:])

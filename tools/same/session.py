@@ -1,4 +1,4 @@
-"""From the command line to the exit code: a worktree of BASE, the runs of both trees two at a time, and the verdict."""
+"""From the command line to the exit code: checks BASE out, runs the cases on both trees, reports what differs."""
 
 import argparse
 import shutil
@@ -12,24 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from same.cases import CASES, TEACHING, Case, Material, chosen, in_words
-from same.comparison import Difference, Findings, compare_folders, compare_killed, compare_left_alone
+from same.cases import CASES, SFT_MODEL, Case, Material, chosen, shared_settings
+from same.comparison import Difference, Findings, compare_folders, compare_killed, compare_undisturbed
 from same.processes import NotInTimeError, end_marked
-from same.runs import RunFailedError, execute, killed, left_alone
+from same.runs import RunFailedError, execute, run_killed, run_undisturbed
 from same.trees import HERE, Tree, TreeError, check, describe, resolve, worktree
 
 AT_A_TIME = 2
 MOST_SHOWN = 8
-"""Kinds of differences that are printed of a case."""
+"""Kinds of differences printed for a case."""
 LOOK_S = 0.1
-EQUAL, DIFFERENT, NOTHING_RUN, INTERRUPTED = 0, 1, 2, 130
+EQUAL, DIFFERENT, NOT_COMPARED, INTERRUPTED = 0, 1, 2, 130
 EXPLANATION = """\
-make same BASE=<commit> runs BASE and this tree, as it is, on this machine, and prints what differs:
-metrics, exports, checkpoints, spills and journals, to the byte. It takes some minutes.
+make same BASE=<commit> runs a worktree of BASE and this tree on this machine and prints what differs in their
+metrics, exports, checkpoints, spills and journals, down to the byte. It takes a few minutes.
 
   make same BASE=HEAD~3                    all cases
   make same BASE=main CASES=toy,ppo-dp2    some of them
-  make same BASE=main KEEP=1               the run folders stay, as they do where something differs
+  make same BASE=main KEEP=1               keep the run folders even if nothing differs
 
 The cases:"""
 
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 def main(words: Sequence[str]) -> int:
-    """0 if nothing differs, 1 if something does, 2 if nothing could be run."""
+    """0 if nothing differs, 1 if something does, 2 if the trees could not be compared."""
     parser = argparse.ArgumentParser(prog="same", description="Run BASE and this tree, and print what differs.")
     parser.add_argument("base", nargs="?", default="", help="the commit to compare with")
     parser.add_argument("--cases", default="", help="names with commas between; all by default")
@@ -46,19 +46,19 @@ def main(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     if not given.base:
         print("\n".join([EXPLANATION, *(f"  {case.name}" for case in CASES)]))
-        return NOTHING_RUN
+        return NOT_COMPARED
     try:
         cases = chosen([name for name in given.cases.split(",") if name])
         commit = resolve(given.base)
     except (ValueError, TreeError) as error:
         print(f"same: {error}")
-        return NOTHING_RUN
+        return NOT_COMPARED
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return _in_folder(commit, cases, given.keep)
 
 
 def _in_folder(commit: str, cases: Sequence[Case], keep: bool) -> int:
-    """Compare in a new folder, which stays only where it is of use."""
+    """Compare in a new folder, which is kept only on request or if something differs."""
     begun = time.monotonic()
     work = Path(tempfile.mkdtemp(prefix="hpcrl-same-"))
     try:
@@ -71,7 +71,7 @@ def _in_folder(commit: str, cases: Sequence[Case], keep: bool) -> int:
         return code
     except (TreeError, RunFailedError) as error:
         print(f"same: {error}")
-        return NOTHING_RUN
+        return NOT_COMPARED
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
@@ -83,66 +83,69 @@ def _in_folder(commit: str, cases: Sequence[Case], keep: bool) -> int:
 
 
 def compare(base: Tree, here: Tree, cases: Sequence[Case], work: Path) -> int:
-    """Run the cases on both trees, two runs at a time, and print what differs. Raises TreeError, RunFailedError."""
+    """Run the cases on both trees and print what differs. Raises TreeError and RunFailedError."""
     for tree in (base, here):
         check(tree, work)
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        under_way = UnderWay(pool)
+        tasks = Tasks(pool)
         try:
-            rows = [under_way.begin(make_rows, tree, work) for tree in (base, here)]
-            equal = _report("data", compare_folders(*(made.result() for made in rows)))
-            taught = under_way.begin(teach, base, work) if any(case.needs_taught for case in cases) else None
-            runs = Runs(base.root, rows[0].result(), taught, work)
-            pairs = [[under_way.begin(runs.outcome, case, tree) for tree in (base, here)] for case in cases]
+            data = [tasks.start(make_data, tree, work) for tree in (base, here)]
+            equal = _report("data", compare_folders(*(made.result() for made in data)))
+            needed = any(case.needs_sft_model for case in cases)
+            sft_model = tasks.start(train_sft_model, base, work) if needed else None
+            runs = Runs(base.root, data[0].result(), sft_model, work)
+            pairs = [[tasks.start(runs.outcome, case, tree) for tree in (base, here)] for case in cases]
             for case, pair in zip(cases, pairs, strict=True):
                 equal &= _report(case.name, findings(case, *(outcome.result() for outcome in pair)))
         except BaseException:
-            under_way.end(work)
+            tasks.stop(work)
             raise
     return EQUAL if equal else DIFFERENT
 
 
 @dataclass(frozen=True)
-class UnderWay:
-    """What was begun on other threads, so that all of it can be ended."""
+class Tasks:
+    """Everything that runs on the pool, so that it can be stopped."""
 
     pool: ThreadPoolExecutor
-    begun: list[Future[Any]] = field(default_factory=list)
+    futures: list[Future[Any]] = field(default_factory=list)
 
-    def begin(self, action: Callable[P, Result], *words: P.args, **named: P.kwargs) -> Future[Result]:
+    def start(self, action: Callable[P, Result], *words: P.args, **named: P.kwargs) -> Future[Result]:
         future = self.pool.submit(action, *words, **named)
-        self.begun.append(future)
+        self.futures.append(future)
         return future
 
-    def end(self, work: Path) -> None:
-        """Begin nothing more, and kill whatever the threads start until they give up. Not to be interrupted."""
+    def stop(self, work: Path) -> None:
+        """Start nothing more, and kill all processes until every thread has finished. Ctrl-C is ignored from now on."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.pool.shutdown(wait=False, cancel_futures=True)
-        while not all(future.done() for future in self.begun):
+        while not all(future.done() for future in self.futures):
             end_marked(work)
             time.sleep(LOOK_S)
 
 
-def make_rows(tree: Tree, work: Path) -> Path:
-    """The demo's rows, tokenizer and random model, as this tree makes them."""
+def make_data(tree: Tree, work: Path) -> Path:
+    """The demo's rows, tokenizer and random model, made by this tree."""
     folder = work / "data" / tree.side
     with _timed("data", tree.side):
-        execute(tree, tree.python("examples/addition/make_data.py", "--out", str(folder)), work / "made" / tree.side)
+        execute(
+            tree, tree.python("examples/addition/make_data.py", "--out", str(folder)), work / "make_data" / tree.side
+        )
     return folder
 
 
-def teach(base: Tree, work: Path) -> Path:
-    """The model that PPO begins with, on both sides: BASE's SFT makes it."""
-    rows = work / "data" / base.side
-    words = [f"--{word}" for word in in_words(TEACHING, Material(rows, rows / "model", rows / "model"))]
-    with _timed("teaching", base.side):
-        run = left_alone(base, base.root / TEACHING.example, words, work / "teaching")
+def train_sft_model(base: Tree, work: Path) -> Path:
+    """The model that PPO starts from, on both sides."""
+    data = work / "data" / base.side
+    words = [f"--{word}" for word in shared_settings(SFT_MODEL, Material(data, data / "model", data / "model"))]
+    with _timed("sft model", base.side):
+        run = run_undisturbed(base, base.root / SFT_MODEL.example, words, work / "sft-model")
     return max(run.glob("export/actor/step-*"))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where a run is, and what went wrong with it."""
+    """A run directory, or what went wrong."""
 
     run: Path
     trouble: str = ""
@@ -150,38 +153,39 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Runs:
-    """What all runs have in common: BASE's examples, and what BASE has made for them to read."""
+    """What all runs share: BASE's examples, data and SFT model."""
 
     examples: Path
-    rows: Path
-    taught: Future[Path] | None
+    data: Path
+    sft_model: Future[Path] | None
     work: Path
 
     def outcome(self, case: Case, tree: Tree) -> Outcome:
         """Run a case on a tree."""
-        taught = self.taught.result() if self.taught and case.needs_taught else self.rows / "model"
-        words = case.words(Material(self.rows, self.rows / "model", taught))
+        model = self.data / "model"
+        sft_model = self.sft_model.result() if self.sft_model and case.needs_sft_model else model
+        words = case.words(Material(self.data, model, sft_model))
         folder = self.work / case.name / tree.side
-        execute_case = killed if case.killed else left_alone
+        run = run_killed if case.killed else run_undisturbed
         try:
             with _timed(case.name, tree.side):
-                return Outcome(execute_case(tree, self.examples / case.recipe.example, words, folder))
+                return Outcome(run(tree, self.examples / case.recipe.example, words, folder))
         except (RunFailedError, NotInTimeError) as error:
             return Outcome(folder, str(error))
 
 
 def findings(case: Case, base: Outcome, here: Outcome) -> Findings:
-    """What differs between a case's two runs; that one did not come to its end counts as a difference too."""
+    """What differs between the two runs of a case. A run that failed is a difference, even if both did."""
     if base.trouble or here.trouble:
-        ends = [outcome.trouble or "as it should" for outcome in (base, here)]
-        return Findings(differences=[Difference("the run", "its end", "", *ends)])
+        ends = [outcome.trouble or "done" for outcome in (base, here)]
+        return Findings(differences=[Difference("the run", "ended", "", *ends)])
     if case.killed:
         return compare_killed(base.run, here.run)
-    return compare_left_alone(base.run, here.run, case.racing)
+    return compare_undisturbed(base.run, here.run, case.racing)
 
 
 def _report(name: str, found: Findings) -> bool:
-    """Print what was found; whether all is equal."""
+    """Print a case's result; returns whether both sides are equal."""
     if not found.differences:
         compared = ", ".join(f"{count} {sort}" for sort, count in found.compared.items())
         print(f"{name}: same ({compared})", flush=True)

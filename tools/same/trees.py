@@ -1,4 +1,4 @@
-"""The two trees: the one that this tool lies in, as it is, and a worktree of BASE."""
+"""The two trees: the one this tool is in, uncommitted changes included, and a worktree of BASE."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ HERE = Path(__file__).parents[2]
 
 
 class TreeError(Exception):
-    """A tree cannot be used."""
+    """A tree cannot be made or would not run its own code."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A checkout of hpcrl and how its command line is called. Everything that it starts uses it too."""
+    """A checkout of hpcrl and how to call its command line."""
 
     side: str
     root: Path
@@ -31,7 +31,7 @@ class Tree:
         return [sys.executable, *words]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """With this tree first on the path of every Python, no settings of a site; what is started bears a mark."""
+        """This tree comes first on every Python's path, the site has no settings, and processes carry a mark."""
         return os.environ | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(self.root),
@@ -44,7 +44,7 @@ class Tree:
 
 
 def check(tree: Tree, work: Path) -> None:
-    """Raises TreeError unless Python finds the tree's own hpcrl, and not one that is installed."""
+    """Raises TreeError if Python would import an installed hpcrl instead of the tree's own."""
     ask = tree.python("-c", "import hpcrl; print(hpcrl.__file__)")
     said = subprocess.run(ask, cwd=tree.root, env=tree.environment(work), capture_output=True, text=True)
     if not Path(said.stdout.strip()).is_relative_to(tree.root):
@@ -52,7 +52,7 @@ def check(tree: Tree, work: Path) -> None:
 
 
 def resolve(commit: str) -> str:
-    """The full name of a commit. Raises TreeError."""
+    """The full hash of a commit. Raises TreeError."""
     return _git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", problem=f"{commit} is not a commit")
 
 
@@ -62,12 +62,12 @@ def describe(commit: str) -> str:
 
 @contextmanager
 def worktree(commit: str, root: Path) -> Iterator[Tree]:
-    """The tree of a commit in a new folder, for as long as the context lasts."""
+    """Check a commit out into a new folder; it is removed at the end."""
     try:
         _git("worktree", "add", "--detach", str(root), commit, problem="no worktree could be made")
         yield Tree("base", root)
     finally:
-        # Whatever has been made of it, after a Ctrl-C too.
+        # Unchecked: after a Ctrl-C there may be half a worktree or none.
         subprocess.run(["git", "worktree", "remove", "--force", str(root)], cwd=HERE, capture_output=True)
 
 
