@@ -71,7 +71,9 @@ class GraphDriver:
         self._write_lines()
         self._attempt.tidy()
         for step, roles in self._saving.whole():
-            self._attempt.checkpointed(self._opened[step], roles, self._drift.after(step))
+            digests = self._drift.after(step)
+            in_order = {role: digests[role] for role in roles if role in digests}
+            self._attempt.checkpointed(self._opened[step], roles, in_order)
         if self._no_more_steps and not self._readiness.unfinished() and not self.dispatcher.draining:
             self._finish()
 
