@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -89,16 +90,19 @@ def save_pretrained(
     dtype = tensors[parameters[0].name].dtype
     fields = config_to_json(config, str(dtype).removeprefix("torch."))
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
-    sizes = {parameter.name: parameter.numel * dtype.itemsize for parameter in parameters}
-    shards = plan_shards(sizes, max_shard_bytes)
+    plan = split_state_dict_into_shards_factory(
+        {parameter.name: parameter.numel * dtype.itemsize for parameter in parameters},
+        get_storage_size=lambda size: size,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=max_shard_bytes,
+    )
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+    for file, names in plan.filename_to_tensors.items():
         shard = _shard(config, [parameter for parameter in parameters if parameter.name in names], tensors)
         save_file(shard, folder / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, file)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     if tokenizer_from is not None:
         copy_tokenizer(tokenizer_from, folder)
@@ -109,19 +113,6 @@ def copy_tokenizer(source: Path | str, folder: Path | str) -> None:
     for name in TOKENIZER_FILES:
         if (path := Path(source) / name).is_file():
             shutil.copyfile(path, Path(folder) / name)
-
-
-def plan_shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:
-    """Parameter names in order, cut so that no file exceeds `max_bytes` unless one parameter alone does."""
-    shards: list[list[str]] = [[]]
-    filled = 0
-    for name, size in sizes.items():
-        if shards[-1] and filled + size > max_bytes:
-            shards.append([])
-            filled = 0
-        shards[-1].append(name)
-        filled += size
-    return shards
 
 
 class _TensorFiles:

@@ -7,11 +7,11 @@ from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_confi
 
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import DataError
+from hpcrl.families.reader import family_of, parameters_of
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import (
     TOKENIZER_FILES,
     load_pretrained,
-    plan_shards,
     read_config,
     save_pretrained,
     write_random_pretrained,
@@ -249,6 +249,14 @@ def test_folders_without_safetensors_or_config_are_refused(tmp_path):
         load_pretrained(tmp_path)
 
 
-def test_shards_keep_order_and_exceed_the_bound_only_for_one_large_parameter():
-    sizes = {"a": 3, "b": 3, "c": 9, "d": 1, "e": 5}
-    assert plan_shards(sizes, 6) == [["a", "b"], ["c"], ["d", "e"]]
+def test_a_file_exceeds_the_bound_only_for_one_large_parameter(tmp_path):
+    model = tiny_model()
+    save_pretrained(tmp_path, model.config, model.views, max_shard_bytes=3_000)
+    files = [load_file(file) for file in tmp_path.glob("*.safetensors")]
+    large = [set(tensors) for tensors in files if sum(tensor.nbytes for tensor in tensors.values()) > 3_000]
+    assert 1 < len(large) < len(files)
+    parameters = [
+        {piece.name for piece in family_of(model.config).pieces(model.config, parameter)}
+        for parameter in parameters_of(model.config)
+    ]
+    assert all(names in parameters for names in large)
