@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
     ("errors", "events", "processes", "plugins"),
-    ("config", "families", "nameresolve"),
-    ("dataflow", "placement", "data", "durable", "rewards"),
+    ("config", "dataflow", "families", "nameresolve", "recipes"),
+    ("placement", "data", "durable", "rewards"),
     ("wire", "inspect"),
     ("master", "workers"),
     ("agent",),
@@ -34,8 +34,6 @@ TORCH_BELOW = 9
 
 FORBIDDEN = (
     ("durable", "config"),
-    ("dataflow", "durable"),
-    ("dataflow", "placement"),
     ("master", "workers"),
     ("workers", "master"),
 )

@@ -17,10 +17,10 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, TrainedModelConfig
-from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.ppo import PPOConfig
 from hpcrl.workers.host import Work
 
 MINIBATCHES = 4

@@ -24,10 +24,10 @@ from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Objective, Rates, Training
 from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999

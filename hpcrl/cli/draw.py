@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
 from hpcrl.dataflow.draw import to_svg
-from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.recipes.algorithm import recipe
 
 
 def run(words: Sequence[str]) -> int:

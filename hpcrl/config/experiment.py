@@ -14,9 +14,9 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import ChangeClass, PathText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, PlacementConfig, SFTModelConfig, TrainedModelConfig
-from hpcrl.config.ppo import PPOConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.toy import ToyConfig
+from hpcrl.recipes.ppo import PPOConfig
+from hpcrl.recipes.toy import ToyConfig
 
 RunName = Annotated[
     str,

@@ -12,7 +12,7 @@ from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, To
 from hpcrl.config.fields import settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
-from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
+from hpcrl.recipes.ppo import ADAPTIVE_ERROR_LIMIT
 
 OURS = (
     "--array",

@@ -12,15 +12,15 @@ import numpy as np
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.model import models_of
-from hpcrl.config.toy import ToyConfig
 from hpcrl.config.validate import REWARDS
 from hpcrl.data.jsonl import JsonLines
 from hpcrl.data.order import SampleOrder, row_of
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens, load_tokens
-from hpcrl.dataflow.recipes import evaluates
 from hpcrl.errors import DataError
 from hpcrl.families.reader import read_config
+from hpcrl.recipes.algorithm import evaluates
+from hpcrl.recipes.toy import ToyConfig
 
 _CHUNK = 1024  # rows tokenised at once when all lengths are needed
 _SHOWN = 20  # ids in a notice

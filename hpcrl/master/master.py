@@ -17,7 +17,6 @@ import zmq
 
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import from_dict
-from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.records import Verdict
@@ -48,6 +47,7 @@ from hpcrl.master.stepping import step_source
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.processes import Signals
+from hpcrl.recipes.algorithm import evaluates
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
 from hpcrl.wire.messages import (
     AgentHello,

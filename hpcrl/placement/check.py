@@ -7,13 +7,13 @@ from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.model import PlacementConfig, models_of
 from hpcrl.config.validate import CHECKS, Check, Problem
-from hpcrl.dataflow.recipes import recipe
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import read_config
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.plugins import find
+from hpcrl.recipes.algorithm import recipe
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""

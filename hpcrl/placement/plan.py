@@ -8,8 +8,8 @@ import networkx
 from hpcrl.config.experiment import Experiment, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.graph import MFC, build_graph
-from hpcrl.dataflow.recipes import recipe
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
+from hpcrl.recipes.algorithm import recipe
 
 HOSTS = {"sft": "hpcrl.algos.host:TorchHost", "ppo": "hpcrl.algos.host:TorchHost", "toy": "hpcrl.workers.toy:ToyHost"}
 """The class that holds an algorithm's roles in a worker, as module:Class; the worker imports it by name."""

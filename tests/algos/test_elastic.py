@@ -17,11 +17,11 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, from_dict
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
 DType = Literal["fp32", "fp64"]

@@ -17,12 +17,12 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import HostContext, Work
 
 OPTIMIZER = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=2)

@@ -13,11 +13,11 @@ from support.tiny import ALONE, native
 from hpcrl.algos.functional.totals import alone
 from hpcrl.algos.ppo import Actor, Critic, Reference, estimate, scores, value_statistics
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.errors import InternalError
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Work
 
 CALL = MFC("actor_train", "actor", "train_step", (), ())

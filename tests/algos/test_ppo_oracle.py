@@ -12,11 +12,11 @@ from support.tiny_models import tiny_model
 
 from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.native import NativeEngine
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Work
 
 TEMPERATURE = 0.8

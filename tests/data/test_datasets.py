@@ -17,11 +17,11 @@ from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.toy import ToyConfig
 from hpcrl.data.datasets import open_datasets, open_order, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.tokens import load_tokens
 from hpcrl.errors import DataError
+from hpcrl.recipes.toy import ToyConfig
 
 PAIRS = [
     ("2 + 2 = ", "#### 4"),

@@ -10,7 +10,7 @@ from support.imagined_run import lagging, random_recipe
 from hpcrl.dataflow.draw import to_svg
 from hpcrl.dataflow.graph import MFC, build_graph, mfc_of
 from hpcrl.dataflow.layers import DATA_SETS, Passage, arrange, calls_on, crossings, nets_of
-from hpcrl.dataflow.recipes import Recipe, ppo, text_evaluation
+from hpcrl.recipes.algorithm import Recipe, ppo, text_evaluation
 
 PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts",)).graph()
 SVG = "{http://www.w3.org/2000/svg}"

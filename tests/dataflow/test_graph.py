@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from hpcrl.dataflow.graph import MFC, build_graph, producers, topological_order, trained_by
-from hpcrl.dataflow.recipes import ppo
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import ppo
 
 GEN = MFC("gen", "actor", "generate", ("x",), ("y",))
 REW = MFC("rew", "reward", "inference", ("y",), ("r",))

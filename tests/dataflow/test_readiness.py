@@ -4,7 +4,7 @@ from support.imagined_run import Imagined, Scene, lagging, random_scene
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
-from hpcrl.dataflow.recipes import Recipe, ppo, text_evaluation
+from hpcrl.recipes.algorithm import Recipe, ppo, text_evaluation
 
 PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts",))
 IDS = ["a", "b", "c", "d"]

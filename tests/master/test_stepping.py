@@ -8,11 +8,11 @@ from support.chaos import toy_experiment
 
 from hpcrl.config.experiment import ToyExperiment
 from hpcrl.config.model import PlacementConfig
-from hpcrl.dataflow.recipes import evaluates
 from hpcrl.durable.journal import Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, step_source
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import evaluates
 
 
 def source_of(experiment: ToyExperiment) -> StepSource:

@@ -8,8 +8,8 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
-from hpcrl.dataflow.recipes import recipe
 from hpcrl.placement.plan import ModelName, Part, ReplicaPlan, WorkerPlan, make_plan, plan_from_json
+from hpcrl.recipes.algorithm import recipe
 
 EXPERIMENT = ToyExperiment(
     cluster=ClusterConfig(nodes=2, workers_per_node=2),

@@ -13,7 +13,6 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import Experiment, ToyExperiment, from_dict, to_dict
 from hpcrl.config.model import PlacementConfig
-from hpcrl.config.toy import ToyConfig
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Adopted, Done, Opened, Trained, decode_line, parse
@@ -24,6 +23,7 @@ from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.toy import ToyConfig
 from hpcrl.wire.channel import RunKey
 
 MOST_RESUMES = 8

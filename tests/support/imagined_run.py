@@ -17,8 +17,8 @@ from support.graph_readiness import GraphReadiness
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Unit
-from hpcrl.dataflow.recipes import Recipe
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import Recipe
 
 
 @dataclass

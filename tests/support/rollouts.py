@@ -9,10 +9,10 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
-from hpcrl.config.ppo import KLConfig, PPOConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.engine import Sequences
+from hpcrl.recipes.ppo import KLConfig, PPOConfig
 
 DATA = DataConfig(train="train.jsonl", batch_size=8)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from hpcrl.config.ppo import ADAPTIVE_ERROR_LIMIT
+from hpcrl.recipes.ppo import ADAPTIVE_ERROR_LIMIT
 
 LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0

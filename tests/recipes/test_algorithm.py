@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcrl.dataflow.graph import producers, topological_order, trained_by
-from hpcrl.dataflow.recipes import RECIPES, evaluates, recipe
+from hpcrl.recipes.algorithm import RECIPES, evaluates, recipe
 
 
 def experiment(
