@@ -1,11 +1,26 @@
 """What an attempt is doing, folded from the master's events: which worker has which call, and what the calls cost.
 
-Pure: rows in, values out. Knows neither files nor the clock. An event that it does not know changes nothing.
+Pure: events in, values out. Knows neither files nor the clock. An event that it has no use for changes nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hpcrl.inspect.lines import Row
+from hpcrl.events import (
+    AgentConnected,
+    AttemptBegun,
+    AttemptEnded,
+    CommandHeard,
+    DrainBegun,
+    Entry,
+    NodeLeaving,
+    PartExecuted,
+    PartSent,
+    StepClosed,
+    StepOpened,
+    WorkerEnded,
+    WorkersReady,
+)
 
 EVALUATION = "eval_"
 """What the names of evaluation calls begin with."""
@@ -43,6 +58,20 @@ class Pace:
 
 
 @dataclass
+class StepSeen:
+    """What is known of a step; the tokens that its calls produced, by call, evaluations apart."""
+
+    samples: int = 0
+    tokens: dict[str, int] = field(default_factory=dict)
+    ended: float | None = None
+
+    @property
+    def generated(self) -> int:
+        """The tokens of the call that produced most: all others are about the same ones."""
+        return max(self.tokens.values(), default=0)
+
+
+@dataclass
 class Activity:
     """One attempt as its events tell it. Times are the master's wall clock."""
 
@@ -58,46 +87,42 @@ class Activity:
     busy: dict[int, list[Busy]] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     costs: dict[str, CallCost] = field(default_factory=dict)
-    step_ends: dict[int, float] = field(default_factory=dict)
-    samples: dict[int, int] = field(default_factory=dict)
-    tokens: dict[int, dict[str, int]] = field(default_factory=dict)
+    seen: dict[int, StepSeen] = field(default_factory=dict)
     paused: bool = False
     ending: str = ""
 
-    def feed(self, row: Row) -> None:
+    def feed(self, entry: Entry) -> None:
         """Take in one event."""
-        when = float(row.get("time", 0.0))
+        when, event = entry
         self.began = when if self.began is None else self.began
         self.last = when
-        match row:
-            case {"event": "attempt", "number": attempt, "recovered": recovered}:
-                self.attempt, self.recovered, self.steps = attempt, recovered, row.get("steps")
-                self.paused = row.get("paused", False)
-            case {"event": "node", "node": node, "host": host}:
-                self.nodes[node] = host
-            case {"event": "ready", "workers": workers}:
+        match event:
+            case AttemptBegun():
+                self.attempt, self.recovered, self.steps = event.number, event.recovered, event.steps
+                self.paused = event.paused
+            case AgentConnected():
+                self.nodes[event.node] = event.host
+            case WorkersReady():
                 self.phase, self.ready = "running", when
-                self.busy = {rank: [] for rank in range(workers)}
-            case {"event": "opened", "step": step, "samples": samples}:
-                self.samples[step] = samples
-            case {"event": "sent", "call": call, "step": step, "part": part, "ranks": ranks}:
-                unit = Busy(call, step, part, when, row.get("replay", False))
-                for rank in ranks:
+                self.busy = {rank: [] for rank in range(event.workers)}
+            case StepOpened():
+                self._step(event.step).samples = event.samples
+            case PartSent():
+                unit = Busy(event.call, event.step, event.part, when, event.replay)
+                for rank in event.ranks:
                     self.busy.setdefault(rank, []).append(unit)
-            case {"event": "executed", "call": call, "step": step, "part": part, "ranks": ranks}:
-                for rank in ranks:
-                    self._has_executed(rank, (call, step, part))
-                self._add_cost(row)
-            case {"event": "closed", "step": step}:
-                self.step_ends[step] = when
-            case {"event": "command", "command": "pause" | "continue" as command}:
+            case PartExecuted():
+                self._executed(event)
+            case StepClosed():
+                self._step(event.step).ended = when
+            case CommandHeard(command="pause" | "continue" as command):
                 self.paused = command == "pause"
-            case {"event": "draining" | "node leaving"}:
+            case DrainBegun() | NodeLeaving():
                 self.phase = "draining"
-            case {"event": "worker ended", "rank": rank, "how": how}:
-                self.ended[rank] = how
-            case {"event": "ending", "state": state, "reason": reason}:
-                self.phase, self.ending = "ended", f"{state}: {reason}"
+            case WorkerEnded():
+                self.ended[event.rank] = event.how
+            case AttemptEnded():
+                self.phase, self.ending = "ended", f"{event.state}: {event.reason}"
 
     @property
     def ranks(self) -> list[int]:
@@ -112,33 +137,35 @@ class Activity:
             return str(self.busy[rank][0])
         return "starting" if self.ready is None else "idle"
 
-    def pace(self, over: int = 20) -> "Pace | None":
+    def pace(self, over: int = 20) -> Pace | None:
         """How fast the last steps went; None before two of them have ended."""
-        ends = sorted(self.step_ends.items())[-(over + 1) :]
-        if len(ends) < 2:
+        ended = [(seen.ended, seen) for _, seen in sorted(self.seen.items()) if seen.ended is not None][-(over + 1) :]
+        if len(ended) < 2:
             return None
-        seconds = max(1e-9, ends[-1][1] - ends[0][1])
-        steps = [step for step, _ in ends[1:]]
-        tokens = sum(max(self.tokens.get(step, {}).values(), default=0) for step in steps)
-        samples = sum(self.samples.get(step, 0) for step in steps)
+        seconds = max(1e-9, ended[-1][0] - ended[0][0])
+        steps = [seen for _, seen in ended[1:]]
+        samples, tokens = sum(seen.samples for seen in steps), sum(seen.generated for seen in steps)
         return Pace(seconds / len(steps), samples / seconds, tokens / seconds)
 
-    def _has_executed(self, rank: int, done: tuple[str, int, int]) -> None:
-        units = self.busy.get(rank, [])
-        self.busy[rank] = [unit for unit in units if (unit.call, unit.step, unit.part) != done]
+    def _step(self, step: int) -> StepSeen:
+        return self.seen.setdefault(step, StepSeen())
 
-    def _add_cost(self, row: Row) -> None:
-        cost = self.costs.setdefault(row["call"], CallCost())
+    def _executed(self, event: PartExecuted) -> None:
+        done = (event.call, event.step, event.part)
+        for rank in event.ranks:
+            units = self.busy.get(rank, [])
+            self.busy[rank] = [unit for unit in units if (unit.call, unit.step, unit.part) != done]
+        cost = self.costs.setdefault(event.call, CallCost())
         cost.parts += 1
-        cost.seconds += row.get("seconds", 0.0) * len(row["ranks"])
-        if not row["call"].startswith(EVALUATION):
-            tokens = self.tokens.setdefault(row["step"], {})
-            tokens[row["call"]] = tokens.get(row["call"], 0) + row.get("tokens", 0)
+        cost.seconds += event.seconds * len(event.ranks)
+        if not event.call.startswith(EVALUATION):
+            tokens = self._step(event.step).tokens
+            tokens[event.call] = tokens.get(event.call, 0) + event.tokens
 
 
-def fold(rows: list[Row]) -> Activity:
+def fold(entries: Iterable[Entry]) -> Activity:
     """An attempt's activity from all of its events."""
     activity = Activity()
-    for row in rows:
-        activity.feed(row)
+    for entry in entries:
+        activity.feed(entry)
     return activity

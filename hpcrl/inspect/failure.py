@@ -3,10 +3,8 @@
 import msgspec
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.lines import Row, Tail
-from hpcrl.inspect.logs import MASTER
-
-ENDS = ("failed", "worker ended")
+from hpcrl.events import CallFailed, Entry, WorkerEnded
+from hpcrl.inspect.entries import EntryTail
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -40,26 +38,24 @@ def first_failure(run: RunDirectory, attempt: int | None = None) -> Failure | No
 
 def _failures(run: RunDirectory, attempt: int) -> list[Failure]:
     """What the master was told, and what workers wrote down themselves, which survives a dead master."""
-    found = [_of_row(run, attempt, MASTER, row) for row in Tail(run.events(attempt)).rows() if row.get("event") in ENDS]
     logs = run.logs(attempt)
-    for path in sorted(logs.glob("*.jsonl")) if logs.is_dir() else ():
-        rows = Tail(path).rows()
-        found += [_of_row(run, attempt, path.stem, row) for row in rows if row.get("event") in ENDS]
-    return found
+    paths = [run.events(attempt), *(sorted(logs.glob("*.jsonl")) if logs.is_dir() else ())]
+    entries = [entry for path in paths for entry in EntryTail(path).read()]
+    return [failure for entry in entries if (failure := _failure(run, attempt, entry)) is not None]
 
 
-def _of_row(run: RunDirectory, attempt: int, writer: str, row: Row) -> Failure:
-    process = f"worker-{row['rank']}" if "rank" in row else writer
-    log = row.get("log") or str(run.worker_log(attempt, process).with_suffix(".err").relative_to(run.root))
-    return Failure(
-        attempt=attempt,
-        time=float(row.get("time", 0.0)),
-        process=process,
-        call=str(row.get("what", "")),
-        error=str(row.get("error") or row.get("how") or ""),
-        traceback=str(row.get("traceback", "")),
-        log=str(run.root / log),
-    )
+def _failure(run: RunDirectory, attempt: int, entry: Entry) -> Failure | None:
+    """None of an event that tells of none."""
+    match entry.event:
+        case CallFailed(rank=rank, what=call, error=error, traceback=traceback):
+            pass
+        case WorkerEnded(rank=rank, how=error):
+            call = traceback = ""
+        case _:
+            return None
+    process = f"worker-{rank}"
+    log = str(run.worker_log(attempt, process).with_suffix(".err"))
+    return Failure(attempt, entry.time, process, call, error, traceback, log)
 
 
 def _best(found: list[Failure]) -> Failure:

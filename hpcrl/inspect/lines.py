@@ -1,7 +1,7 @@
 """JSON-lines files that another process may still be writing, or died while writing."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,12 @@ class Tail:
 
     def rows(self) -> list[Row]:
         """The JSON objects among the lines since the last call; what is not one is passed over."""
-        return [row for line in self.lines() if (row := parse(line)) is not None]
+        return rows_of(self.lines())
+
+
+def rows_of(lines: Iterable[str]) -> list[Row]:
+    """The JSON objects among lines."""
+    return [row for line in lines if (row := parse(line)) is not None]
 
 
 def parse(line: str) -> Row | None:
@@ -79,8 +84,8 @@ def parse(line: str) -> Row | None:
     return row if isinstance(row, dict) else None
 
 
-def last_rows(path: Path, size: int) -> tuple[list[Row], bool]:
-    """The JSON objects among the whole lines in the last `size` bytes of a file, and whether these are all of it."""
+def last_lines(path: Path, size: int) -> tuple[list[str], bool]:
+    """The whole lines in the last `size` bytes of a file, and whether these are all of it."""
     try:
         with open(path, "rb") as file:
             file.seek(0, 2)
@@ -91,5 +96,5 @@ def last_rows(path: Path, size: int) -> tuple[list[Row], bool]:
         return [], True
     if start:
         content = content[content.find(b"\n") + 1 :]
-    lines = content[: content.rfind(b"\n") + 1].decode(errors="replace").split("\n")
-    return [row for line in lines if (row := parse(line)) is not None], start == 0
+    whole = content[: content.rfind(b"\n") + 1]
+    return whole.decode(errors="replace").split("\n")[:-1], start == 0

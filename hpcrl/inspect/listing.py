@@ -12,7 +12,8 @@ from rich.text import Text
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.inspect.activity import Activity
-from hpcrl.inspect.lines import Row, last_rows
+from hpcrl.inspect.entries import entries_of
+from hpcrl.inspect.lines import Row, last_lines, rows_of
 from hpcrl.inspect.metrics import figures, last
 from hpcrl.inspect.queue import Queue, Queues
 from hpcrl.inspect.status import ENDED, State, judge
@@ -126,17 +127,18 @@ def _is_run(path: Path) -> bool:
 
 def _activity(run: RunDirectory, attempt: int) -> Activity:
     """The attempt as its newest events tell it. One that is long since under way has workers."""
-    rows, whole = last_rows(run.events(attempt), EVENTS_BYTES)
+    lines, whole = last_lines(run.events(attempt), EVENTS_BYTES)
     activity = Activity(attempt, phase="starting" if whole else "running")
-    for row in rows:
-        activity.feed(row)
+    for entry in entries_of(lines):
+        activity.feed(entry)
     return activity
 
 
 def _rows(run: RunDirectory) -> list[Row]:
     """The newest metrics, of the newest attempt that has any."""
     for attempt in reversed(run.numbers()):
-        rows = [row for row in last_rows(run.metrics(attempt), METRICS_BYTES)[0] if isinstance(row.get("step"), int)]
+        lines, _ = last_lines(run.metrics(attempt), METRICS_BYTES)
+        rows = [row for row in rows_of(lines) if isinstance(row.get("step"), int)]
         if rows:
             return rows
     return []

@@ -14,8 +14,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.lines import Row, Tail, parse
+from hpcrl.events import (
+    AttemptEnded,
+    CallFailed,
+    CommandRefused,
+    DrainBegun,
+    Event,
+    MasterLost,
+    MessageLost,
+    NodeLeaving,
+    ReplayDrifted,
+    RowsLeftOut,
+    WorkerEnded,
+)
+from hpcrl.inspect.entries import entry_of
+from hpcrl.inspect.lines import Tail
 
 FOLLOW_POLL_S = 0.3
 FILES_READ_PER_S = 200
@@ -26,10 +42,7 @@ NO_ATTEMPT = -1
 
 LEVELS = ("error", "warning", "info")
 """error: what failed, tracebacks. warning: also losses, ends of attempts, and all of stderr. info: everything."""
-_ERRORS = frozenset({"failed"})
-_WARNINGS = frozenset(
-    {"command refused", "draining", "master lost", "message lost", "node leaving", "replay_drift", "rows left out"}
-)
+_WARNINGS = CommandRefused | DrainBegun | MasterLost | MessageLost | NodeLeaving | ReplayDrifted | RowsLeftOut
 _LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
 _TRACEBACK = "Traceback (most recent call last)"
 _TELLS_OF_AN_ERROR = re.compile(
@@ -111,13 +124,22 @@ class LogFile:
             yield self._line(torn, written)
 
     def _line(self, text: str, written: float) -> LogLine:
-        row = parse(text) if self._kind == "event" else None
-        when = written if row is None else row.get("time", self._time)
-        self._time = max(self._time, float(when))
         self._number += 1
-        shown = text if row is None else describe(row)
-        level = self._level(text) if row is None else level_of(row, self.process)
-        return LogLine(self._time, self._attempt, self.process, self._number, shown, self._kind, level)
+        if self._kind == "event":
+            return self._event(text)
+        self._time = max(self._time, written)
+        return self._made(text, self._level(text))
+
+    def _event(self, text: str) -> LogLine:
+        """What cannot be read is shown as it is."""
+        entry = entry_of(text)
+        if entry is None:
+            return self._made(text, "warning")
+        self._time = max(self._time, entry.time)
+        return self._made(describe(entry.event), level_of(entry.event, self.process))
+
+    def _made(self, text: str, level: str) -> LogLine:
+        return LogLine(self._time, self._attempt, self.process, self._number, text, self._kind, level)
 
     def _level(self, text: str) -> str:
         """Of a line that is no event. A traceback goes on up to the line that names the exception."""
@@ -194,23 +216,24 @@ def follow(run: RunDirectory, ended: Callable[[], bool], wanted: LogFilter = EVE
         time.sleep(max(FOLLOW_POLL_S, logs.files / FILES_READ_PER_S))
 
 
-def level_of(row: Row, process: str) -> str:
+def level_of(event: Event, process: str) -> str:
     """How bad an event is."""
-    name = row.get("event")
-    if name == "worker ended":
-        # An agent also tells of workers that it was told to end.
-        return "info" if row.get("how") == "exit code 0" else "error" if process == MASTER else "warning"
-    if name == "ending":
-        return _LEVELS_OF_ENDINGS.get(str(row.get("state")), "warning")
-    return "error" if name in _ERRORS else "warning" if name in _WARNINGS else "info"
+    match event:
+        case CallFailed():
+            return "error"
+        case WorkerEnded(how=how):
+            # An agent also tells of workers that it was told to end.
+            return "info" if how == "exit code 0" else "error" if process == MASTER else "warning"
+        case AttemptEnded(state=state):
+            return _LEVELS_OF_ENDINGS.get(state, "warning")
+    return "warning" if isinstance(event, _WARNINGS) else "info"
 
 
-def describe(row: Row) -> str:
+def describe(event: Event) -> str:
     """An event in one line: its name, then its fields; a traceback stands below."""
-    fields = {key: value for key, value in row.items() if key not in ("time", "event", "traceback")}
-    shown = " ".join(f"{key}={_show(value)}" for key, value in fields.items())
-    traceback = str(row.get("traceback", "")).rstrip()
-    text = f"{row.get('event', '?')} {shown}".rstrip()
+    fields = msgspec.to_builtins(event)
+    name, traceback = fields.pop("event"), fields.pop("traceback", "").rstrip()
+    text = " ".join([name, *(f"{key}={_show(value)}" for key, value in fields.items())])
     return f"{text}\n{traceback}" if traceback else text
 
 

@@ -71,6 +71,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     last_event_s_ago: float | None
     hint: str
     slurm: Queue | None = None
+    skipped_events: int = 0
+    """Lines of the master's events that this hpcrl cannot read."""
 
     def render(self) -> str:
         """The same for people."""
@@ -90,6 +92,8 @@ class RunStatus(msgspec.Struct, frozen=True):
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
         if self.failure is not None:
             lines.append("first failure: " + self.failure.render())
+        if self.skipped_events:
+            lines.append(f"skipped  {self.skipped_events} event lines that are damaged, or of another hpcrl")
         return "\n".join([*lines, self.hint] if self.hint else lines)
 
 
@@ -116,6 +120,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
         slurm=queue,
+        skipped_events=view.skipped,
     )
 
 

@@ -91,8 +91,8 @@ def _speed(view: RunView) -> str:
     """Generated tokens and training samples per second over all that the attempts took, starts and evaluations too."""
     if view.seconds <= 0:
         return ""
-    tokens = sum(max(calls.values(), default=0) for act in view.activities.values() for calls in act.tokens.values())
-    samples = sum(count for activity in view.activities.values() for count in activity.samples.values())
+    steps = [step for activity in view.activities.values() for step in activity.seen.values()]
+    tokens, samples = sum(step.generated for step in steps), sum(step.samples for step in steps)
     generated = f", {quantity(tokens / view.seconds)} generated tokens/s" if tokens else ""
     return f", {quantity(samples / view.seconds)} samples/s{generated}"
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.activity import Activity, CallCost
-from hpcrl.inspect.lines import Row, Tail
+from hpcrl.inspect.entries import EntryTail
+from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import MetricsReader
 
 
@@ -15,7 +16,7 @@ class RunView:
     run: RunDirectory
     rows: list[Row] = field(default_factory=list)
     activities: dict[int, Activity] = field(default_factory=dict)
-    _tails: dict[int, Tail] = field(default_factory=dict)
+    _tails: dict[int, EntryTail] = field(default_factory=dict)
     _metrics: MetricsReader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -27,16 +28,21 @@ class RunView:
         numbers = self.run.numbers()
         growing = [number for number in numbers if number not in self.activities or number >= numbers[-1] - 1]
         for attempt in growing:
-            tail = self._tails.setdefault(attempt, Tail(self.run.events(attempt)))
+            tail = self._tails.setdefault(attempt, EntryTail(self.run.events(attempt)))
             activity = self.activities.setdefault(attempt, Activity(attempt))
-            for row in tail.rows():
-                activity.feed(row)
+            for entry in tail.read():
+                activity.feed(entry)
         self.rows = self._metrics.read(growing)
 
     @property
     def newest(self) -> Activity | None:
         """The newest attempt's activity."""
         return self.activities[max(self.activities)] if self.activities else None
+
+    @property
+    def skipped(self) -> int:
+        """Lines of the master's events that were damaged or unknown."""
+        return sum(tail.skipped for tail in self._tails.values())
 
     @property
     def step(self) -> int:

@@ -9,8 +9,9 @@ from typing import Literal
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
+from hpcrl.events import CommandHeard
 from hpcrl.inspect.activity import Activity
-from hpcrl.inspect.lines import Tail
+from hpcrl.inspect.entries import EntryTail
 from hpcrl.launch.launcher import Launchers
 from hpcrl.launch.queues import queue_of
 from hpcrl.master.control import Command, give_command
@@ -65,7 +66,7 @@ class CommandWatch:
         self._nonce = nonce
         self._command = command
         self._newest = run.newest_attempt_of(nonce)
-        self._tails: dict[int, Tail] = {}
+        self._tails: dict[int, EntryTail] = {}
         self._activity = Activity()
         self._heard: set[str] = set()
         self._read()
@@ -84,11 +85,11 @@ class CommandWatch:
         if number is None:
             return
         if number not in self._tails:
-            self._tails[number], self._activity = Tail(self._run.events(number)), Activity(number)
-        for line in self._tails[number].rows():
-            self._activity.feed(line)
-            if line.get("event") == "command":
-                self._heard.add(str(line.get("file")))
+            self._tails[number], self._activity = EntryTail(self._run.events(number)), Activity(number)
+        for entry in self._tails[number].read():
+            self._activity.feed(entry)
+            if isinstance(entry.event, CommandHeard):
+                self._heard.add(entry.event.file)
 
 
 def _where(run: RunDirectory, nonce: str) -> str:

@@ -2,16 +2,17 @@ from pathlib import Path
 
 from support.made_run import MadeRun
 
+from hpcrl.events import CallFailed, WorkerEnded
 from hpcrl.inspect.failure import first_failure
 
 
 def test_the_first_by_time_is_named_with_call_traceback_and_log(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    made.worker_event("worker-1", "failed", what="step 3 actor_gen, part 1", error="ValueError('bad')")
-    made.event("failed", rank=1, what="step 3 actor_gen, part 1", error="bad", traceback="Traceback\n  deep\n")
-    made.event("failed", rank=0, what="step 3 actor_train, part 0", error="peer is gone", traceback="Traceback\n")
-    made.event("worker ended", rank=0, how="exit code 1", log="attempts/000/logs/worker-0.err")
+    made.write(CallFailed(1, "step 3 actor_gen, part 1", "ValueError('bad')"), process="worker-1")
+    made.write(CallFailed(1, "step 3 actor_gen, part 1", "bad", "Traceback\n  deep\n"))
+    made.write(CallFailed(0, "step 3 actor_train, part 0", "peer is gone", "Traceback\n"))
+    made.write(WorkerEnded(0, 0, "exit code 1", "attempts/000/logs/worker-0.err"))
     failure = first_failure(made.run)
     assert failure is not None
     assert (failure.process, failure.call) == ("worker-1", "step 3 actor_gen, part 1")
@@ -24,7 +25,7 @@ def test_the_first_by_time_is_named_with_call_traceback_and_log(tmp_path: Path) 
 def test_what_a_worker_wrote_down_is_found_without_its_master(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    made.worker_event("worker-1", "failed", what="starting", error="OSError('full')")
+    made.write(CallFailed(1, "starting", "OSError('full')"), process="worker-1")
     failure = first_failure(made.run)
     assert failure is not None
     assert (failure.process, failure.error) == ("worker-1", "OSError('full')")
@@ -33,8 +34,8 @@ def test_what_a_worker_wrote_down_is_found_without_its_master(tmp_path: Path) ->
 def test_an_agent_that_saw_a_death_before_the_master_comes_first(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    made.worker_event("agent-0", "worker ended", rank=1, attempt=0, how="killed by SIGKILL")
-    made.event("failed", rank=0, what="step 1 actor_train, part 0", error="connection reset", traceback="")
+    made.write(WorkerEnded(1, 0, "killed by SIGKILL"), process="agent-0")
+    made.write(CallFailed(0, "step 1 actor_train, part 0", "connection reset", ""))
     failure = first_failure(made.run)
     assert failure is not None
     assert (failure.process, failure.error) == ("worker-1", "killed by SIGKILL")
@@ -44,7 +45,7 @@ def test_of_several_attempts_the_newest_that_failed_counts_unless_one_is_named(t
     made = MadeRun(tmp_path / "run")
     for error in ("first", "second"):
         made.begin()
-        made.event("failed", rank=0, what="x", error=error, traceback="")
+        made.write(CallFailed(0, "x", error, ""))
     made.begin()
     newest, named = first_failure(made.run), first_failure(made.run, 0)
     assert newest is not None

@@ -1,4 +1,3 @@
-import json
 import os
 import re
 import threading
@@ -7,18 +6,30 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.made_run import MadeRun, ended_run
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.events import (
+    AttemptEnded,
+    CallBegun,
+    CallFailed,
+    Entry,
+    PartExecuted,
+    PartSent,
+    RowsLeftOut,
+    WorkerEnded,
+    encode,
+)
 from hpcrl.inspect.logs import LogFilter, describe, follow, merged
 
 
 def two_attempts(root: Path) -> MadeRun:
     made = MadeRun(root)
     made.begin()
-    made.worker_event("worker-0", "execute", step=1, call="actor_gen", part=0)
-    made.event("sent", step=1, call="actor_gen", part=1, ranks=[1], replay=False)
-    made.worker_event("worker-1", "execute", step=1, call="actor_gen", part=1)
+    made.write(CallBegun(1, "actor_gen", 0, replay=False), process="worker-0")
+    made.write(PartSent(1, "actor_gen", 1, (1,), replay=False))
+    made.write(CallBegun(1, "actor_gen", 1, replay=False), process="worker-1")
     out = made.run.worker_log(0, "worker-1").with_suffix(".err")
     out.write_text("Traceback\n  line 1\nboom\n")
     os.utime(out, (made.time + 0.005, made.time + 0.005))
@@ -44,7 +55,7 @@ def test_a_line_shows_time_attempt_process_and_what_happened(tmp_path: Path) -> 
     line = next(line for line in merged(two_attempts(tmp_path / "run").run) if line.process == "worker-0")
     clock = time.strftime("%H:%M:%S", time.localtime(line.time))
     assert str(line).startswith(clock + ".")
-    assert str(line).endswith(" a000 worker-0  │ execute step=1 call=actor_gen part=0")
+    assert str(line).endswith(" a000 worker-0  │ execute step=1 call=actor_gen part=0 replay=false")
 
 
 def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
@@ -54,11 +65,22 @@ def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
 
 
 def test_an_event_is_described_with_its_fields_and_its_traceback_below() -> None:
-    row = {"time": 1.0, "event": "failed", "rank": 1, "error": "no such thing", "traceback": "Traceback\n  x\n"}
-    assert describe(row) == 'failed rank=1 error="no such thing"\nTraceback\n  x'
-    assert describe({"event": "x", "seconds": 0.1234567891, "ranks": [0, 1], "empty": ""}) == (
-        'x seconds=0.123457 ranks=[0,1] empty=""'
+    failed = CallFailed(1, "step 3", "no such thing", "Traceback\n  x\n")
+    assert describe(failed) == 'failed rank=1 what="step 3" error="no such thing"\nTraceback\n  x'
+    executed = PartExecuted(1, "", 0, (0, 1), replay=False, seconds=0.1234567891, waited_s=2.0, tokens=0)
+    assert describe(executed) == (
+        'executed step=1 call="" part=0 ranks=[0,1] replay=false seconds=0.123457 waited_s=2 tokens=0'
     )
+
+
+def test_a_line_that_is_no_event_is_shown_as_it_is_and_as_a_warning(tmp_path: Path) -> None:
+    made = two_attempts(tmp_path / "run")
+    damaged = ('{"time":1.0,"event":"brand new"}', '{"time":1700000000.5,"eve', "\ufffd")
+    with open(made.run.events(1), "a") as file:
+        file.writelines(f"{line}\n" for line in damaged)
+    lines = [line for line in merged(made.run, LogFilter(level="warning")) if line.process == "master"]
+    assert tuple(line.text for line in lines) == damaged
+    assert [line.time for line in lines] == [pytest.approx(made.time, abs=1e-5)] * 3
 
 
 def test_following_gives_what_is_there_and_what_comes_until_the_end(tmp_path: Path) -> None:
@@ -66,8 +88,8 @@ def test_following_gives_what_is_there_and_what_comes_until_the_end(tmp_path: Pa
     ended = threading.Event()
 
     def go_on() -> None:
-        made.event("late")
-        made.worker_event("worker-0", "later")
+        made.write(RowsLeftOut("late"))
+        made.write(RowsLeftOut("later"), process="worker-0")
         ended.set()
 
     timer = threading.Timer(0.2, go_on)
@@ -75,7 +97,7 @@ def test_following_gives_what_is_there_and_what_comes_until_the_end(tmp_path: Pa
     texts = [line.text for line in follow(made.run, ended.is_set)]
     timer.join()
     assert len(texts) == 14
-    assert texts[-2:] == ["late", "later"]
+    assert texts[-2:] == ["rows left out notice=late", "rows left out notice=later"]
 
 
 def test_a_long_log_is_merged_in_well_under_a_second(tmp_path: Path) -> None:
@@ -90,11 +112,11 @@ def troubled(root: Path) -> MadeRun:
     """A run whose worker failed, with what it printed, and jobs on Slurm that printed too."""
     made = MadeRun(root)
     made.begin()
-    made.event("failed", rank=1, what="step 1", error="boom", traceback="Traceback\n  x\n")
-    made.event("worker ended", rank=1, how="killed by SIGKILL", log="x")
-    made.event("worker ended", rank=0, how="exit code 0", log="x")
-    made.worker_event("agent-0", "worker ended", rank=0, how="killed by SIGKILL")
-    made.event("ending", state="lost", reason="worker-1")
+    made.write(CallFailed(1, "step 1", "boom", "Traceback\n  x\n"))
+    made.write(WorkerEnded(1, 0, "killed by SIGKILL", "x"))
+    made.write(WorkerEnded(0, 0, "exit code 0", "x"))
+    made.write(WorkerEnded(0, 0, "killed by SIGKILL"), process="agent-0")
+    made.write(AttemptEnded("lost", "worker-1"))
     log = made.run.worker_log(0, "worker-1")
     log.with_suffix(".err").write_text(
         "a warning\nTraceback (most recent call last):\n  File\n\n    x = y\nValueError: y\nafter it\nfatal: no disk"
@@ -117,7 +139,7 @@ def test_errors_are_what_failed_and_tracebacks_wherever_they_were_printed(tmp_pa
     run = troubled(tmp_path / "run").run
     assert texts(run, level="error") == {
         ("master", 'failed rank=1 what="step 1" error=boom\nTraceback\n  x'),
-        ("master", 'worker ended rank=1 how="killed by SIGKILL" log=x'),
+        ("master", 'worker ended rank=1 attempt=0 how="killed by SIGKILL" log=x'),
         ("master", "slurmstepd: error: *** JOB 123 CANCELLED ***"),
         *[("worker-1", text) for text in ("Traceback (most recent call last):", "  File", "", "    x = y")],
         *[("worker-1", text) for text in ("ValueError: y", "fatal: no disk")],
@@ -127,7 +149,7 @@ def test_errors_are_what_failed_and_tracebacks_wherever_they_were_printed(tmp_pa
 def test_warnings_are_also_losses_ends_of_attempts_and_all_of_stderr(tmp_path: Path) -> None:
     run = troubled(tmp_path / "run").run
     assert texts(run, level="warning") - texts(run, level="error") == {
-        ("agent-0", 'worker ended rank=0 how="killed by SIGKILL"'),
+        ("agent-0", 'worker ended rank=0 attempt=0 how="killed by SIGKILL"'),
         ("master", "ending state=lost reason=worker-1"),
         ("worker-1", "a warning"),
         ("worker-1", "after it"),
@@ -157,7 +179,7 @@ def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:
 def test_logs_larger_than_memory_are_read_piece_by_piece(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    line = json.dumps({"time": made.time, "event": "execute", "text": "x" * 200}) + "\n"
+    line = encode(Entry(made.time, CallBegun(1, "x" * 200, 0, replay=False))).decode()
     for number in range(4):
         made.run.worker_log(0, f"worker-{number}").write_text(line * 20_000)
     tracemalloc.start()

@@ -12,6 +12,7 @@ from support.made_run import MadeRun, ended_run
 from support.slurm_made import made_on_slurm, reclaim, seen
 
 from hpcrl.errors import ConfigurationError
+from hpcrl.events import CallFailed, CommandHeard, DrainBegun, StepClosed, WorkersReady
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import is_over, read_status
 
@@ -25,17 +26,31 @@ def test_a_living_master_is_running_with_what_each_worker_does(tmp_path: Path) -
     made = MadeRun(tmp_path / "run")
     made.begin(ready=False)
     assert read_status(made.run.root).state == "starting"
-    made.event("ready", workers=2)
+    made.write(WorkersReady(2))
     made.steps(0, 3)
     made.send(4, "actor_gen", 1, [1])
     status = read_status(made.run.root)
     assert (status.state, status.attempt, status.step, status.steps) == ("running", 0, 3, 60)
     assert [worker.doing for worker in status.workers] == ["idle", "actor_gen, step 4"]
     assert status.metrics["eval_rew/accuracy"] == 0.4
-    made.event("command", command="pause", file="x")
+    made.write(CommandHeard("pause", "x"))
     assert read_status(made.run.root).state == "paused"
-    made.event("draining", in_flight=[])
+    made.write(DrainBegun([]))
     assert read_status(made.run.root).state == "draining"
+
+
+def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.steps(0, 2)
+    before = read_status(made.run.root)
+    assert before.skipped_events == 0 and "skipped" not in before.render()
+    with open(made.run.events(0), "ab") as file:
+        file.write(b'{"time":1.0,"event":"brand new"}\n{"time":2.0,"event":"sent","step":1}\n\xff\n{"time":3.0')
+    status = read_status(made.run.root)
+    assert status.skipped_events == 3
+    assert "skipped  3 event lines that are damaged, or of another hpcrl" in status.render()
+    assert (status.state, status.step, status.workers) == (before.state, before.step, before.workers)
 
 
 def test_a_master_that_is_gone_without_a_verdict_was_killed(tmp_path: Path) -> None:
@@ -79,7 +94,7 @@ def test_a_master_on_another_host_is_not_guessed_about(tmp_path: Path) -> None:
 def test_a_verdict_is_believed(tmp_path: Path, state: str, code: int, hint: str) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    made.event("failed", rank=1, what="step 1 rew_inf, part 0", error="boom", traceback="Traceback\n")
+    made.write(CallFailed(1, "step 1 rew_inf, part 0", "boom", "Traceback\n"))
     made.verdict(state, code, "the reason")
     status = read_status(made.run.root)
     assert (status.state, status.exit_code, status.why) == (state, code, "the reason")
@@ -152,7 +167,7 @@ def test_a_slow_step_is_no_silence(tmp_path: Path) -> None:
     made.begin()
     for step, end in ((0, 4000), (1, 2500), (2, 1000)):
         made.time = time.time() - end
-        made.event("closed", step=step)
+        made.write(StepClosed(step, 0.5))
     reclaim(made, host="elsewhere")
     assert read_status(made.run.root).state == "running"
 

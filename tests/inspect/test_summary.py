@@ -5,6 +5,7 @@ from rich.console import Console
 from support.made_run import MadeRun, ended_run
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.events import CallFailed
 from hpcrl.inspect.summary import print_summary
 
 
@@ -33,7 +34,7 @@ def test_a_run_that_is_done_is_summed_up(tmp_path: Path) -> None:
 def test_a_run_that_failed_says_what_failed_first_and_how_to_go_on(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    made.event("failed", rank=1, what="step 1 rew_inf, part 0", error="boom", traceback="Traceback\n  deep\n")
+    made.write(CallFailed(1, "step 1 rew_inf, part 0", "boom", "Traceback\n  deep\n"))
     made.verdict("failed", 66, "worker-1 raised")
     text = text_of(made.run)
     assert "worker-1 in step 1 rew_inf, part 0: boom" in text

@@ -16,6 +16,7 @@ from support.slurm_made import made_on_slurm, seen
 import hpcrl.launch.slurm.queue as asking
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
+from hpcrl.events import CommandHeard
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import read_status
 from hpcrl.launch.orders import CommandWatch, order
@@ -117,9 +118,9 @@ def test_a_witness_believes_the_order_or_a_new_attempt_that_begins_so(tmp_path: 
     made.begin()
     witness = CommandWatch(made.run, "submission", "pause")
     assert not witness.has_seen("mine")
-    made.event("command", command="pause", file="other")
+    made.write(CommandHeard("pause", "other"))
     assert not witness.has_seen("mine")
-    made.event("command", command="pause", file="mine")
+    made.write(CommandHeard("pause", "mine"))
     assert witness.has_seen("mine")
     witness = CommandWatch(made.run, "submission", "continue")
     made.begin()

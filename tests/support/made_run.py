@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -14,6 +13,20 @@ from hpcrl.config.model import CriticConfig, ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.events import (
+    AgentConnected,
+    AttemptBegun,
+    AttemptEnded,
+    Entry,
+    Event,
+    PartExecuted,
+    PartSent,
+    StepClosed,
+    StepOpened,
+    WorkerEnded,
+    WorkersReady,
+    encode,
+)
 
 BEGAN = 1_700_000_000.0
 STEP_S = 0.5
@@ -64,35 +77,33 @@ class MadeRun:
         self.time = BEGAN
         self.attempt = -1
 
-    def begin(self, ready: bool = True, **told: Any) -> None:
+    def begin(self, ready: bool = True, steps: int = 60, paused: bool = False) -> None:
         """A new attempt, with both workers ready. It repeats the rows of the one before."""
         before = self.attempt
         self.attempt = self.run.claim_attempt("submission")
         if before >= 0 and self.run.metrics(before).exists():
             self.run.metrics(self.attempt).write_bytes(self.run.metrics(before).read_bytes())
-        self.event("attempt", number=self.attempt, recovered=RECOVERED, **told)
-        self.event("node", node=0, host="n000", pid=1)
+        self.write(AttemptBegun(self.attempt, RECOVERED, paused, steps))
+        self.write(AgentConnected(0, "n000", 1, welcome=True))
         if ready:
-            self.event("ready", workers=2)
+            self.write(WorkersReady(2))
 
-    def event(self, name: str, after_s: float = 0.01, **fields: Any) -> None:
+    def write(self, event: Event, after_s: float = 0.01, process: str = "") -> None:
+        """As the master, or as another process."""
         self.time += after_s
-        self._append(self.run.events(self.attempt), {"time": self.time, "event": name} | fields)
-
-    def worker_event(self, process: str, name: str, after_s: float = 0.01, **fields: Any) -> None:
-        self.time += after_s
-        self._append(self.run.worker_log(self.attempt, process), {"time": self.time, "event": name} | fields)
+        path = self.run.worker_log(self.attempt, process) if process else self.run.events(self.attempt)
+        self._append(path, encode(Entry(self.time, event)))
 
     def send(self, step: int, call: str, part: int, ranks: list[int]) -> None:
-        self.event("sent", step=step, call=call, part=part, ranks=ranks, replay=False)
+        self.write(PartSent(step, call, part, tuple(ranks), replay=False))
 
     def execute(self, step: int, call: str, part: int, ranks: list[int], tokens: int = 0, seconds: float = 0.1) -> None:
-        self.event("executed", step=step, call=call, part=part, ranks=ranks, seconds=seconds, tokens=tokens)
+        self.write(PartExecuted(step, call, part, tuple(ranks), False, seconds, seconds, tokens))
 
     def step(self, step: int) -> None:
         """A whole step on two workers."""
         started = self.time
-        self.event("opened", step=step, epoch=0, samples=32)
+        self.write(StepOpened(step, 0, 32))
         for part in (0, 1):
             self.send(step, "actor_gen", part, [part])
         for part in (0, 1):
@@ -100,21 +111,21 @@ class MadeRun:
         self.send(step, "actor_train", 0, [0, 1])
         self.execute(step, "actor_train", 0, [0, 1])
         self.time = started + STEP_S
-        self._append(self.run.metrics(self.attempt), ppo_row(step))
-        self.event("closed", after_s=0.0, step=step)
+        self._append(self.run.metrics(self.attempt), json.dumps(ppo_row(step)).encode() + b"\n")
+        self.write(StepClosed(step, STEP_S), after_s=0.0)
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):
             self.step(step)
 
     def verdict(self, state: str, exit_code: int, reason: str) -> None:
-        self.event("ending", state=state, reason=reason)
+        self.write(AttemptEnded(state, reason))
         verdict = Verdict(self.attempt, state, exit_code, reason, None, None, None, self.time)
         self.run.publish_verdict(verdict)
 
-    def _append(self, path: Path, row: dict[str, Any]) -> None:
-        with open(path, "a") as file:
-            file.write(json.dumps(row) + "\n")
+    def _append(self, path: Path, line: bytes) -> None:
+        with open(path, "ab") as file:
+            file.write(line)
 
 
 def ended_run(root: Path) -> MadeRun:
@@ -122,8 +133,8 @@ def ended_run(root: Path) -> MadeRun:
     made = MadeRun(root)
     made.begin()
     made.steps(0, 25)
-    made.event("worker ended", rank=1, how="killed by SIGKILL", log="attempts/000/logs/worker-1.err")
-    made.event("ending", state="lost", reason="worker-1: killed by SIGKILL")
+    made.write(WorkerEnded(1, 0, "killed by SIGKILL", "attempts/000/logs/worker-1.err"))
+    made.write(AttemptEnded("lost", "worker-1: killed by SIGKILL"))
     made.begin()
     made.steps(26, 60)
     made.verdict("done", 0, "step 60 was the last")

@@ -1,0 +1,37 @@
+"""Event lines as the structs that they were written from; what cannot be read so is skipped, and counted."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from hpcrl.events import Entry, decode
+from hpcrl.inspect.lines import Tail
+
+
+class EntryTail:
+    """The events of one process, from the first one, as they come. `skipped`: lines that were damaged or unknown."""
+
+    def __init__(self, path: Path) -> None:
+        self._tail = Tail(path)
+        self.skipped = 0
+
+    def read(self) -> list[Entry]:
+        """The events since the last call."""
+        lines = self._tail.lines()
+        entries = entries_of(lines)
+        self.skipped += len(lines) - len(entries)
+        return entries
+
+
+def entries_of(lines: Iterable[str]) -> list[Entry]:
+    """The events among lines."""
+    return [entry for line in lines if (entry := entry_of(line)) is not None]
+
+
+def entry_of(line: str) -> Entry | None:
+    """The event of a line; None where it is damaged, or of a kind that this hpcrl does not know."""
+    try:
+        return decode(line)
+    except msgspec.DecodeError:
+        return None
