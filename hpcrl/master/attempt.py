@@ -60,7 +60,6 @@ class AttemptFiles:
         self.number = number
         self.recovery = recovery
         self.events = events
-        self.fault = run.files.fault
         self._run = run
         self._journal = journal
         self._trained_roles = trained_roles
@@ -78,6 +77,11 @@ class AttemptFiles:
         self._chores: list[Future[Callable[[], None]]] = []
         for row in recovery.metrics:
             self._write_metrics(row.metrics)
+
+    @property
+    def fault(self) -> Callable[[str], None]:
+        """Told at each point where a test may strike."""
+        return self._run.files.fault
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:

@@ -78,9 +78,9 @@ class Dispatcher:
     ) -> None:
         self.paused = False
         self.rows = RowTable()
+        self.metrics = metrics
         self._readiness = readiness
         self._drift = drift
-        self._metrics = metrics
         self._pace = pace
         self._around = around
         self._jobs: dict[Unit, Job] = {}
@@ -188,7 +188,7 @@ class Dispatcher:
         self._results[flight.unit] = result = self._result(flight)
         if flight.replies[flight.job.head].meta is not None:
             self._unspilled[reply.request] = flight.unit
-        self._metrics.put(flight.unit, result.stats)
+        self.metrics.put(flight.unit, result.stats)
         self._readiness.executed(flight.unit)
         self._note_executed(flight)
         if flight.spilled is not None:

@@ -51,11 +51,11 @@ class GraphDriver:
         self._schedule = schedule
         self._around = around
         self._readiness = Readiness(window(self._graph))
-        self._metrics = StepMetrics()
+        metrics = StepMetrics()
         self._drift = DriftCheck(
             attempt.checkpoint_digests(), source.deterministic, lambda ranks: numerics(plan, hellos, ranks), around.note
         )
-        self.dispatcher = Dispatcher(self._readiness, self._drift, self._metrics, self.pace, around)
+        self.dispatcher = Dispatcher(self._readiness, self._drift, metrics, self.pace, around)
         self._saving = Saving(plan.trained)
         self._opened: dict[int, Opened] = {}
         self._last_opened: Opened | None = None
@@ -113,10 +113,10 @@ class GraphDriver:
         for key, (done, spill) in recovery.recorded.items():
             unit = Unit(*key)
             recorded[unit] = InSpill(spill.path, spill.group)
-            self._metrics.put(unit, dict(done.stats))
+            self.dispatcher.metrics.put(unit, dict(done.stats))
         replay = [Unit(line.step, line.call, 0) for line in recovery.replay]
         for unit, line in zip(replay, recovery.replay, strict=True):
-            self._metrics.put(unit, dict(line.stats))
+            self.dispatcher.metrics.put(unit, dict(line.stats))
         self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
         self.dispatcher.restore(recorded, replay)
         if len(replay) > REPLAYS_WORTH_A_CHECKPOINT:
@@ -155,7 +155,7 @@ class GraphDriver:
         """Make the units of a step known."""
         step = opened.step
         self._opened[step] = opened
-        self._metrics.opened(step)
+        self.dispatcher.metrics.opened(step)
         self.pace.opened(step)
         parts = {call: self._parts(opened, call, count) for call, count in opened.calls.items()}
         minibatches = self._source.minibatches(opened)
@@ -190,7 +190,7 @@ class GraphDriver:
         """Append every line that may be written now; one fsync for all."""
         lines: list[Event] = list(self.dispatcher.lines())
         closed = self._readiness.closable()
-        rows = [self._metrics.row(self._opened[step]) for step in closed]
+        rows = [self.dispatcher.metrics.row(self._opened[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:
             return
@@ -217,7 +217,7 @@ class GraphDriver:
         over = [step for step in self._opened if step < before and not self._saving.expects(step)]
         for step in over:
             del self._opened[step]
-        for part in (self._metrics, self._drift, self.pace):
+        for part in (self.dispatcher.metrics, self._drift, self.pace):
             part.forget(over)
 
     # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
