@@ -124,9 +124,9 @@ class Dispatcher:
     def sends(self) -> bool:
         return not self.paused and not self.draining
 
-    @property
-    def draining_s(self) -> float:
-        return 0.0 if self._drain_began is None else self._around.clock() - self._drain_began
+    def has_drained(self, grace_s: float) -> bool:
+        """Whether nothing is under way any more, or what is has had its time to end."""
+        return self._drain_began is not None and (self.idle or self._around.clock() - self._drain_began > grace_s)
 
     @property
     def idle(self) -> bool:

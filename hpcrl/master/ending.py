@@ -12,7 +12,8 @@ class Ending:
     """How an attempt ended. `lost` begins another attempt here; all others end this process.
 
     `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
-    were missing, or of no use, for any other reason.
+    were missing, or of no use, for any other reason. `asked`: a user or the system wanted it; then the nodes that are
+    `leaving` go, and the others stay.
     """
 
     state: Literal["done", "lost", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
@@ -20,3 +21,5 @@ class Ending:
     reason: str
     failure: Failed | None = None
     traceback: str | None = None
+    asked: bool = False
+    leaving: tuple[int, ...] = ()

@@ -11,7 +11,7 @@ import msgspec
 
 from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
-from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened, Stopped
+from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened
 from hpcrl.events import ShardSaved, StepOpened, StopNeverHolds
 from hpcrl.master.attempt import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher, Job
@@ -85,9 +85,6 @@ class GraphDriver:
     def out_of_time(self) -> str:
         """The calls that wait for an allocation in which they fit, once nothing else is going on."""
         return self.pace.held_back if self.dispatcher.idle else ""
-
-    def record_stop(self, reason: str) -> None:
-        self._attempt.append([Stopped(reason)])
 
     def hear(self, body: Syn | Reply | Spilled | ShardWritten | ExportWritten) -> None:
         """A worker of this attempt reported."""

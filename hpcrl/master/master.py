@@ -35,11 +35,12 @@ from hpcrl.events import (
     WorkerEnded,
     WorkersReady,
 )
-from hpcrl.master.allocation import EVERYTHING, Allocation, AllocationWatch
+from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
+from hpcrl.master.judge import Situation, is_replaced, judge
 from hpcrl.master.members import Members
 from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.schedule import RunSchedule
@@ -70,8 +71,6 @@ from hpcrl.wire.messages import (
 
 TICK_MS = 50
 QUICK_TICK_MS = 5
-SETTLE_S = 0.5
-"""How long to collect failures before deciding which was first: one death makes its peers fail too."""
 FRUITLESS_ATTEMPTS = 3
 END_MARGIN_S = 10.0
 """How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
@@ -231,7 +230,7 @@ class Master:
         except (HpcrlError, OSError) as error:
             # On a full disk they are to hear it all the same.
             print(f"the verdict was not written: {error}", flush=True)
-        if number is not None and (replaced or self._is_replaced(ending)):
+        if number is not None and (replaced or is_replaced(ending, self._situation())):
             self._idle(number)
         elif not replaced:
             for member in (*self._members.workers.values(), *self._members.agents.values()):
@@ -248,12 +247,6 @@ class Master:
         here = socket.gethostname(), os.getpid()
         return claim is not None and claim.submission == self._submission and (claim.host, claim.pid) != here
 
-    def _is_replaced(self, ending: Ending) -> bool:
-        """Whether only this process has to go, and another master comes: then the agents stay, and wait for it."""
-        alone = EVERYTHING in self._members.draining or bool(self._signals.caught)
-        nodes_stay = len(self._members.draining.keys() - {EVERYTHING}) < self._cluster.nodes
-        return ending.state == "preempted" and self._replaces_nodes and alone and nodes_stay
-
     # ── one attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _attempt(self, attempt: AttemptFiles) -> Ending:
         log = attempt.events
@@ -263,8 +256,7 @@ class Master:
             log.write(RowsLeftOut(notice))
         ending = self._assemble(attempt)
         if ending is not None:
-            attempt.append([Stopped(ending.reason)])
-            return ending
+            return self._stopped(attempt, ending)
         ending = self._start_workers(attempt)
         if ending is not None:
             return ending
@@ -286,10 +278,11 @@ class Master:
         """Wait until every node has an agent that is connected to this master."""
         self._roll.begin(attempt.number, self._hub.address)
         while not self._roll.is_complete():
-            if ending := self._roll.given_up() or self._told_to_go():
+            # Who came and went meanwhile is missed by nobody: there was no worker yet.
+            self._members.losses.clear()
+            if ending := self._roll.given_up() or judge(self._situation()):
                 return ending
             self._loop(None)
-        # Who came and went meanwhile is missed by nobody: there was no worker yet.
         self._members.losses.clear()
         return self._roll.unfit(self._plan.workers)
 
@@ -309,11 +302,8 @@ class Master:
         introduced = False
         while not self._members.all_ready(self._ranks):
             self._loop(None)
-            if ending := self._broken():
-                return ending
-            if told := self._told_to_go():
-                attempt.append([Stopped(told.reason)])
-                return told
+            if ending := judge(self._situation()):
+                return self._stopped(attempt, ending) if ending.asked else ending
             if not introduced and self._members.all_connected(self._ranks):
                 hellos = [self._members.hellos[rank] for rank in self._ranks]
                 begin = Begin(
@@ -334,47 +324,43 @@ class Master:
         return None
 
     def _ending(self, attempt: AttemptFiles, driver: GraphDriver) -> Ending | None:
-        if driver.finished:
-            return Ending("done", ExitCode.DONE, driver.why_finished)
-        if broken := self._broken():
-            return broken
-        if self._members.draining or self._signals.caught or self._control.stop:
-            driver.dispatcher.drain()
-            if driver.dispatcher.idle or driver.dispatcher.draining_s > self._grace_s():
-                driver.record_stop(self._why_go())
-                return self._told_to_go()
+        """How the attempt has ended, if it has; once it was told to go, calls in flight are what it still waits for."""
         driver.dispatcher.paused = self._control.paused
-        return None
+        ending = judge(self._situation(driver))
+        if ending is None and self._situation().told_to_go:
+            driver.dispatcher.drain()
+            ending = judge(self._situation(driver))
+        return self._stopped(attempt, ending) if ending is not None and ending.asked else ending
 
-    def _grace_s(self) -> float:
-        return 0.0 if self._control.stop == "now" else self._cluster.grace_s
+    def _situation(self, driver: GraphDriver | None = None) -> Situation:
+        members, finished, at_work = self._members, "", False
+        if driver is not None:
+            grace_s = 0.0 if self._control.stop == "now" else self._cluster.grace_s
+            finished = driver.why_finished if driver.finished else ""
+            at_work = not driver.dispatcher.has_drained(grace_s)
+        return Situation(
+            now=members.clock(),
+            nodes=self._cluster.nodes,
+            replaces_nodes=self._replaces_nodes,
+            losses=members.losses,
+            failures=members.failures,
+            draining=members.draining,
+            signal=self._signals.caught,
+            stop=self._control.stop,
+            worker_log=self._worker_log,
+            finished=finished,
+            at_work=at_work,
+        )
 
-    def _why_go(self) -> str:
-        asked = f"asked to by `hpcrl stop` ({self._control.stop})" if self._control.stop else ""
-        got = f"the master got {self._signals.caught}" if self._signals.caught else ""
-        going = [
-            f"{'the run' if node == EVERYTHING else f'node {node}'} is to go: {why}"
-            for node, why in self._members.draining.items()
-        ]
-        return asked or got or ", ".join(going)
+    def _worker_log(self, rank: int) -> str:
+        return self._run.files.name(self._run.worker_log(self._attempt_number, f"worker-{rank}"))
 
-    def _told_to_go(self) -> Ending | None:
-        """The ending that was asked for: by a user (never requeued) or by the system (requeue).
-
-        Where only some nodes are to go, and others come in their place, those that stay begin the next attempt.
-        """
-        why = self._why_go()
-        if not why:
-            return None
-        if self._control.stop:
-            return Ending("stopped", ExitCode.NEVER_REQUEUE, why)
-        going = list(self._members.draining)
-        whole = EVERYTHING in going or len(going) == self._cluster.nodes
-        if self._signals.caught or not self._replaces_nodes or whole:
-            return Ending("preempted", ExitCode.REQUEUE, why)
-        for node in going:
+    def _stopped(self, attempt: AttemptFiles, ending: Ending) -> Ending:
+        """An attempt that was told to go, or began no work, has ended in good order."""
+        attempt.append([Stopped(ending.reason)])
+        for node in ending.leaving:
             self._release(node)
-        return Ending("lost", ExitCode.REQUEUE, why)
+        return ending
 
     def _release(self, node: int) -> None:
         """Let a node go in good order."""
@@ -384,26 +370,6 @@ class Master:
             if member is not None:
                 self._hub.send(member.identity, Finish(int(ExitCode.REQUEUE)))
         self._members.dismiss(node)
-
-    def _broken(self) -> Ending | None:
-        """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
-        members = self._members
-        if not members.losses and not members.failures:
-            return None
-        # Both lists are in the order in which this process learned of them.
-        if not members.losses and members.clock() - members.failures[0].learned < SETTLE_S:
-            return None
-        raised = [failure.told for failure in members.failures if failure.told.exit_code != ExitCode.REQUEUE]
-        if members.losses:
-            loss = members.losses[0]
-            return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
-        if raised:
-            failure = raised[0]
-            log = self._run.files.name(self._run.worker_log(self._attempt_number, f"worker-{failure.rank}"))
-            reason = f"worker-{failure.rank}, {failure.what}: {failure.error} ({log})"
-            return Ending("failed", ExitCode(failure.exit_code), reason, failure)
-        failure = members.failures[0].told
-        return Ending("lost", ExitCode.REQUEUE, f"worker-{failure.rank}, {failure.what}: {failure.error}")
 
     # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def _loop(self, driver: GraphDriver | None, tick_ms: int = TICK_MS) -> None:

@@ -162,8 +162,20 @@ def test_a_call_that_takes_too_long_waits_for_an_allocation_in_which_it_fits(sta
     assert [request.call for _, request in stage.requests()] == ["two"]
 
 
-def test_a_drain_lasts_from_when_it_was_first_asked_for(stage: Stage) -> None:
+def test_a_drain_lasts_from_when_it_was_first_asked_for_until_nothing_is_under_way_or_its_time_is_over(
+    stage: Stage,
+) -> None:
+    run_both(stage)
+    stage.dispatcher.send_ready()
+    assert not stage.dispatcher.has_drained(0.0)
     stage.dispatcher.drain()
     stage.now = 7.0
     stage.dispatcher.drain()
-    assert stage.dispatcher.draining_s == 7.0 and not stage.dispatcher.sends
+    assert not stage.dispatcher.sends
+    assert stage.dispatcher.has_drained(6.9) and not stage.dispatcher.has_drained(7.0)
+
+
+def test_a_drain_is_over_at_once_where_nothing_is_under_way(stage: Stage) -> None:
+    assert not stage.dispatcher.has_drained(5.0)
+    stage.dispatcher.drain()
+    assert stage.dispatcher.has_drained(5.0)

@@ -1,0 +1,100 @@
+"""How an attempt ends, by what its master knows: pure, so that every order of events is a line of a table in a test.
+
+Losses and errors stand in the order in which this process learned of them. Nobody can know more: one death makes its
+peers fail too, and clocks of other machines are not believed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcrl.errors import ExitCode
+from hpcrl.master.allocation import EVERYTHING
+from hpcrl.master.ending import Ending
+from hpcrl.master.members import LostMember, RaisedError
+
+SETTLE_S = 0.5
+"""How long to collect failures before deciding which was first: one death makes its peers fail too."""
+
+Stop = Literal["", "drain", "now"]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the master knows when it asks whether its attempt has ended. `now` is of the clock of losses and errors."""
+
+    now: float
+    nodes: int
+    replaces_nodes: bool
+    """Whether a lost node or master is started again while the others stay."""
+    losses: Sequence[LostMember]
+    failures: Sequence[RaisedError]
+    draining: Mapping[int, str]
+    """Node, or EVERYTHING, that is told to go → why."""
+    signal: str
+    """The signal that this process has caught."""
+    stop: Stop
+    """What a user has ordered."""
+    worker_log: Callable[[int], str] = "worker-{}".format
+    """Rank → what its log is called."""
+    finished: str = ""
+    """Why there is nothing more to do, once all is saved."""
+    at_work: bool = False
+    """Whether calls in flight are still waited for before the attempt ends as it was told to."""
+
+    @property
+    def told_to_go(self) -> str:
+        """Who wants this attempt to end, in words; empty while nobody does."""
+        if self.stop:
+            return f"asked to by `hpcrl stop` ({self.stop})"
+        if self.signal:
+            return f"the master got {self.signal}"
+        whats = [("the run" if node == EVERYTHING else f"node {node}", why) for node, why in self.draining.items()]
+        return ", ".join(f"{what} is to go: {why}" for what, why in whats)
+
+
+def judge(known: Situation) -> Ending | None:
+    """How the attempt has ended; None while it has not."""
+    if known.finished:
+        return Ending("done", ExitCode.DONE, known.finished)
+    if broken := _broken(known):
+        return broken
+    return None if known.at_work else _told_to_go(known)
+
+
+def is_replaced(ending: Ending, known: Situation) -> bool:
+    """Whether only the master's process has to go, and another comes: then the agents stay, and wait for it."""
+    alone = EVERYTHING in known.draining or bool(known.signal)
+    nodes_stay = len(known.draining.keys() - {EVERYTHING}) < known.nodes
+    return ending.state == "preempted" and known.replaces_nodes and alone and nodes_stay
+
+
+def _broken(known: Situation) -> Ending | None:
+    """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
+    if known.losses:
+        loss = known.losses[0]
+        return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
+    if not known.failures or known.now - known.failures[0].learned < SETTLE_S:
+        return None
+    told = [failure.told for failure in known.failures]
+    raised = next((error for error in told if error.exit_code != ExitCode.REQUEUE), None)
+    if raised is None:
+        return Ending("lost", ExitCode.REQUEUE, f"worker-{told[0].rank}, {told[0].what}: {told[0].error}")
+    reason = f"worker-{raised.rank}, {raised.what}: {raised.error} ({known.worker_log(raised.rank)})"
+    return Ending("failed", ExitCode(raised.exit_code), reason, raised)
+
+
+def _told_to_go(known: Situation) -> Ending | None:
+    """The ending that was asked for: by a user (never requeued) or by the system (requeue).
+
+    Where only some nodes are to go, and others come in their place, those that stay begin the next attempt.
+    """
+    why = known.told_to_go
+    if not why:
+        return None
+    if known.stop:
+        return Ending("stopped", ExitCode.NEVER_REQUEUE, why, asked=True)
+    whole = EVERYTHING in known.draining or len(known.draining) == known.nodes
+    if known.signal or whole or not known.replaces_nodes:
+        return Ending("preempted", ExitCode.REQUEUE, why, asked=True)
+    return Ending("lost", ExitCode.REQUEUE, why, asked=True, leaving=tuple(known.draining))

@@ -1,0 +1,197 @@
+"""Who said what, in which order → how the attempt ends."""
+
+from typing import Any
+
+import pytest
+
+from hpcrl.errors import ExitCode
+from hpcrl.master.allocation import EVERYTHING
+from hpcrl.master.ending import Ending
+from hpcrl.master.judge import SETTLE_S, Situation, is_replaced, judge
+from hpcrl.master.members import LostMember, Members, RaisedError
+from hpcrl.wire.messages import Failed, WorkerExited
+
+NOW = 100.0
+LATER = 100.0 + SETTLE_S
+CALL = "step 3 actor_gen, part 0"
+
+
+def situation(**known: Any) -> Situation:
+    """Two nodes, which are replaced when they are lost; all is well."""
+    nothing: dict[str, Any] = {"losses": (), "failures": (), "draining": {}, "signal": "", "stop": ""}
+    return Situation(**{"now": NOW, "nodes": 2, "replaces_nodes": True} | nothing | known)
+
+
+def lost(who: str, at: float = NOW, how: str = "silent for 9 s", log: str | None = None) -> LostMember:
+    return LostMember(at, who, how, log)
+
+
+def raised(rank: int, at: float = NOW, code: ExitCode = ExitCode.USER_CODE) -> RaisedError:
+    return RaisedError(at, Failed(rank, CALL, "boom", "Traceback", int(code), 1.7e9))
+
+
+def bereaved(rank: int, at: float = NOW) -> RaisedError:
+    """Its collective broke, because a peer is gone."""
+    return raised(rank, at, ExitCode.REQUEUE)
+
+
+def summary(ending: Ending | None) -> tuple[str, int, str] | None:
+    return None if ending is None else (ending.state, ending.exit_code, ending.reason)
+
+
+BROKEN: dict[str, tuple[dict[str, Any], tuple[str, int, str] | None]] = {
+    "nobody said anything": ({}, None),
+    "a worker died": (
+        {"losses": [lost("worker-1", how="killed by SIGKILL", log="logs/worker-1.err")]},
+        ("lost", 75, "worker-1: killed by SIGKILL (logs/worker-1.err)"),
+    ),
+    "of two that were lost, the first is named": (
+        {"losses": [lost("agent-1"), lost("worker-2", NOW + 0.1)], "now": LATER},
+        ("lost", 75, "agent-1: silent for 9 s"),
+    ),
+    "an error waits for what others say": ({"failures": [raised(0)], "now": LATER - 0.01}, None),
+    "an error that nobody explains ends the run": (
+        {"failures": [raised(0)], "now": LATER},
+        ("failed", 66, f"worker-0, {CALL}: boom (worker-0)"),
+    ),
+    "of two errors, the first is named": (
+        {"failures": [raised(1, code=ExitCode.DATA), raised(0, NOW + 0.1)], "now": LATER},
+        ("failed", 65, f"worker-1, {CALL}: boom (worker-1)"),
+    ),
+    "a broken collective waits for what others say": ({"failures": [bereaved(0)], "now": LATER - 0.01}, None),
+    "a broken collective, and then its peer's death": (
+        {"failures": [bereaved(0)], "losses": [lost("worker-1", NOW + 0.1, "killed by SIGKILL")]},
+        ("lost", 75, "worker-1: killed by SIGKILL"),
+    ),
+    "a broken collective, and then the error that broke it": (
+        {"failures": [bereaved(0), raised(1, NOW + 0.1)], "now": LATER},
+        ("failed", 66, f"worker-1, {CALL}: boom (worker-1)"),
+    ),
+    "the error that broke it is too late by its own clock, but the first counts": (
+        {"failures": [bereaved(0), raised(1, LATER)], "now": LATER},
+        ("failed", 66, f"worker-1, {CALL}: boom (worker-1)"),
+    ),
+    "broken collectives that nobody explains": (
+        {"failures": [bereaved(1), bereaved(0)], "now": LATER},
+        ("lost", 75, f"worker-1, {CALL}: boom"),
+    ),
+    "an error, and then a death, begin another attempt at once": (
+        {"failures": [raised(0)], "losses": [lost("worker-1", NOW + 0.1)]},
+        ("lost", 75, "worker-1: silent for 9 s"),
+    ),
+    "a death, and then an error": (
+        {"losses": [lost("worker-1")], "failures": [raised(0, NOW + 0.1)], "now": LATER},
+        ("lost", 75, "worker-1: silent for 9 s"),
+    ),
+}
+
+DRAIN = "asked to by `hpcrl stop` (drain)"
+ENDS = "its allocation ends soon, and actor_gen takes 90 s"
+TOLD: dict[str, tuple[dict[str, Any], tuple[str, int, str] | None]] = {
+    "a user asked": ({"stop": "drain"}, ("stopped", 93, DRAIN)),
+    "a user asked for it now": ({"stop": "now"}, ("stopped", 93, "asked to by `hpcrl stop` (now)")),
+    "a user counts for more than a signal": ({"stop": "drain", "signal": "SIGTERM"}, ("stopped", 93, DRAIN)),
+    "a user counts for more than a node": ({"stop": "drain", "draining": {0: "got SIGTERM"}}, ("stopped", 93, DRAIN)),
+    "the master was told": ({"signal": "SIGUSR1"}, ("preempted", 75, "the master got SIGUSR1")),
+    "the master and a node were told": (
+        {"signal": "SIGUSR1", "draining": {0: "got SIGTERM"}},
+        ("preempted", 75, "the master got SIGUSR1"),
+    ),
+    "one node of two goes, and another comes": (
+        {"draining": {1: "got SIGTERM"}},
+        ("lost", 75, "node 1 is to go: got SIGTERM"),
+    ),
+    "one node of two goes, and none comes": (
+        {"draining": {1: "got SIGTERM"}, "replaces_nodes": False},
+        ("preempted", 75, "node 1 is to go: got SIGTERM"),
+    ),
+    "all nodes go": (
+        {"draining": {1: "got SIGTERM", 0: "got SIGUSR2"}},
+        ("preempted", 75, "node 1 is to go: got SIGTERM, node 0 is to go: got SIGUSR2"),
+    ),
+    "the whole allocation ends": ({"draining": {EVERYTHING: ENDS}}, ("preempted", 75, f"the run is to go: {ENDS}")),
+    "calls in flight are waited for": ({"stop": "drain", "at_work": True}, None),
+}
+
+ORDERS: dict[str, tuple[dict[str, Any], tuple[str, int, str] | None]] = {
+    "all is done": ({"finished": "step 9 was the last"}, ("done", 0, "step 9 was the last")),
+    "all is done, and somebody died": (
+        {"finished": "step 9 was the last", "losses": [lost("worker-0")]},
+        ("done", 0, "step 9 was the last"),
+    ),
+    "all is done, and it was told to go": (
+        {"finished": "step 9 was the last", "stop": "drain", "signal": "SIGTERM"},
+        ("done", 0, "step 9 was the last"),
+    ),
+    "somebody died while calls in flight were waited for": (
+        {"losses": [lost("worker-0")], "signal": "SIGTERM", "at_work": True},
+        ("lost", 75, "worker-0: silent for 9 s"),
+    ),
+    "somebody died, and a user asked": (
+        {"losses": [lost("worker-0")], "stop": "drain"},
+        ("lost", 75, "worker-0: silent for 9 s"),
+    ),
+    "code raised, and a user asked": (
+        {"failures": [raised(0)], "stop": "drain", "now": LATER},
+        ("failed", 66, f"worker-0, {CALL}: boom (worker-0)"),
+    ),
+    "code raised just now, and a user asked for it now": (
+        {"failures": [raised(0)], "stop": "now"},
+        ("stopped", 93, "asked to by `hpcrl stop` (now)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*BROKEN, *TOLD, *ORDERS])
+def test_an_attempt_ends_as_the_table_says(case: str) -> None:
+    known, expected = (BROKEN | TOLD | ORDERS)[case]
+    assert summary(judge(situation(**known))) == expected
+
+
+def test_only_an_ending_that_was_asked_for_says_so_and_names_the_nodes_that_leave() -> None:
+    endings = {case: judge(situation(**known)) for case, (known, _) in (BROKEN | TOLD | ORDERS).items()}
+    asked = {case for case, ending in endings.items() if ending is not None and ending.asked}
+    assert asked == {case for case, (_, end) in TOLD.items() if end} | {
+        "code raised just now, and a user asked for it now"
+    }
+    leaving = {case: ending.leaving for case, ending in endings.items() if ending is not None and ending.leaving}
+    assert leaving == {"one node of two goes, and another comes": (1,)}
+
+
+def test_a_failure_is_handed_on_with_its_traceback_and_its_log_is_named() -> None:
+    error = raised(1)
+    ending = judge(situation(failures=[error], now=LATER, worker_log="attempts/004/logs/worker-{}.jsonl".format))
+    assert ending is not None and ending.failure is error.told
+    assert ending.reason.endswith("(attempts/004/logs/worker-1.jsonl)")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [(None, "lost"), (1, "lost"), (75, "lost"), (64, "failed"), (66, "failed"), (70, "failed")]
+)
+def test_a_worker_that_exited_is_lost_unless_its_code_says_that_another_attempt_would_not_cure_it(
+    code: int | None, state: str
+) -> None:
+    members = Members(lost_after_s=9.0, clock=lambda: NOW)
+    members.exited(WorkerExited(0, 1, f"exit code {code}", code, "logs/worker-1.err"))
+    ending = judge(situation(losses=members.losses, failures=members.failures, now=LATER))
+    assert ending is not None and ending.state == state and "logs/worker-1.err" in ending.reason
+
+
+@pytest.mark.parametrize(
+    ("known", "stay"),
+    [
+        ({"signal": "SIGTERM"}, True),
+        ({"signal": "SIGTERM", "replaces_nodes": False}, False),
+        ({"signal": "SIGTERM", "draining": {0: "got SIGTERM"}}, True),
+        ({"signal": "SIGTERM", "draining": {0: "got SIGTERM", 1: "got SIGTERM"}}, False),
+        ({"draining": {EVERYTHING: ENDS}}, True),
+        ({"draining": {EVERYTHING: ENDS, 0: ENDS, 1: ENDS}}, False),
+        ({"draining": {0: "got SIGTERM", 1: "got SIGTERM"}}, False),
+        ({"stop": "drain", "signal": "SIGTERM"}, False),
+        ({"losses": [lost("worker-0")], "signal": "SIGTERM"}, False),
+    ],
+)
+def test_agents_stay_where_the_master_alone_goes_and_another_comes(known: dict[str, Any], stay: bool) -> None:
+    at_end = situation(**known)
+    ending = judge(at_end)
+    assert ending is not None and is_replaced(ending, at_end) == stay
