@@ -23,7 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "pause": "hold a run: calls in flight are finished, no others begin",
         "continue": "let a paused run go on",
         "stop": "stop a run; it can be resumed",
-        "resume": "go on with a run that ended early, from the last finished call",
+        "resume": "resume a run that ended early, from the last finished call",
     }
 )
 INTERRUPTED = 130
@@ -74,7 +74,7 @@ def _help() -> str:
     return (
         "usage: hpcrl COMMAND …\n\n"
         "Durable reinforcement learning from human feedback on Slurm clusters. A run lives in one directory;\n"
-        "kill any part of it at any time, and `hpcrl resume` goes on with the same numbers.\n\n"
+        "kill any part of it at any time, and `hpcrl resume` continues with the same numbers.\n\n"
         f"commands:\n{commands}\n\n"
         "  hpcrl plan ppo.yaml                      what would be run\n"
         "  hpcrl submit ppo.yaml --actor.optimizer.lr 1e-6   settings on the command line win over the file\n"

@@ -1,4 +1,4 @@
-"""`hpcrl resume RUN`: go on with a run that ended early, on the same workers or on others."""
+"""`hpcrl resume RUN`: continue a run that ended early, on the same workers or on others."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ OWN = ("--dry-run", "--detach", "--wait", "--accept-changed")
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "resume",
-        "Go on with a run that ended early. Finished calls are read from disk, not made again; train steps after the "
-        "newest checkpoint are replayed. It may go on elsewhere, with another number of nodes for instance: give the "
+        "Continue a run that ended early. Finished calls are read from disk, not made again; train steps after the "
+        "newest checkpoint are replayed. It may continue elsewhere, e.g. on another number of nodes: give the "
         "settings that change, as in --nodes 2. Then its numbers are those of an undisturbed run up to rounding.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)

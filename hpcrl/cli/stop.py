@@ -9,7 +9,7 @@ from hpcrl.launch.submit import stop
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
-        "stop", "Stop a run. Calls in flight are finished first; `hpcrl resume` goes on from there."
+        "stop", "Stop a run. Calls in flight are finished first; `hpcrl resume` continues from there."
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument("--now", action="store_true", help="do not wait for calls in flight; they will be made again")

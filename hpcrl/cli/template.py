@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.launch.slurm.render import template_folder
+from hpcrl.launch.slurm.render import template_folder, with_parts
 
 
 def run(words: Sequence[str]) -> int:
-    files = {path.name.removesuffix(".sbatch"): path for path in template_folder().iterdir() if path.name[0] != "."}
+    paths = [path for path in template_folder().iterdir() if path.suffix in (".sbatch", ".yaml")]
+    files = {path.name.removesuffix(".sbatch"): path for path in paths}
     names = ", ".join(sorted(files))
     parser = command_parser(
         "template",
@@ -22,5 +23,5 @@ def run(words: Sequence[str]) -> int:
     name = parse(parser, words).name
     if name not in files:
         raise ConfigurationError([f"{name} is not a template; they are {names}."])
-    print(files[name].read_text(), end="")
+    print(with_parts(files[name]), end="")
     return int(ExitCode.DONE)

@@ -45,7 +45,7 @@ def _no_slurm(measured: Measurements) -> Finding:
         follows = "compute nodes need not ask it; for its settings run hpcrl doctor --no-jobs on a login node"
         return Finding("Slurm", "Slurm", value, Severity.NOTE, follows)
     if measured.slurm_silent:
-        follows = "nothing can be submitted now; what runs already goes on. (Is SLURM_CONF set, if you need it?)"
+        follows = "nothing can be submitted now; what runs already keeps running. (Is SLURM_CONF set, if you need it?)"
         return Finding("Slurm", "Slurm", value, Severity.WARNING, follows)
     return Finding("Slurm", "Slurm", value, Severity.NOTE, "runs are started on this machine (cluster.type local)")
 
@@ -68,12 +68,12 @@ def _accounting(found: SlurmMeasurements) -> Finding:
     site = found.site
     if not site.accounting:
         follows = (
-            "how jobs ended is judged from the run's own journal and from squeue, which forgets a job "
+            "how jobs ended is concluded from the run's own journal and from squeue, which forgets a job "
             f"{found.min_job_age_s:.0f} s after its end"
         )
         return Finding("Slurm", "accounting", "none", Severity.NOTE, follows)
     if not found.sacct:
-        follows = "hpcrl goes on without it, as where there is none; tell the administrators"
+        follows = "hpcrl works without it, as where there is none; tell the administrators"
         return Finding("Slurm", "accounting", f"does not answer: {found.sacct_error}", Severity.WARNING, follows)
     if not site.accounting_comments:
         follows = (
@@ -96,7 +96,7 @@ def _partition(partition: Partition) -> Finding:
         follows = f"of each job {lead_s} s are kept for its end: lower cluster.slurm.signal_lead_s"
         return Finding("Slurm", what, value, Severity.NOTE, follows)
     if partition.max_time_s is not None:
-        return Finding("Slurm", what, value, Severity.OK, "at the limit a run is queued again and goes on by itself")
+        return Finding("Slurm", what, value, Severity.OK, "at the limit a run is queued again and continues by itself")
     return Finding("Slurm", what, value, Severity.OK)
 
 
@@ -155,7 +155,7 @@ def _signals(site: SlurmSite) -> Finding:
 def _requeue(site: SlurmSite) -> Finding:
     if site.requeue_allowed:
         return Finding("Slurm", "requeue", "allowed", Severity.OK)
-    follows = "hpcrl submits a successor in the place of each job that is to go on; it queues anew"
+    follows = "hpcrl submits a successor in place of each job that has to continue; it queues again"
     return Finding("Slurm", "requeue", "forbidden (JobRequeue=0)", Severity.NOTE, follows)
 
 

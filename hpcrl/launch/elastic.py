@@ -1,4 +1,4 @@
-"""What it means for a run to go on elsewhere than it was: which settings, and what becomes of the steps under way.
+"""What it means to resume a run elsewhere: which settings change, and what becomes of the steps under way.
 
 Pure: experiments, plans and what recovery found in, lines for people out.
 """
@@ -31,7 +31,7 @@ def _since_submission(kept: Change) -> str:
 
 
 def describe_elastic(before: Experiment, after: Experiment, recovery: RecoveryPlan) -> Iterator[str]:
-    """What other workers change: how many there are, whose parts stay as they were cut, what is replayed otherwise."""
+    """What other workers change: how many there are, what stays cut as it was, what is replayed differently."""
     old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
     if old.world != new.world:
         yield f"{_nodes(before)} → {_nodes(after)}"
@@ -48,7 +48,7 @@ def _nodes(experiment: Experiment) -> str:
 
 
 def _kept_parts(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
-    """The steps that are open and cut otherwise than they would be now, those that are alike together."""
+    """The open steps that were cut differently from how they would be now, equal ones together."""
     alike: dict[str, list[int]] = defaultdict(list)
     for opened in recovery.opened:
         if opened.step not in recovery.closed and (kept := _kept_by(opened, plan)):

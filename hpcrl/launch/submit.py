@@ -72,7 +72,7 @@ def _usual_directory(experiment: Experiment) -> Path:
 def resume(
     run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = (), overrides: Sequence[str] = ()
 ) -> int:
-    """Go on with a run that was interrupted, from what it had finished; `overrides` say what is placed otherwise."""
+    """Resume an interrupted run from what it had finished; `overrides` say what is placed differently."""
     run = RunDirectory.open(run_dir)
     record = run.read_run()
     verdict = newest_verdict(run)
@@ -105,7 +105,7 @@ def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[Experiment, La
 
 
 def _end_older(run: RunDirectory) -> None:
-    """See that nothing of older submissions goes on, wherever it is. Raises ConfigurationError where a master does."""
+    """End what is left of older submissions, wherever it is. Raises ConfigurationError where a master runs."""
     launchers = Launchers(run)
     for launcher in launchers.every():
         launcher.recover(run)
@@ -119,7 +119,7 @@ def _end_older(run: RunDirectory) -> None:
 
 
 def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
-    """What `resume` would place otherwise, read, replay and run; changes nothing."""
+    """What `resume` would place differently, read, replay and run; changes nothing."""
     run = RunDirectory.open(run_dir)
     before = from_dict(run.configuration())
     after, _ = _placed(run, overrides)
@@ -154,7 +154,7 @@ def stop(run_dir: Path, now: bool) -> int:
     for submission in running:
         # Jobs that were sent by hand may wait for a master that does not come.
         launchers.of(submission).end(run, submission)
-    print(f"stopped; `hpcrl resume {run.root}` goes on from here.")
+    print(f"stopped; `hpcrl resume {run.root}` continues from here.")
     return int(ExitCode.DONE)
 
 

@@ -94,7 +94,7 @@ def test_an_array_survives_a_preemption_with_grace_and_one_of_all_its_elements(
     run.wait_done()
     assert_equal(run, reference)
     assert slurm.state(master) == "COMPLETED" and run.jobs("workers") == [workers]
-    ends = [json.loads(path.read_text()) for path in run.run.submission.glob("*/endings/workers-*")]
+    ends = [json.loads(path.read_text()) for path in run.run.submission.glob("*/exits/workers-*")]
     assert {end["cause"] for end in ends} <= {"preempted", "drained", "lost_peers", "done"}, ends
 
 

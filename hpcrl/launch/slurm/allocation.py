@@ -1,7 +1,7 @@
 """What a run's master asks of Slurm while it runs: when the allocations end, and what becomes of missing nodes.
 
-Elements that Slurm has, running or queued, are left alone. One that has ended is judged as its batch script would have
-judged it (`requeue`), and a successor is sent once for each incarnation, whoever thinks of it first.
+Elements that Slurm has, running or queued, are left alone. One that has ended is treated as its batch script would have
+treated it (`requeue`), and a successor is sent once for each incarnation, whoever thinks of it first.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.exits import place_of, record_ending
+from hpcrl.launch.slurm.exits import place_of, record_exit
 from hpcrl.launch.slurm.jobs import ENDED, Queued, State
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, cause_of_state, decide
 from hpcrl.launch.slurm.submission import read_intent, send_successor, successor_is_under_way
@@ -72,11 +72,11 @@ class SlurmAllocation:
         queued = self._slurm.squeue(arrays)
         self._progress = self._by_hand = None
         return {
-            node: self._see_to(node, last, [each for each in queued if each.id.element == node])
+            node: self._find_or_replace(node, last, [each for each in queued if each.id.element == node])
             for node, last in sorted(missing.items())
         }
 
-    def _see_to(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> Absence:
+    def _find_or_replace(self, node: int, last: tuple[int, int] | None, seen: Sequence[Queued]) -> Absence:
         alive = [each for each in seen if each.state.is_alive]
         if alive:
             return _waits(max(alive, key=lambda each: each.number))
@@ -91,11 +91,11 @@ class SlurmAllocation:
             return Absence("gone", f"job {end.job} was cancelled")
         written = Ended(cause_of_state(end.state), None, time.time(), self._how_far())
         place = place_of("workers", node)
-        ended, before = record_ending(self._run, self._nonce, place, end.number, end.restarts, written)
+        ended, before = record_exit(self._run, self._nonce, place, end.number, end.restarts, written)
         if ended.cause in (Cause.DONE, Cause.LEFT_TO_SLURM):
             # Slurm's own word is better: srun says 0 of a step whose node has failed.
             ended = written
-        decision = decide(ended, before, facts=read_intent(self._run, self._nonce).facts_of("workers", end.partition))
+        decision = decide(ended, before, rules=read_intent(self._run, self._nonce).rules_of("workers", end.partition))
         if isinstance(decision, Never):
             return Absence("gone", f"job {end.job} is not started again: {decision.reason}")
         return self._replace(node, end, decision.delay_s)

@@ -15,17 +15,17 @@ def place_of(name: str, element: int | str | None = None) -> str:
     return name if element is None else f"{name}-{element}"
 
 
-def record_ending(
+def record_exit(
     run: RunDirectory, nonce: str, place: str, number: int, restarts: int, ended: Ended
 ) -> tuple[Ended, list[Ended]]:
     """Write down this end, unless somebody has; returns it as it was written, and those before it, oldest first.
 
     `number` is the job's own id, that of an element too; with `restarts` it names the incarnation.
     """
-    folder = run.files.directory(run.submitit_folder(nonce) / "endings")
+    folder = run.files.directory(run.submitit_folder(nonce) / "exits")
     mine = folder / f"{place}.{number}.{restarts}.json"
     try:
-        run.files.publish(mine, msgspec.json.encode(ended), "ending")
+        run.files.publish(mine, msgspec.json.encode(ended), "exit")
     except AlreadyPublishedError:
         ended = _read(run, nonce, mine.name) or ended
     names = [name for name in _names(run, nonce, place) if name != mine.name]
@@ -36,12 +36,12 @@ def record_ending(
 
 
 def _names(run: RunDirectory, nonce: str, place: str) -> list[str]:
-    return [name for name in run.files.listing(run.submitit_folder(nonce) / "endings") if name.startswith(f"{place}.")]
+    return [name for name in run.files.listing(run.submitit_folder(nonce) / "exits") if name.startswith(f"{place}.")]
 
 
 def _read(run: RunDirectory, nonce: str, name: str) -> Ended | None:
     """None where it is damaged, or of a cause that is not known here: it then counts for nothing."""
     try:
-        return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "endings" / name), type=Ended)
+        return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "exits" / name), type=Ended)
     except msgspec.DecodeError:
         return None

@@ -17,7 +17,7 @@ from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import JobState, State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
-from hpcrl.launch.slurm.requeue import RequeueRules, facts_of
+from hpcrl.launch.slurm.requeue import RequeueRules, rules_of
 from hpcrl.launch.slurm.site import SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
@@ -89,34 +89,34 @@ class SlurmLauncher:
     def start(self, run: RunDirectory, nonce: str) -> Submission:
         experiment = from_dict(run.configuration(nonce))
         scripts = self._scripts(experiment, run.root, nonce)
-        facts = {script.name: self._facts(script.name, experiment.cluster) for script in scripts}
+        rules = {script.name: self._rules(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))
         if experiment.cluster.snapshot:
             copy_code(code_folder(run.root, nonce))
-        intent = write_intent(run, nonce, experiment.cluster.topology, scripts, facts)
+        intent = write_intent(run, nonce, experiment.cluster.topology, scripts, rules)
         submission = send_all(run, self._slurm, intent)
         ids = ", ".join(f"{name} {job}" for name, job in submission.jobs.items())
         print(f"sent to Slurm ({experiment.cluster.topology}): {ids}")
         print(*self._preemption(experiment.cluster), sep="\n")
         return submission
 
-    def _facts(self, name: str, cluster: ClusterConfig) -> dict[str, RequeueRules]:
+    def _rules(self, name: str, cluster: ClusterConfig) -> dict[str, RequeueRules]:
         """What the site does with the jobs of a script, by partition: the options may leave the choice to Slurm."""
         slurm = cluster.slurm
         if name == "master":
-            return self._facts_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
-        nodes = self._facts_by_partition(slurm.partition, slurm.flags)
+            return self._rules_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
+        nodes = self._rules_by_partition(slurm.partition, slurm.flags)
         if cluster.topology != "hetjob":
             return nodes
         # Its environment tells of the master's component only: all goes as the more fragile of the two.
-        masters = self._facts_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
+        masters = self._rules_by_partition(slurm.master_partition or slurm.partition, slurm.master_flags)
         both = [*nodes.values(), *masters.values()]
         return {"": RequeueRules(all(one.requeue_allowed for one in both), any(one.preemption_cancels for one in both))}
 
-    def _facts_by_partition(self, partitions: str | None, flags: Sequence[str]) -> dict[str, RequeueRules]:
+    def _rules_by_partition(self, partitions: str | None, flags: Sequence[str]) -> dict[str, RequeueRules]:
         names = partitions.split(",") if partitions else []
-        return {"": facts_of(self.site(), partitions, flags)} | {
-            name: facts_of(self.site(), name, flags) for name in names
+        return {"": rules_of(self.site(), partitions, flags)} | {
+            name: rules_of(self.site(), name, flags) for name in names
         }
 
     def _preemption(self, cluster: ClusterConfig) -> list[str]:
@@ -144,7 +144,7 @@ class SlurmLauncher:
 
     @staticmethod
     def _is_over(run: RunDirectory, submission: Submission) -> bool:
-        """Whether the master has said that nothing will go on: its jobs end within seconds."""
+        """Whether the master has said that the run is over: its jobs end within seconds."""
         verdict = run.verdict_of(submission.nonce)
         return verdict is not None and verdict.exit_code != ExitCode.REQUEUE
 

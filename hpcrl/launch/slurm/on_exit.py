@@ -1,4 +1,4 @@
-"""What becomes of a job whose process has ended: `… afterwards RUN SUBMISSION master|agent|run CODE [SIGNAL …]`.
+"""What becomes of a job whose process has ended: `… on_exit RUN SUBMISSION master|agent|run CODE [SIGNAL …]`.
 
 Executed by the batch script, once per incarnation of a job. Reads the run and the environment, decides (`requeue`), and
 does it: queue this job again, send a successor where the site forbids that, or let it end. Exit status 0 says that it
@@ -17,7 +17,7 @@ from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.exits import place_of, record_ending
+from hpcrl.launch.slurm.exits import place_of, record_exit
 from hpcrl.launch.slurm.job import incarnation_of
 from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
@@ -69,20 +69,20 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     if code == ExitCode.DONE and not _is_done(run):
         # srun says so of a step whose node has failed.
         code = KILLED
-    facts = read_intent(run, nonce).facts_of(job.name, job.partition)
+    rules = read_intent(run, nonce).rules_of(job.name, job.partition)
     cause = cause_of(code, state, frozenset(told), _oom_kills())
     if cause is Cause.PREEMPTED:
-        cause = _why_slurm_ends_it(job, facts, slurm)
+        cause = _why_slurm_ends_it(job, rules, slurm)
     place = place_of(job.name, job.element)
     written = Ended(cause, code, time.time(), progress_of(run))
-    ended, before = record_ending(run, nonce, place, job.number, job.restarts, written)
-    if _slurm_does_it(ended.cause, facts):
+    ended, before = record_exit(run, nonce, place, job.number, job.restarts, written)
+    if _slurm_does_it(ended.cause, rules):
         return f"Slurm queues it again by itself ({ended.cause.value})."
     if ended.cause is Cause.LEFT_TO_SLURM:
         return decide(ended, before).reason
     if job.role == "agent" and code in (ExitCode.REQUEUE, ExitCode.PREEMPTED) and not _master_lives(run, nonce, slurm):
         return "There is no master, and none will come: this node is let go."
-    decision = decide(ended, before, facts=facts)
+    decision = decide(ended, before, rules=rules)
     if not isinstance(decision, Never) and (why := _why_not(job, slurm, ended.cause in _BY_SLURM)):
         return why
     match decision:
@@ -100,11 +100,11 @@ _BY_SLURM = frozenset({Cause.PREEMPTED, Cause.NODE_FAILURE, Cause.TIME_LIMIT})
 """Causes of which Slurm itself ends a job."""
 
 
-def _slurm_does_it(cause: Cause, facts: RequeueRules) -> bool:
+def _slurm_does_it(cause: Cause, rules: RequeueRules) -> bool:
     """Whether Slurm queues the job again without being asked."""
     if cause is Cause.PREEMPTED:
-        return facts.requeue_allowed and not facts.preemption_cancels
-    return cause is Cause.NODE_FAILURE and facts.requeue_allowed
+        return rules.requeue_allowed and not rules.preemption_cancels
+    return cause is Cause.NODE_FAILURE and rules.requeue_allowed
 
 
 def _is_superseded(code: int, state: str | None) -> bool:
@@ -141,13 +141,13 @@ def _why_not(job: Job, slurm: Slurm, ended_by_slurm: bool) -> str:
     return "The job was cancelled." if cancelled else ""
 
 
-def _why_slurm_ends_it(job: Job, facts: RequeueRules, slurm: Slurm) -> Cause:
+def _why_slurm_ends_it(job: Job, rules: RequeueRules, slurm: Slurm) -> Cause:
     """What a job's own record says after SIGTERM. Raises SlurmUnavailableError where somebody has to know it."""
     try:
         fields = slurm.show_job(job.id)
     except SlurmUnavailableError as error:
         # Without scontrol nobody ever knows, and a job that somebody has cancelled must not come back.
-        if error.missing == "scontrol" or _slurm_does_it(Cause.PREEMPTED, facts):
+        if error.missing == "scontrol" or _slurm_does_it(Cause.PREEMPTED, rules):
             return Cause.LEFT_TO_SLURM
         raise
     if _has_restarted(fields, job):

@@ -1,6 +1,7 @@
 """A run's configuration → the sbatch scripts that are sent, as texts. Pure but for reading the template.
 
-A template is a shell script with names between @s; `sbatch/` holds hpcrl's own. Which options a job gets, and how odd
+A template is a shell script with names between @s; `sbatch/` holds hpcrl's own, and in `parts/` what several of them
+include. Which options a job gets, and how odd
 characters in names and paths survive Slurm's parser and the shell, is decided here and nowhere else.
 """
 
@@ -24,6 +25,7 @@ OUTPUT = {"master": "master-%j.out", "workers": "workers-%A_%a.out", "run": "run
 HETJOB = "hetjob"
 """The line between two components of a heterogeneous job."""
 _PLACE = re.compile(r"@([A-Z_]+)@")
+_INCLUDE = re.compile(r"^# include (\S+)\n", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+%@&|*\[\]()-]+")
 
 
@@ -73,8 +75,14 @@ def render(cluster: ClusterConfig, topology: Topology, target: Target) -> tuple[
 
 
 def read_template(topology: Topology, own: str | None = None) -> str:
-    """The text of hpcrl's template or of the user's."""
-    return (Path(own) if own else template_folder() / f"{topology}.sbatch").read_text()
+    """The text of hpcrl's template or of the user's, with what it includes."""
+    return with_parts(Path(own) if own else template_folder() / f"{topology}.sbatch")
+
+
+def with_parts(template: Path) -> str:
+    """A template's text; a line `# include NAME` stands for a file of `parts/`."""
+    parts = {path.name: path for path in (template_folder() / "parts").iterdir()}
+    return _INCLUDE.sub(lambda line: parts[line[1]].read_text() if line[1] in parts else line[0], template.read_text())
 
 
 def template_folder() -> Path:
@@ -116,7 +124,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "PROLOGUE": "\n".join([*_code(target), *slurm.prologue]),
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
-        "AFTERWARDS": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.on_exit",
+        "ON_EXIT": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.on_exit",
         "CPUS": str(_node_cpus(cluster)),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }

@@ -134,17 +134,17 @@ class Never:
 Decision = Requeue | Successor | Never
 
 
-def facts_of(site: SlurmSite, partition: str | None = None, flags: Sequence[str] = ()) -> RequeueRules:
+def rules_of(site: SlurmSite, partition: str | None = None, flags: Sequence[str] = ()) -> RequeueRules:
     """What is known of jobs in a partition (with preemption by QOS, in the cluster) that have these flags of sbatch."""
     allowed = site.requeue_allowed and "--no-requeue" not in flags
     return RequeueRules(allowed, preempt_mode_of(site, site.partition(partition)) == "cancel")
 
 
 def decide(
-    ended: Ended, history: Sequence[Ended], budget: Budget | None = None, facts: RequeueRules | None = None
+    ended: Ended, history: Sequence[Ended], budget: Budget | None = None, rules: RequeueRules | None = None
 ) -> Decision:
     """What to do after this end; `history` are the ends before it, the oldest first."""
-    budget, facts = budget or Budget(), facts or RequeueRules()
+    budget, rules = budget or Budget(), rules or RequeueRules()
     phrase = _PHRASES[ended.cause]
     if ended.cause in FINAL:
         return Never(_sentence(phrase))
@@ -159,9 +159,9 @@ def decide(
         return Never(_sentence(f"{phrase}{_with_code(ended)}: {often}"))
     delay_s = delay_of(ended, history, budget)
     waiting = f", after {delay_s:.0f} s" if delay_s else ""
-    if ended.cause is Cause.PREEMPTED and facts.preemption_cancels:
+    if ended.cause is Cause.PREEMPTED and rules.preemption_cancels:
         return Successor(delay_s, _sentence(f"{phrase}, which cancels jobs here: a successor is submitted{waiting}"))
-    if not facts.requeue_allowed:
+    if not rules.requeue_allowed:
         return Successor(
             delay_s, _sentence(f"{phrase}; the site forbids requeueing: a successor is submitted{waiting}")
         )

@@ -152,7 +152,7 @@ def describe_preemption(site: SlurmSite, partition: str | None = None) -> str:
     time = _warning(site, _grace_s(site, found))
     if site.preempt_type == "qos":
         time = f"The QOS may give a GraceTime (sacctmgr show qos); where it gives none, {time}"
-    return f"{time} {_afterwards(site, mode)}{_exempt(site)}"
+    return f"{time} {_after_preemption(site, mode)}{_exempt(site)}"
 
 
 def describe_too_long_a_grace(site: SlurmSite, partition: str | None, grace_s: float) -> str:
@@ -180,7 +180,7 @@ def _warning(site: SlurmSite, grace_s: float) -> str:
     return f"GraceTime is {grace_s:.0f} s: calls in flight have about {whole:.0f} s to finish until SIGKILL; {lost}"
 
 
-def _afterwards(site: SlurmSite, mode: PreemptMode) -> str:
+def _after_preemption(site: SlurmSite, mode: PreemptMode) -> str:
     if mode == "cancel":
         return "A preempted job is cancelled here, so hpcrl submits a successor."
     if not site.requeue_allowed:

@@ -26,7 +26,7 @@ SETTLE_S = (3.0, 10.0, 20.0)
 class Intent(msgspec.Struct, frozen=True):
     """`submission/<nonce>/intent.json`: what is about to be sent.
 
-    `comments`: script → the mark of its job, behind which stands the user's `note`; `facts`: script → partition → what
+    `comments`: script → the mark of its job, behind which stands the user's `note`; `rules`: script → partition → what
     the site does with its jobs there, "" for any other.
     """
 
@@ -34,13 +34,13 @@ class Intent(msgspec.Struct, frozen=True):
     topology: str
     comments: dict[str, str]
     note: str
-    facts: dict[str, dict[str, RequeueRules]]
+    rules: dict[str, dict[str, RequeueRules]]
     time: float
 
-    def facts_of(self, name: str, partition: str) -> RequeueRules:
+    def rules_of(self, name: str, partition: str) -> RequeueRules:
         """What the site does with the jobs of a script in the partition where one is."""
-        facts = self.facts[name]
-        return facts.get(partition, facts[""])
+        rules = self.rules[name]
+        return rules.get(partition, rules[""])
 
 
 def script_path(run: RunDirectory, nonce: str, name: str) -> Path:
@@ -52,14 +52,14 @@ def write_intent(
     nonce: str,
     topology: str,
     scripts: Sequence[Script],
-    facts: Mapping[str, Mapping[str, RequeueRules]],
+    rules: Mapping[str, Mapping[str, RequeueRules]],
 ) -> Intent:
     """Put all that will be sent on disk. `sbatch submission/<nonce>/NAME.sbatch` sends a script again by hand."""
     for script in scripts:
         run.files.publish(script_path(run, nonce, script.name), script.text.encode(), "script")
     comments = {script.name: script.comment for script in scripts}
     intent = Intent(
-        nonce, topology, comments, scripts[0].note, {name: dict(of) for name, of in facts.items()}, time.time()
+        nonce, topology, comments, scripts[0].note, {name: dict(of) for name, of in rules.items()}, time.time()
     )
     run.files.publish(run.submitit_folder(nonce) / "intent.json", msgspec.json.encode(intent), "intent")
     return intent
@@ -92,7 +92,7 @@ def send_all(
 def finish_intents(run: RunDirectory, slurm: Slurm) -> None:
     """Write down what a submission that was cut off has sent, so that it is seen, stopped or waited for like any other.
 
-    Of a submission that is not whole, nothing goes on: what was sent is cancelled.
+    Of a submission that is not whole nothing is kept: what was sent is cancelled.
     """
     known = {submission.nonce for submission in run.submissions()}
     for intent in read_intents(run):

@@ -10,7 +10,7 @@ from support.fake_slurm.cluster import FakeSlurm
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.allocation import ANNOUNCED_S, SlurmAllocation
 from hpcrl.launch.slurm.commands import SlurmUnavailableError
-from hpcrl.launch.slurm.exits import record_ending
+from hpcrl.launch.slurm.exits import record_exit
 from hpcrl.launch.slurm.requeue import Cause, Ended
 from hpcrl.launch.slurm.submission import script_path, send_all
 
@@ -105,8 +105,8 @@ def test_an_incarnation_that_nobody_heard_is_judged_as_itself(sent: Sent, last: 
     """Its script has said that it is not to come back; that of the incarnation before said that it was killed."""
     sent.fake.commands().requeue("101_1")
     sent.fake.run(101, element=NODE)
-    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(Cause.KILLED, 137, time.time()))
-    record_ending(sent.run, "n1", "workers-1", OWN, 1, Ended(Cause.USER_ERROR, 66, time.time()))
+    record_exit(sent.run, "n1", "workers-1", OWN, 0, Ended(Cause.KILLED, 137, time.time()))
+    record_exit(sent.run, "n1", "workers-1", OWN, 1, Ended(Cause.USER_ERROR, 66, time.time()))
     sent.ends("FAILED")
     assert sent.look(last)[0] == "gone"
     assert sent.sent() == []
@@ -132,7 +132,7 @@ def test_each_time_in_vain_is_waited_for_longer(sent: Sent) -> None:
 
 @pytest.mark.parametrize("cause", [Cause.USER_ERROR, Cause.STOPPED, Cause.INTERNAL_ERROR])
 def test_what_the_jobs_own_script_said_counts(sent: Sent, cause: Cause) -> None:
-    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, 66, time.time()))
+    record_exit(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, 66, time.time()))
     sent.ends("FAILED")
     standing, what = sent.look()
     assert standing == "gone" and what.startswith("job 101_1 is not started again: ")
@@ -141,7 +141,7 @@ def test_what_the_jobs_own_script_said_counts(sent: Sent, cause: Cause) -> None:
 
 @pytest.mark.parametrize(("cause", "code"), [(Cause.DONE, 0), (Cause.LEFT_TO_SLURM, 75)])
 def test_whether_a_job_is_done_or_cancelled_is_not_for_its_script_to_say(sent: Sent, cause: Cause, code: int) -> None:
-    record_ending(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, code, time.time()))
+    record_exit(sent.run, "n1", "workers-1", OWN, 0, Ended(cause, code, time.time()))
     sent.ends("NODE_FAIL")
     assert sent.look()[0] == "queued"
     assert len(sent.sent()) == 1

@@ -27,7 +27,7 @@ AGENT = Job("101_1", 102, "agent", "1", 0)
 class Sent:
     """A submission of a master and two elements that all run."""
 
-    def __init__(self, folder: Path, facts: RequeueRules = RequeueRules()) -> None:  # noqa: B008
+    def __init__(self, folder: Path, rules: RequeueRules = RequeueRules()) -> None:  # noqa: B008
         self.fake = FakeSlurm(folder / "slurm")
         experiment = toy_experiment()
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology="array", nodes=2)
@@ -35,12 +35,12 @@ class Sent:
         self.run: RunDirectory = create_run(folder / "run", dataclasses.replace(experiment, cluster=cluster))
         self.run.files.make_directory(self.run.submitit_folder(NONCE))
         scripts = render(cluster, "array", Target(self.run.root, "toy", NONCE))
-        send_all(self.run, self.fake.commands(), self.intent(scripts, facts))
+        send_all(self.run, self.fake.commands(), self.intent(scripts, rules))
         self.fake.run(100)
         self.fake.run(101)
 
-    def intent(self, scripts: Sequence[Script], facts: RequeueRules) -> Intent:
-        return write_intent(self.run, NONCE, "array", scripts, {name: {"": facts} for name in ("master", "workers")})
+    def intent(self, scripts: Sequence[Script], rules: RequeueRules) -> Intent:
+        return write_intent(self.run, NONCE, "array", scripts, {name: {"": rules} for name in ("master", "workers")})
 
     def settle(self, job: Job, code: int, *told: str) -> str:
         return settle(self.run, NONCE, job, code, told, self.fake.commands())
@@ -179,11 +179,11 @@ def test_a_master_whose_place_another_one_has_taken_leaves_the_elements_alone(se
     assert sent.job(AGENT)["state"] == "PENDING"
 
 
-@pytest.mark.parametrize("facts", [RequeueRules(preemption_cancels=True), RequeueRules(requeue_allowed=False)])
+@pytest.mark.parametrize("rules", [RequeueRules(preemption_cancels=True), RequeueRules(requeue_allowed=False)])
 def test_where_nobody_else_sees_to_it_a_silent_controller_is_asked_until_it_answers(
-    tmp_path: Path, facts: RequeueRules
+    tmp_path: Path, rules: RequeueRules
 ) -> None:
-    sent = Sent(tmp_path, facts)
+    sent = Sent(tmp_path, rules)
     with sent.fake.change() as values:
         values["jobs"][0]["preempted"] = True
     sent.fake.away(30)
@@ -214,16 +214,16 @@ def test_a_node_that_failed_under_the_script_is_a_successor_where_slurm_does_not
 
 
 def test_what_happens_to_a_preempted_job_is_a_matter_of_the_partition_where_it_is(sent: Sent) -> None:
-    facts = {"": RequeueRules(), "low": RequeueRules(), "cancels": RequeueRules(preemption_cancels=True)}
+    rules = {"": RequeueRules(), "low": RequeueRules(), "cancels": RequeueRules(preemption_cancels=True)}
     sent.run.files.make_directory(sent.run.submitit_folder("n2"))
     scripts = render(sent.cluster, "array", Target(sent.run.root, "toy", "n2"))
-    write_intent(sent.run, "n2", "array", scripts, dict.fromkeys(("master", "workers"), facts))
+    write_intent(sent.run, "n2", "array", scripts, dict.fromkeys(("master", "workers"), rules))
     with sent.fake.change() as values:
         values["jobs"][0]["preempted"] = True
     here = {where: dataclasses.replace(MASTER, partition=where, restarts=0) for where in ("low", "cancels")}
     slurm = sent.fake.commands()
     assert "Slurm queues it again" in settle(sent.run, "n2", here["low"], 75, ["TERM"], slurm)
-    (sent.run.submitit_folder("n2") / "endings" / "master.100.0.json").unlink()
+    (sent.run.submitit_folder("n2") / "exits" / "master.100.0.json").unlink()
     assert "a successor is submitted" in settle(sent.run, "n2", here["cancels"], 75, ["TERM"], slurm)
 
 
@@ -235,9 +235,9 @@ def test_a_time_limit_that_is_too_short_for_a_call_is_not_tried_for_ever(sent: S
 
 
 def test_a_damaged_record_of_an_end_counts_for_nothing(sent: Sent) -> None:
-    folder = sent.run.files.directory(sent.run.submitit_folder(NONCE) / "endings")
+    folder = sent.run.files.directory(sent.run.submitit_folder(NONCE) / "exits")
     for name, text in (("master.100.0", b"{"), ("master.99.0", b'{"cause": "later", "exit_code": 1, "when": 0}')):
-        sent.run.files.publish(folder / f"{name}.json", text, "ending")
+        sent.run.files.publish(folder / f"{name}.json", text, "exit")
     assert "queued again" in sent.settle(MASTER, 137)
 
 

@@ -22,7 +22,7 @@ from hpcrl.launch.slurm.requeue import (
     cause_of_state,
     decide,
     delay_of,
-    facts_of,
+    rules_of,
 )
 
 
@@ -88,18 +88,18 @@ def test_other_causes_do_not_use_up_a_budget() -> None:
 
 
 def test_a_preempted_job_has_a_successor_where_preemption_cancels() -> None:
-    facts = RequeueRules(preemption_cancels=True)
-    assert isinstance(decide(Ended(Cause.PREEMPTED, 76, 0.0), [], facts=facts), Successor)
-    assert isinstance(decide(Ended(Cause.TIME_LIMIT, 75, 0.0), [], facts=facts), Requeue)
+    rules = RequeueRules(preemption_cancels=True)
+    assert isinstance(decide(Ended(Cause.PREEMPTED, 76, 0.0), [], rules=rules), Successor)
+    assert isinstance(decide(Ended(Cause.TIME_LIMIT, 75, 0.0), [], rules=rules), Requeue)
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_FAILURE, Cause.LOST_PEERS])
 def test_where_requeueing_is_forbidden_each_job_has_a_successor(cause: Cause) -> None:
-    assert isinstance(decide(Ended(cause, 75, 0.0), [], facts=RequeueRules(requeue_allowed=False)), Successor)
+    assert isinstance(decide(Ended(cause, 75, 0.0), [], rules=RequeueRules(requeue_allowed=False)), Successor)
 
 
 @pytest.mark.parametrize(
-    ("version", "partition", "facts"),
+    ("version", "partition", "rules"),
     [
         ("22.05", "low", RequeueRules(True, False)),
         ("22.05", "cancels", RequeueRules(True, True)),
@@ -108,33 +108,33 @@ def test_where_requeueing_is_forbidden_each_job_has_a_successor(cause: Cause) ->
         ("25.05", "cpu", RequeueRules(True, False)),
     ],
 )
-def test_the_facts_are_the_sites_and_the_flags(version: str, partition: str | None, facts: RequeueRules) -> None:
-    assert facts_of(site_of(version), partition, ["--exclusive"]) == facts
-    assert facts_of(site_of(version), partition, ["--no-requeue"]) == replace(facts, requeue_allowed=False)
+def test_the_facts_are_the_sites_and_the_flags(version: str, partition: str | None, rules: RequeueRules) -> None:
+    assert rules_of(site_of(version), partition, ["--exclusive"]) == rules
+    assert rules_of(site_of(version), partition, ["--no-requeue"]) == replace(rules, requeue_allowed=False)
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_every_end_has_a_decision_with_one_sentence(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
-    decision = decide(ended, history, facts=facts)
+def test_every_end_has_a_decision_with_one_sentence(ended: Ended, history: list[Ended], rules: RequeueRules) -> None:
+    decision = decide(ended, history, rules=rules)
     assert decision.reason.endswith(".")
     assert decision.reason[0].isupper()
     assert "\n" not in decision.reason
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_what_is_final_is_final(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
+def test_what_is_final_is_final(ended: Ended, history: list[Ended], rules: RequeueRules) -> None:
     budget = Budget(times=dict.fromkeys(Cause))
-    assert isinstance(decide(ended, history, budget, facts), Never) == (ended.cause in FINAL)
+    assert isinstance(decide(ended, history, budget, rules), Never) == (ended.cause in FINAL)
 
 
 @given(st.lists(ANY_END, max_size=60), FACTS)
-def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], facts: RequeueRules) -> None:
+def test_no_cause_is_repeated_more_often_than_its_budget(found: list[Ended], rules: RequeueRules) -> None:
     """However a run's ends follow each other, until one of them is left; if it makes no progress."""
     budget, repeated = Budget(), dict.fromkeys(Cause, 0)
     found = [replace(each, progress="") for each in found]
     found.sort(key=lambda each: each.when)
     for number, ended in enumerate(found):
-        if isinstance(decide(ended, found[:number], budget, facts), Never):
+        if isinstance(decide(ended, found[:number], budget, rules), Never):
             break
         repeated[ended.cause] += 1
     for cause, times in repeated.items():
@@ -161,12 +161,12 @@ def test_one_more_of_the_same_never_waits_shorter(ended: Ended, history: list[En
 
 
 @given(ANY_END, HISTORY, FACTS)
-def test_the_site_changes_how_and_never_whether(ended: Ended, history: list[Ended], facts: RequeueRules) -> None:
-    there, here = decide(ended, history), decide(ended, history, facts=facts)
+def test_the_site_changes_how_and_never_whether(ended: Ended, history: list[Ended], rules: RequeueRules) -> None:
+    there, here = decide(ended, history), decide(ended, history, rules=rules)
     assert isinstance(there, Never) == isinstance(here, Never)
     if not isinstance(there, Never) and not isinstance(here, Never):
         assert there.delay_s == here.delay_s
-        forbidden = not facts.requeue_allowed or (facts.preemption_cancels and ended.cause is Cause.PREEMPTED)
+        forbidden = not rules.requeue_allowed or (rules.preemption_cancels and ended.cause is Cause.PREEMPTED)
         assert isinstance(here, Successor) == forbidden
 
 

@@ -40,7 +40,7 @@ SAYS = '#!/bin/bash\necho "{name} $#: $*" >> events\nexit {status}\n'
 
 
 class Batch:
-    """A batch script in a folder, as slurmstepd would execute it. `settled`: afterwards does its work."""
+    """A batch script in a folder, as slurmstepd would execute it. `settled`: on_exit does its work."""
 
     def __init__(self, folder: Path, template: str, *prologue: str, settled: bool = True) -> None:
         self.folder = folder
@@ -105,7 +105,7 @@ class Batch:
         return self.job.returncode
 
     def asked(self) -> list[str]:
-        """The calls of afterwards: the number of its arguments, and those after the role."""
+        """The calls of on_exit: the number of its arguments, and those after the role."""
         calls = [event for event in self.events() if event.startswith("python")]
         return [call.replace("-m hpcrl.launch.slurm.on_exit /r n1 ", "") for call in calls]
 
@@ -223,8 +223,8 @@ def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: Liter
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", outside)
         scripts = render(ClusterConfig(nodes=2, slurm=slurm), "array", Target(run.root, "toy", "n1"))
-    facts = {name: {"": RequeueRules()} for name in ("master", "workers")}
-    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts))
+    rules = {name: {"": RequeueRules()} for name in ("master", "workers")}
+    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, rules))
     fake.run(100)
     fake.run(101)
     return script_path(run, "n1", "workers")
@@ -257,7 +257,7 @@ def test_a_container_has_its_own_python_and_the_one_that_submitted_decides_what_
     ended, said = execute_element_1(fake, script, code)
     assert ended == code and "the job is queued again" in said
     assert turns(fake) == [1]
-    assert [path.name for path in (script.parent / "endings").iterdir()] == ["workers-1.101.0.json"]
+    assert [path.name for path in (script.parent / "exits").iterdir()] == ["workers-1.101.0.json"]
 
 
 @pytest.mark.parametrize("container", ["none", "apptainer"])

@@ -144,8 +144,8 @@ def test_a_successor_keeps_the_users_comment(fake: FakeSlurm, tmp_path: Path) ->
     )
     run.files.make_directory(run.submitit_folder("n1"))
     scripts = render(cluster, "array", Target(run.root, "toy", "n1"))
-    facts = {name: {"": RequeueRules()} for name in ("master", "workers")}
-    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, facts), fake.advance)
+    rules = {name: {"": RequeueRules()} for name in ("master", "workers")}
+    send_all(run, fake.commands(), write_intent(run, "n1", "array", scripts, rules), fake.advance)
     job = send_successor(run, fake.commands(), "n1", "workers", "103.0", 1)
     (comment,) = [each["comment"] for each in fake.state["jobs"] if str(each["job"]) == job]
     assert comment == "hpcrl:n1:workers in-place-of-103.0 project 7"

@@ -53,7 +53,7 @@ def test_of_two_endings_of_one_incarnation_the_first_counts(sent: Sent, code: in
     first = sent.settle(AGENT, code, *told)
     assert sent.settle(AGENT, 137) == first
     assert sent.turns() == []
-    assert len(list((sent.run.submitit_folder(NONCE) / "endings").iterdir())) == 1
+    assert len(list((sent.run.submitit_folder(NONCE) / "exits").iterdir())) == 1
 
 
 def hold(fake: FakeSlurm, command: str, folder: Path) -> None:
@@ -71,16 +71,16 @@ def test_signals_that_come_while_slurm_is_asked_do_not_stop_it(sent: Sent, tmp_p
     hold(sent.fake, "scontrol", tmp_path)
     command = [sys.executable, "-m", "hpcrl.launch.slurm.on_exit", str(sent.run.root), NONCE, "master", "137"]
     environ = sent.fake.environment | {"SLURM_JOB_ID": str(MASTER.number)}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as afterwards:
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as on_exit:
         deadline = time.monotonic() + WAIT_S
         while not (tmp_path / "asked").exists():
-            assert afterwards.poll() is None and time.monotonic() < deadline, "Slurm was not asked"
+            assert on_exit.poll() is None and time.monotonic() < deadline, "Slurm was not asked"
             time.sleep(0.01)
         for name in SIGNALS:
-            afterwards.send_signal(name)
+            on_exit.send_signal(name)
         (tmp_path / "answer").touch()
-        said, _ = afterwards.communicate(timeout=WAIT_S)
-    assert afterwards.returncode == 0 and "the job is queued again" in said
+        said, _ = on_exit.communicate(timeout=WAIT_S)
+    assert on_exit.returncode == 0 and "the job is queued again" in said
     assert sent.turns() == [(MASTER.number, 1)]
 
 
