@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
     ("errors", "events", "processes", "plugins"),
-    ("config", "dataflow", "families", "nameresolve", "recipes"),
+    ("config", "dataflow", "families", "backends", "nameresolve", "recipes"),
     ("placement", "data", "durable", "rewards"),
     ("wire", "inspect"),
     ("master", "workers"),

@@ -16,6 +16,7 @@ from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import Shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
+from hpcrl.placement.abilities import axes_of, axes_problem
 from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
@@ -74,11 +75,9 @@ class TorchHost:
         self._parallel.leave()
 
     def _build(self, at: ReplicaPlan) -> Role:
-        layout = at.arrangement
-        if layout.tp * layout.pp > 1:
-            raise ConfigurationError(
-                [f"{at.role}.layout is {at.layout}; the native backend splits data only. Use d{len(at.ranks)}."]
-            )
+        axes = axes_of(at.role, getattr(self._experiment, at.role))
+        if problem := axes_problem(f"{at.role}.layout", at.layout, at.arrangement, axes):
+            raise ConfigurationError([problem])
         builder = Builder(
             role=at.role,
             experiment=self._experiment,

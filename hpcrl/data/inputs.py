@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.config.model import models_of
 from hpcrl.data.tokens import SAYS_THE_END
 from hpcrl.errors import DataError
 
@@ -34,10 +35,11 @@ def _inputs(experiment: Experiment) -> Iterator[tuple[str, list[Path]]]:
     tokenizer = Path(data.tokenizer or experiment.actor.path)
     said = [tokenizer / name for name in SAYS_THE_END if (tokenizer / name).is_file()]
     yield "data.tokenizer", [tokenizer / "tokenizer.json", *said]
-    for role in ("actor", "critic", "reference"):
-        if hasattr(experiment, role):
-            folder = Path(getattr(experiment, role).path)
-            yield f"{role}.path", [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    for role, model in models_of(experiment).items():
+        folder = Path(model.path)
+        yield f"{role}.path", [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        yield f"{role}.family", _source_of(model.family or "")
+        yield f"{role}.backend", _source_of(model.backend)
     yield "reward.function", _source_of(experiment.reward.function)
 
 

@@ -1,5 +1,6 @@
 """What follows from what `hpcrl doctor` has measured: measurements → findings. Pure; each subject has a file."""
 
+from hpcrl.doctor.check_backends import check_backends
 from hpcrl.doctor.check_disk import check_disk
 from hpcrl.doctor.check_gpus import check_gpus
 from hpcrl.doctor.check_nodes import check_job, check_network, check_nodes, check_software
@@ -13,6 +14,7 @@ def check(measured: Measurements) -> tuple[Finding, ...]:
     return (
         *check_slurm(measured),
         *check_software(measured.here),
+        *check_backends(),
         *check_disk("disk, from here", measured.disk),
         *check_job(measured.job, measured.nodes),
         *check_nodes(measured.here, measured.nodes),

@@ -11,6 +11,7 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import read_config
+from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import recipe
@@ -21,9 +22,11 @@ WORLD = ("cluster.nodes", "cluster.workers_per_node")
 
 def placement_problems(experiment: Experiment) -> Iterator[Problem]:
     """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
-    roles = dict.fromkeys(call.role for call in recipe(experiment).calls)
-    for role in roles:
+    calls = recipe(experiment).calls
+    for role in dict.fromkeys(call.role for call in calls):
         yield from _role_problems(experiment, role, getattr(experiment, role))
+    for role, model in models_of(experiment).items():
+        yield from backend_problems(role, model, calls)
     if not isinstance(experiment, ToyExperiment):
         yield from _model_problems(experiment)
     yield from _stop_problems(experiment)
@@ -55,12 +58,8 @@ def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig
             f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} "
             f"workers, but {has}. Change {layout_key}, {mesh_key} or cluster.nodes.",
         )
-    elif layout.tp * layout.pp > 1:
-        yield Problem(
-            (layout_key,),
-            f"{layout_key} = {placement.layout} splits a model over workers, but this version runs data-parallel "
-            f"layouts only. Set {layout_key} to d{len(ranks)}.",
-        )
+    elif problem := axes_problem(layout_key, placement.layout, layout, axes_of(role, placement)):
+        yield Problem((layout_key,), problem)
     yield from _batch_problems(experiment, layout_key, layout)
 
 

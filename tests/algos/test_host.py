@@ -334,6 +334,8 @@ def test_a_layout_that_splits_the_model_is_refused(folder):
     )
     host = TorchHost(HostContext(0, make_plan(split, nodes=1), folder, open_datasets(split)))
     host._parallel.join = lambda invitation: None
-    with pytest.raises(ConfigurationError, match=r"actor.layout is d1t1p2; the native .* Use d2"):
+    with pytest.raises(
+        ConfigurationError, match=r"actor.layout = d1t1p2 splits a model over .* Set actor.layout to d2"
+    ):
         host.load([""], {})
     host.close()

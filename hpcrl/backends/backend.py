@@ -1,0 +1,24 @@
+"""What a backend of training or generation declares in its file: what it can do, and where the code is that does it."""
+
+from dataclasses import dataclass
+
+from hpcrl.plugins import Room
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """One way to hold and run a role's model. Each gives predictions, and inference and evaluation need no more."""
+
+    train: bool
+    """Whether it can train a model."""
+    generate: bool
+    """Whether it can generate from one."""
+    axes: tuple[str, ...]
+    """The axes of a layout over which it splits a role: dp, tp, pp."""
+    dtypes: tuple[str, ...]
+    """What it computes in, as `<role>.dtype` has it."""
+    engine: str
+    """The engine's class, as module:Class; workers alone import it."""
+
+
+BACKENDS = Room("hpcrl.backends", "BACKEND", Backend)

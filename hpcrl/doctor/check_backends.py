@@ -1,0 +1,21 @@
+"""What the backends of this installation can do, as their declarations say."""
+
+from collections.abc import Iterator
+
+from hpcrl.backends.backend import BACKENDS
+from hpcrl.doctor.findings import Finding, Severity
+from hpcrl.errors import ConfigurationError
+from hpcrl.plugins import find, names
+
+
+def check_backends() -> Iterator[Finding]:
+    for name in names(BACKENDS):
+        try:
+            backend = find(BACKENDS, name, "<role>.backend")
+        except ConfigurationError as error:
+            yield Finding("backends", name, str(error), Severity.PROBLEM, f"no role can have backend: {name}")
+            continue
+        able = ((backend.train, "trains"), (backend.generate, "generates"))
+        does = ", ".join([word for can, word in able if can] or ["predicts only"])
+        value = f"{does}; splits over {', '.join(backend.axes)}; computes in {', '.join(backend.dtypes)}"
+        yield Finding("backends", name, value, Severity.OK)

@@ -1,0 +1,65 @@
+"""What a role asks of its backend, and what is said of a backend that cannot do it. Pure."""
+
+from collections.abc import Iterator, Sequence
+
+from hpcrl.backends.backend import BACKENDS, Backend
+from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.validate import Problem
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.layouts import Layout
+from hpcrl.plugins import find
+
+WITHOUT_MODEL = ("dp",)
+"""The axes over which a role that has no model is split: each worker takes a part of the rows."""
+WORDS = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+
+
+def backend_of(role: str, model: ModelConfig) -> Backend:
+    """Raises ConfigurationError where there is no such backend."""
+    return find(BACKENDS, model.backend, f"{role}.backend")
+
+
+def axes_of(role: str, section: PlacementConfig) -> tuple[str, ...]:
+    """The axes over which a role may be split; all of them where its backend is none, which is said elsewhere."""
+    if not isinstance(section, ModelConfig):
+        return WITHOUT_MODEL
+    try:
+        return backend_of(role, section).axes
+    except ConfigurationError:
+        return tuple(WORDS)
+
+
+def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str]) -> str | None:
+    """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes."""
+    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp}
+    if all(axis in axes for axis, size in sizes.items() if size > 1):
+        return None
+    kinds = "- and ".join(WORDS[axis] for axis in axes)
+    return (
+        f"{key} = {text} splits a model over workers, but this version runs {kinds}-parallel layouts only. "
+        f"Set {key} to d{layout.size}."
+    )
+
+
+def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Iterator[Problem]:
+    """What the role's backend cannot do of its calls, in its type."""
+    key, dtype_key = f"{role}.backend", f"{role}.dtype"
+    try:
+        backend = backend_of(role, model)
+    except ConfigurationError as error:
+        yield from (Problem((key,), problem) for problem in error.problems)
+        return
+    if model.dtype not in backend.dtypes:
+        yield Problem(
+            (dtype_key, key),
+            f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}. "
+            f"Set {dtype_key} or {key}.",
+        )
+    for kind, able, verb in (("train_step", backend.train, "train"), ("generate", backend.generate, "generate")):
+        wanted = [call.name for call in calls if call.role == role and call.kind == kind]
+        if wanted and not able:
+            yield Problem(
+                (key,),
+                f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to. Set {key} to one that can.",
+            )
