@@ -13,7 +13,7 @@ from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened
 from hpcrl.events import ShardSaved, StepOpened, StopNeverHolds
-from hpcrl.master.attempt import AttemptFiles
+from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher, Job
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.pace import Pace

@@ -36,7 +36,7 @@ from hpcrl.events import (
     WorkersReady,
 )
 from hpcrl.master.allocation import Allocation, AllocationWatch
-from hpcrl.master.attempt import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
+from hpcrl.master.attempt_files import AttemptFiles, SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
