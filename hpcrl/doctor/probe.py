@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.doctor.gpus import gpus_here
 from hpcrl.doctor.measure_disk import measure_disk
+from hpcrl.doctor.measure_gpus import measure_gpus
 from hpcrl.doctor.measure_pair import measure_pair
 from hpcrl.doctor.measurements import NodeMeasurements, node_name, software_here
 from hpcrl.doctor.peer import Hello, Listener
@@ -99,7 +99,7 @@ def _this_node(folder: Path, index: int, address: str) -> NodeMeasurements:
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         software=software_here(),
         disk=measure_disk(folder),
-        gpus=gpus_here(),
+        gpus=measure_gpus(),
     )
 
 

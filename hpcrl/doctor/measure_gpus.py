@@ -6,7 +6,7 @@ from hpcrl.doctor.measurements import GpuMeasurements
 TIMEOUT_S = 20.0
 
 
-def gpus_here() -> GpuMeasurements:
+def measure_gpus() -> GpuMeasurements:
     return gpus_of(read_inventory(connections=True, timeout_s=TIMEOUT_S))
 
 

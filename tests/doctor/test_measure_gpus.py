@@ -3,7 +3,7 @@
 from support.gpus import inventory_of
 
 from hpcrl.agent.nvml import NO_LIBRARY
-from hpcrl.doctor.gpus import gpus_of
+from hpcrl.doctor.measure_gpus import gpus_of
 from hpcrl.doctor.measurements import GpuMeasurements
 
 
