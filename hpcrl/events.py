@@ -54,7 +54,7 @@ class AllocationEnds(_Event, frozen=True, tag="allocation"):
 
 
 class AllocationSilent(_Event, frozen=True, tag="allocation silent"):
-    """Whoever started the nodes gave no answer to a question; the run goes on without."""
+    """Whoever started the nodes gave no answer to a question; the run needs none."""
 
     asked: str
     error: str

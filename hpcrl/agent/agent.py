@@ -111,7 +111,7 @@ class Agent:
     signals: Signals
     claims: Claims
     fault: Callable[[str], None]
-    _places: tuple[DeviceBinding, ...] = ()
+    _bindings: tuple[DeviceBinding, ...] = ()
     _trouble: Trouble | None = None
     _announced: set[int] = field(default_factory=set)
     _heard: float = field(default_factory=time.monotonic)
@@ -153,7 +153,7 @@ class Agent:
         try:
             cluster = self.experiment.cluster
             first = 0 if self.at.abilities.separates_gpus else self.at.node * cluster.workers_per_node
-            self._places = bindings(cluster, first, os.environ)
+            self._bindings = bindings(cluster, first, os.environ)
             self.claims.take(self._devices, lambda: bool(self.signals.caught))
         except HpcrlError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -163,7 +163,7 @@ class Agent:
     @property
     def _devices(self) -> tuple[str, ...]:
         """UUIDs by slot; none where workers compute on CPUs."""
-        return tuple(place.uuid for place in self._places if place.uuid)
+        return tuple(binding.uuid for binding in self._bindings if binding.uuid)
 
     # ── finding the master ────────────────────────────────────────────────────────────────────────────────────────────
     def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
@@ -271,7 +271,7 @@ class Agent:
         slots = {worker.rank: worker.slot for worker in plan.workers}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
-            binding = self._places[slots[rank]]
+            binding = self._bindings[slots[rank]]
             args = WorkerArgs(
                 run_dir=str(self.run.root),
                 attempt=order.attempt,
@@ -286,7 +286,7 @@ class Agent:
                 cpus=binding.cpus,
             )
             self.zygote.fork(args)
-        devices = [self._places[slots[rank]].device for rank in order.ranks]
+        devices = [self._bindings[slots[rank]].device for rank in order.ranks]
         log.write(WorkersForked(order.attempt, tuple(order.ranks), devices, list(self._devices)))
 
     def _report_draining(self, link: Link) -> None:

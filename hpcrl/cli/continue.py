@@ -1,4 +1,4 @@
-"""`hpcrl continue RUN`: let a paused run go on."""
+"""`hpcrl continue RUN`: let a paused run continue."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from hpcrl.launch.orders import order
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("continue", "Let a paused run go on.")
+    parser = command_parser("continue", "Let a paused run continue.")
     parser.add_argument("run", type=str, help=RUN_HELP)
     if asks_for_help(words):
         print(parser.format_help())

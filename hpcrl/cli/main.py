@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "inspect": "what a run has reached and what it cost, in numbers and curves",
         "logs": "the logs of all processes of a run, merged by time",
         "pause": "hold a run: calls in flight are finished, no others begin",
-        "continue": "let a paused run go on",
+        "continue": "let a paused run continue",
         "stop": "stop a run; it can be resumed",
         "resume": "resume a run that ended early, from the last finished call",
     }

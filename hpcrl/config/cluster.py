@@ -59,6 +59,6 @@ class ClusterConfig:
     replace_timeout_s: Positive = 900.0
     """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
     grace_s: Positive = 25.0
-    """How long calls in flight may go on when the run was told to go; what is not done by then is done again."""
+    """How long calls in flight may take when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""

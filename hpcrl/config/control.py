@@ -1,4 +1,4 @@
-"""How long a run goes on, and what it does besides training."""
+"""How long a run is, and what it does besides training."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar

@@ -39,11 +39,11 @@ class ExperimentConfig:
     run_root: PathText = "runs"
     """The folder for run directories; it must be seen by all nodes."""
     deterministic: Annotated[bool, ChangeClass.NUMBERS] = True
-    """Refuse to go on after an interruption if a replayed train step gives other bits than it did."""
+    """Refuse to continue after an interruption if a replayed train step gives other bits than it did."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes, workers and deadlines."""
     control: ControlConfig = ControlConfig()
-    """How long the run goes on, and when it checkpoints, evaluates and exports."""
+    """How long the run is, and when it checkpoints, evaluates and exports."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class SlurmConfig:
     exclude: str | None = None
     """Nodes that no job must be on."""
     time: TimeLimit | None = None
-    """Time limit of each job as Slurm writes it, e.g. 1-12:00:00; the run goes on in the next job when it is over."""
+    """Time limit of each job as Slurm writes it, e.g. 1-12:00:00; the run continues in the next job when it is over."""
     gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How the site wants GPUs asked for; none asks for no GPU (device cpu)."""
     gpu_type: str | None = None

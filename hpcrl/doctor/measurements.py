@@ -53,7 +53,7 @@ class Seen(msgspec.Struct, frozen=True):
     """How long after another node did it something was seen here; None: not within the deadline."""
 
     how: str
-    """open (a name that was looked up in vain before), list, or append (to a file that was read before)."""
+    """open (a name that was looked up before it existed), list, or append (to a file that was read before)."""
     seconds: tuple[float | None, ...]
 
 

@@ -337,7 +337,7 @@ def _describe(plan: RecoveryPlan) -> Iterator[str]:
         yield f"computes again {_some('finished part', [_unit(*unit) for unit in plan.lost])}"
     unclosed = [f"step {opened.step}" for opened in plan.opened if opened.step not in plan.closed]
     next_step = "the first step" if plan.last_opened is None else f"step {plan.last_opened.step + 1}"
-    yield f"goes on with {', '.join([*unclosed, next_step])}"
+    yield f"continues with {', '.join([*unclosed, next_step])}"
     for text in plan.damage[:DAMAGE_SHOWN]:
         yield f"damaged: {text}"
     if len(plan.damage) > DAMAGE_SHOWN:

@@ -56,7 +56,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """A run's state, and how to go on with it. The JSON of `hpcrl status --json`."""
+    """A run's state, and how to resume it. The JSON of `hpcrl status --json`."""
 
     run_dir: str
     state: State
@@ -270,11 +270,11 @@ def _workers(activity: Activity | None) -> list[WorkerStatus]:
 
 def _hint(run: RunDirectory, state: State) -> str:
     if state in ("stopped", "preempted", "incomplete", "killed"):
-        return f"Nothing that was finished is lost. Go on with: hpcrl resume {run.root}"
+        return f"Nothing that was finished is lost. Resume it: hpcrl resume {run.root}"
     if state == "failed":
         return f"Read on with: hpcrl logs {run.root}. When the cause is gone: hpcrl resume {run.root}"
     if state == "waiting for Slurm":
-        return f"It goes on by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
+        return f"It continues by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
     if state == "unknown":
         return f"Watch whether anything happens: hpcrl logs {run.root} --follow"
     return ""

@@ -101,7 +101,7 @@ def _next(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
     root = run.root
     hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
     if verdict is None or verdict.state != "done":
-        hints = {f"hpcrl resume {root}": "go on from the last finished call"} | hints
+        hints = {f"hpcrl resume {root}": "resume from the last finished call"} | hints
     width = max(map(len, hints)) + 2
     lines = [f"  {command:<{width}}{what}" for command, what in hints.items()]
     return Text("\n".join(["what to try next", *lines]), style="dim")

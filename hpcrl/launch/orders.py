@@ -20,8 +20,8 @@ OBEYED_S = 90.0
 """On a network disk a new name may stay unseen for a minute."""
 LOOK_S = 0.2
 DONE = {
-    "pause": "is paused: calls in flight are finished, no others begin; `hpcrl continue {root}` lets it go on.",
-    "continue": "goes on.",
+    "pause": "is paused: calls in flight are finished, no others begin; `hpcrl continue {root}` lets it continue.",
+    "continue": "continues.",
 }
 
 
@@ -34,7 +34,7 @@ def order(run_dir: Path, command: Literal["pause", "continue"], deadline_s: floa
     nonce = run.newest_nonce()
     where = "nowhere" if nonce is None else _where(run, nonce)
     if nonce is None or where == "nowhere" or _has_ended(run, nonce):
-        print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` goes on with it.")
+        print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` resumes it.")
         return int(ExitCode.DONE)
     witness = CommandWatch(run, nonce, command)
     if where == "here" and witness.is_so_already():

@@ -44,7 +44,7 @@ class Allocation(Protocol):
         ...
 
     def replace_missing(self, missing: Mapping[int, tuple[int, int] | None]) -> Mapping[int, Absence]:
-        """See to it that missing nodes → the incarnations of their last agents, if any, come; what is known of each."""
+        """Replace missing nodes (→ the incarnations of their last agents, if any); what is known of each."""
         ...
 
 

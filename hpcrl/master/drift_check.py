@@ -84,5 +84,5 @@ class DriftCheck:
         found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
         raise InternalError(
             f"replaying step {unit.step} gave role {role} (ranks {list(ranks)}) "
-            f"{found}. Only a run that was submitted with deterministic: false goes on with other numbers."
+            f"{found}. Only a run that was submitted with deterministic: false may continue with other numbers."
         )

@@ -81,7 +81,7 @@ def test_plan_of_a_run_in_the_middle() -> None:
     text = plan.describe()
     assert "checkpoint of step 1, written by attempt 0: actor, critic" in text
     assert "reads 3 finished parts" in text and "replays 2 train steps: step 2 actor_train" in text
-    assert "computes again 1 finished part: step 3 gen part 1" in text and "goes on with step 3, step 4" in text
+    assert "computes again 1 finished part: step 3 gen part 1" in text and "continues with step 3, step 4" in text
 
 
 def test_damage_is_told_but_not_without_end() -> None:

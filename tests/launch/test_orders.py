@@ -61,7 +61,7 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     assert closed(run) == before
 
     went_on = hpcrl("continue", str(root))
-    assert went_on.stdout.strip() == f"{root} goes on."
+    assert went_on.stdout.strip() == f"{root} continues."
     wait_until(lambda: read_status(root).state == "done", 60, "the end")
     for command in ("pause", "continue"):
         over = hpcrl(command, str(root))

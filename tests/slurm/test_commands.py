@@ -51,7 +51,7 @@ def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(sl
     steps = run.steps
     time.sleep(1.5)
     assert run.steps == steps
-    assert "goes on" in hpcrl(slurm, "continue", root).stdout
+    assert "continues" in hpcrl(slurm, "continue", root).stdout
     run.wait_steps(1)
 
     slurm.run(["scontrol", "requeuehold", master])

@@ -169,7 +169,7 @@ def decide(
 
 
 def delay_of(ended: Ended, history: Sequence[Ended], budget: Budget) -> float:
-    """Seconds to wait: none the first time, then doubled for each time that the same cause came again in vain.
+    """Seconds to wait: none the first time, then doubled for each time that the same cause came again without progress.
 
     (Slurm itself holds a requeued job for two minutes, if the site has not changed that.)
     """
