@@ -1,29 +1,72 @@
-"""`hpcrl draw CONFIG --out graph.svg`: a configuration's dataflow graph."""
+"""`hpcrl draw CONFIG --out graph.svg`: a configuration's dataflow graph, as a text for Graphviz or drawn by it."""
 
+import os
+import shutil
+import subprocess
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
-from hpcrl.dataflow.draw import to_svg
+from hpcrl.dataflow.dot import to_dot
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.recipes.algorithm import recipe
 
+ENDINGS = (".dot", ".svg", ".png", ".pdf")
+PROGRAMS = ("dot", "graphviz-pure")
+INSTALL = "Install Graphviz (apt install graphviz), or for .svg and .png its port (pip install 'hpcrl[draw]')"
+DRAW_TIMEOUT_S = 60.0
+
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("draw", "Draw a configuration's dataflow graph as SVG.")
+    parser = command_parser("draw", "Draw a configuration's dataflow graph.")
     parser.add_argument("config", type=str, help="a YAML file")
-    parser.add_argument("--out", type=str, required=True, metavar="FILE", help="the .svg file to write")
+    parser.add_argument(
+        "--out", type=str, required=True, metavar="FILE", help=f"the file to write; it ends in {', '.join(ENDINGS)}"
+    )
     mine, overrides = separate(words, ("--out",))
     if asks_for_help(mine):
         print(help_with_settings(parser, mine, overrides))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
-    drawing = to_svg(recipe(read_experiment(given.config, overrides)).graph())
-    try:
-        Path(given.out).write_text(drawing, encoding="utf-8")
-    except OSError as error:
+    out = Path(given.out)
+    if out.suffix not in ENDINGS:
+        raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}. Name another file."])
+    text = to_dot(recipe(read_experiment(given.config, overrides)).graph()).encode()
+    picture, problem = (text, "") if out.suffix == ".dot" else _draw(text, out.suffix[1:])
+    if problem:
+        _write(out.with_suffix(".dot"), text)
         raise ConfigurationError(
-            [f"--out {given.out} cannot be written: {error.strerror}. Name another file."]
-        ) from None
-    print(given.out)
+            [f"{out} was not drawn: {problem}. {INSTALL}. The graph is in {out.with_suffix('.dot')}."]
+        )
+    _write(out, picture)
+    print(out)
     return int(ExitCode.DONE)
+
+
+def _draw(text: bytes, form: str) -> tuple[bytes, str]:
+    """The picture, and what went wrong if there is none."""
+    # Not every shell that runs a virtual environment's hpcrl has its programs on the PATH.
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")])
+    program = next(filter(None, (shutil.which(name, path=path) for name in PROGRAMS)), None)
+    if program is None:
+        return b"", f"there is neither {' nor '.join(PROGRAMS)} here"
+    try:
+        done = subprocess.run(
+            [program, f"-T{form}"], input=text, capture_output=True, timeout=DRAW_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return b"", f"{program} took more than {DRAW_TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return b"", f"{program} cannot be run: {error.strerror}"
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").split())
+        return b"", f"{program} says: {said.rstrip('.') or f'exit code {done.returncode}'}"
+    return done.stdout, ""
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigurationError([f"--out {path} cannot be written: {error.strerror}. Name another file."]) from None

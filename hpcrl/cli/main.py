@@ -13,7 +13,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "doctor": "look at this cluster and its shared disk, and say what follows for the settings",
         "plan": "show what a configuration would run: graph, workers, memory",
-        "draw": "draw a configuration's dataflow graph as SVG",
+        "draw": "draw a configuration's dataflow graph",
         "submit": "start a run",
         "template": "print an sbatch script to edit, for cluster.template",
         "list": "the runs of a folder, a line each",

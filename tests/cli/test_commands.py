@@ -1,6 +1,8 @@
 """What each command does with its arguments. Runs themselves are tested where they are made."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -11,6 +13,7 @@ import pytest
 from support.commands import cpu_seconds
 from support.experiments import ppo_values, write_config, write_inputs
 
+import hpcrl.cli.draw
 import hpcrl.cli.resume
 import hpcrl.cli.stop
 import hpcrl.launch.submit
@@ -54,18 +57,86 @@ def test_plan_makes_nothing(config, capsys):
     assert sorted(Path().rglob("*")) == before
 
 
-def test_draw_writes_an_svg_with_every_call(config, capsys):
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder that is all of the PATH and of the environment's programs."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(hpcrl.cli.draw.sysconfig, "get_path", lambda name: str(folder))
+    return folder
+
+
+def put_program(folder, name, script):
+    (folder / name).write_text(f"#!{shutil.which('sh', path=os.defpath)}\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_draw_writes_the_text_for_graphviz_without_any_program(config, capsys, programs):
+    assert main(["draw", config, "--out", "graph.dot"]) == ExitCode.DONE
+    assert Path("graph.dot").read_text().startswith("digraph")
+    assert capsys.readouterr().out == "graph.dot\n"
+
+
+@pytest.mark.parametrize(("name", "start"), [("graph.svg", b"<?xml"), ("graph.png", b"\x89PNG")])
+def test_draw_writes_a_picture(config, name, start):
+    assert main(["draw", config, "--out", name]) == ExitCode.DONE
+    assert Path(name).read_bytes().startswith(start)
+    assert not Path("graph.dot").exists()
+
+
+def test_a_drawn_svg_names_every_call(config):
     assert main(["draw", config, "--out", "graph.svg"]) == ExitCode.DONE
-    drawn = ElementTree.parse("graph.svg")
-    text = " ".join(drawn.getroot().itertext())
-    assert drawn.getroot().tag.endswith("svg")
+    text = " ".join(ElementTree.parse("graph.svg").getroot().itertext())
     for call in ("actor_gen", "rew_inf", "ref_inf", "critic_inf", "actor_train", "critic_train"):
         assert call in text
 
 
-def test_draw_names_a_file_that_cannot_be_written(config, capsys):
-    assert main(["draw", config, "--out", "none/graph.svg"]) == ExitCode.CONFIGURATION
-    assert "none/graph.svg cannot be written" in capsys.readouterr().err
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_dot_draws_where_there_is_one_and_else_the_port_does(config, programs, ending):
+    put_program(programs, "graphviz-pure", "echo port $*")
+    assert main(["draw", config, "--out", f"graph.{ending}"]) == ExitCode.DONE
+    assert Path(f"graph.{ending}").read_text() == f"port -T{ending}\n"
+    put_program(programs, "dot", "echo dot $*")
+    assert main(["draw", config, "--out", f"graph.{ending}"]) == ExitCode.DONE
+    assert Path(f"graph.{ending}").read_text() == f"dot -T{ending}\n"
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_without_a_program_draw_leaves_the_text_and_says_what_to_install(config, capsys, programs, ending):
+    assert main(["draw", config, "--out", f"graph.{ending}"]) == ExitCode.CONFIGURATION
+    error = capsys.readouterr().err
+    for words in ("neither dot nor graphviz-pure", "apt install graphviz", "pip install 'hpcrl[draw]'", "in graph.dot"):
+        assert words in error
+    assert Path("graph.dot").read_text().startswith("digraph")
+    assert not Path(f"graph.{ending}").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('echo "Format pdf not recognized." >&2; exit 1', "dot says: Format pdf not recognized."),
+        ("exit 3", "dot says: exit code 3."),
+        ("exec /bin/sleep 30", "dot took more than 1 s."),
+    ],
+)
+def test_a_program_that_fails_is_quoted_and_draw_leaves_the_text(config, capsys, monkeypatch, programs, script, said):
+    monkeypatch.setattr(hpcrl.cli.draw, "DRAW_TIMEOUT_S", 1.0)
+    put_program(programs, "dot", script)
+    assert main(["draw", config, "--out", "graph.pdf"]) == ExitCode.CONFIGURATION
+    assert said in capsys.readouterr().err
+    assert Path("graph.dot").exists() and not Path("graph.pdf").exists()
+
+
+def test_draw_takes_four_endings(config, capsys):
+    assert main(["draw", config, "--out", "graph.gif"]) == ExitCode.CONFIGURATION
+    assert "--out graph.gif must end in .dot, .svg, .png, .pdf." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["none/graph.svg", "none/graph.dot"])
+def test_draw_names_a_file_that_cannot_be_written(config, capsys, name):
+    assert main(["draw", config, "--out", name]) == ExitCode.CONFIGURATION
+    assert f"{name} cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["submit", "plan"])
