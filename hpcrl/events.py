@@ -84,13 +84,13 @@ class CommandHeard(_Event, frozen=True, tag="command"):
     """The master obeys a command that lies in `control/`."""
 
     command: Literal["pause", "continue", "drain", "stop"]
-    file: str
+    name: str
 
 
 class CommandRefused(_Event, frozen=True, tag="command refused"):
     """A file in `control/` is no command."""
 
-    file: str
+    name: str
     error: str
 
 

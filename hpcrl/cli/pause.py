@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.errors import ExitCode
-from hpcrl.launch.orders import order
+from hpcrl.launch.orders import give_command
 
 
 def run(words: Sequence[str]) -> int:
@@ -16,4 +16,4 @@ def run(words: Sequence[str]) -> int:
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
-    return order(find_run(parse(parser, words).run), "pause")
+    return give_command(find_run(parse(parser, words).run), "pause")

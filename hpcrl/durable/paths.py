@@ -64,6 +64,12 @@ class RunPaths:
     def submitit_folder(self, nonce: str) -> Path:
         return self.submission / nonce
 
+    def command(self, name: str) -> Path:
+        return self.control / f"{name}.json"
+
+    def answer(self, name: str) -> Path:
+        return self.control / f"{name}.answer"
+
     def attempt(self, number: int) -> Path:
         return self.attempts / f"{number:03d}"
 

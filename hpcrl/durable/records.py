@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -85,6 +85,29 @@ class Verdict(msgspec.Struct, frozen=True):
     call: str | None
     traceback: str | None
     time: float
+
+
+class Command(msgspec.Struct, frozen=True):
+    """`control/<name>.json`: any process that can write the run directory → a submission's master.
+
+    A drain lets calls in flight finish; a stop does not.
+    """
+
+    command: Literal["pause", "continue", "drain", "stop"]
+    submission: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """`control/<name>.answer`: what the master made of the command of that name, and what holds from then on.
+
+    `refused`: the file is no command, `why` says what is wrong with it. `attempt` is None between two of them.
+    """
+
+    done: Literal["obeyed", "unchanged", "refused"]
+    state: Literal["running", "paused", "draining", "stopping"]
+    attempt: int | None
+    time: float
+    why: str = ""
 
 
 def changed_inputs(frozen: Mapping[str, str], current: Mapping[str, str]) -> list[str]:

@@ -5,6 +5,7 @@ Knows what the small documents mean that frame a run; knows nothing of what jour
 
 import contextlib
 import os
+import secrets
 import socket
 import stat
 import time
@@ -19,7 +20,9 @@ from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault
 from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of
 from hpcrl.durable.records import (
     FORMAT,
+    Answer,
     Claim,
+    Command,
     KeyPair,
     Placement,
     Record,
@@ -255,6 +258,20 @@ class RunDirectory(RunPaths):
     def jobs_named(self, nonce: str, *names: str) -> list[str]:
         """Ids of a submission's jobs of these names (master, workers, run), successors included."""
         return [job for job, name in self.jobs_of(nonce).items() if name in names]
+
+    def publish_command(self, command: Command) -> str:
+        """Returns the command's name, by which its answer is read. Names sort by time."""
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        self.files.publish(self.command(name), msgspec.json.encode(command), "control")
+        return name
+
+    def publish_answer(self, name: str, answer: Answer) -> None:
+        """The first answer stays."""
+        with contextlib.suppress(AlreadyPublishedError):
+            self.files.publish(self.answer(name), encode(answer), "answer")
+
+    def read_answer(self, name: str) -> Answer | None:
+        return self._read_if_there(self.answer(name), Answer)
 
     def verdict_of(self, submission: str) -> Verdict | None:
         """Of the newest attempt that this submission has claimed, if it has ended."""

@@ -19,7 +19,7 @@ from hpcrl.config.placement import placement_changes
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.history import accepted_inputs, read_history
-from hpcrl.durable.records import KeyPair, Submission, Verdict, changed_inputs
+from hpcrl.durable.records import Command, KeyPair, Submission, Verdict, changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
@@ -29,7 +29,6 @@ from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
 from hpcrl.launch.registry import Registry
-from hpcrl.master.control import Command, give_command
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
 from hpcrl.wire.channel import RunKey
@@ -136,15 +135,18 @@ def stop(run_dir: Path, now: bool) -> int:
     if not running:
         print(f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
+    commands = []
     for submission in running:
         launcher = launchers.of(submission)
-        give_command(run, Command("stop" if now else "drain", submission.nonce))
+        commands.append(run.publish_command(Command("stop" if now else "drain", submission.nonce)))
         if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
     cluster = from_dict(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
     if not _wait_for_the_end(run, launchers, running, patience_s):
-        print("it did not obey in time, and is ended; nothing that was finished is lost.", file=sys.stderr)
+        answered = all(run.read_answer(name) is not None for name in commands)
+        late = "its calls did not end" if answered else "it did not answer"
+        print(f"{late} in time, so it is ended; nothing that was finished is lost.", file=sys.stderr)
         for submission in running:
             launchers.of(submission).end(run, submission)
         if not _wait_for_the_end(run, launchers, running, LEAVE_S):
@@ -207,7 +209,7 @@ def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submis
             while living := launcher.living(run, submission):
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
-                    give_command(run, Command("drain" if obeyed == 1 else "stop", submission.nonce))
+                    run.publish_command(Command("drain" if obeyed == 1 else "stop", submission.nonce))
                     progress.note(DRAINING if obeyed == 1 else "stopping")
                 if not set(MASTERS) & set(living) and run.verdict_of(submission.nonce) is None:
                     launcher.end(run, submission)

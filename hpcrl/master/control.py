@@ -1,63 +1,89 @@
-"""Orders to a running master from other processes: files `control/<time>-<nonce>.json`, obeyed once, by time."""
+"""Commands to a running master from other processes: files in `control/`, obeyed in the order of time, and answered.
 
-import secrets
+The answer is what those who gave a command wait for. A command that a master left unanswered is answered by the next
+one of the same submission, which obeys all of them anew.
+"""
+
 import time
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
+from hpcrl.durable.records import Answer, Command
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import HpcrlError
 from hpcrl.events import CommandHeard, CommandRefused, Event
 
 POLL_S = 0.2
-
-
-class Command(msgspec.Struct, frozen=True):
-    """`hpcrl stop`, Ctrl-C or a script → master. A drain lets calls in flight finish; `now` does not."""
-
-    command: Literal["pause", "continue", "drain", "stop"]
-    submission: str
-
-
-def give_command(run: RunDirectory, order: Command) -> str:
-    """From any process that can write the run directory. Returns the `nonce` of the event that says it was heard."""
-    path = run.control / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
-    run.files.publish(path, msgspec.json.encode(order), "control")
-    return path.name
+AGAIN_S = 5.0
+"""How often an answer is tried again for which the disk had no room."""
 
 
 class Control:
-    """What this submission has been ordered; older submissions' orders are not for it."""
+    """What this submission was told; commands to older submissions are not for it."""
 
-    def __init__(self, run: RunDirectory, submission: str) -> None:
+    def __init__(self, run: RunDirectory, submission: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
         self._submission = submission
+        self._clock = clock
         self._seen: set[str] = set()
-        self._next = 0.0
+        self._unanswered: dict[str, Answer] = {}
+        self._next = self._again = 0.0
         self.paused = False
         self.stop: Literal["", "drain", "now"] = ""
 
-    def poll(self, note: Callable[[Event], None]) -> None:
-        """Read new orders; at most every `POLL_S`."""
-        if time.monotonic() < self._next:
+    def poll(self, attempt: int | None, note: Callable[[Event], None]) -> None:
+        """Obey new commands and answer them, at most every `POLL_S`; `attempt` is the one that is under way."""
+        if self._clock() < self._next:
             return
-        self._next = time.monotonic() + POLL_S
-        for name in self._run.files.listing(self._run.control):
-            if name.startswith(".") or not name.endswith(".json") or name in self._seen:
+        self._next = self._clock() + POLL_S
+        listing = self._run.files.listing(self._run.control)
+        answered = {name.removesuffix(".answer") for name in listing}
+        for file in listing:
+            name = file.removesuffix(".json")
+            if file.startswith(".") or name == file or name in self._seen:
                 continue
             self._seen.add(name)
-            try:
-                order = msgspec.json.decode(self._run.files.read(self._run.control / name), type=Command)
-            except msgspec.DecodeError as error:
-                note(CommandRefused(name, str(error)))
-                continue
-            if order.submission == self._submission:
-                note(CommandHeard(order.command, name))
-                self._obey(order)
+            answer = self._hear(name, attempt, note)
+            if answer is not None and name not in answered:
+                self._answer(name, answer)
+        if self._unanswered and self._clock() >= self._again:
+            self._again = self._clock() + AGAIN_S
+            for name in list(self._unanswered):
+                self._answer(name, self._unanswered.pop(name), told=True)
 
-    def _obey(self, order: Command) -> None:
-        if order.command in ("pause", "continue"):
-            self.paused = order.command == "pause"
+    def _hear(self, name: str, attempt: int | None, note: Callable[[Event], None]) -> Answer | None:
+        """Obey a command; None if it is another submission's."""
+        try:
+            command = msgspec.json.decode(self._run.files.read(self._run.command(name)), type=Command)
+        except msgspec.DecodeError as error:
+            note(CommandRefused(name, str(error)))
+            return Answer("refused", self._state, attempt, time.time(), str(error))
+        if command.submission != self._submission:
+            return None
+        note(CommandHeard(command.command, name))
+        before = self._state
+        self._obey(command)
+        return Answer("unchanged" if self._state == before else "obeyed", self._state, attempt, time.time())
+
+    def _obey(self, command: Command) -> None:
+        if command.command in ("pause", "continue"):
+            self.paused = command.command == "pause"
         else:
-            self.stop = "now" if order.command == "stop" else (self.stop or "drain")
+            self.stop = "now" if command.command == "stop" else (self.stop or "drain")
+
+    @property
+    def _state(self) -> Literal["running", "paused", "draining", "stopping"]:
+        if self.stop:
+            return "stopping" if self.stop == "now" else "draining"
+        return "paused" if self.paused else "running"
+
+    def _answer(self, name: str, answer: Answer, told: bool = False) -> None:
+        """Publish it. What the disk has no room for does not end the run: it is told once, and tried again."""
+        try:
+            self._run.publish_answer(name, answer)
+        except (HpcrlError, OSError) as error:
+            self._unanswered[name] = answer
+            if not told:
+                print(f"{self._run.answer(name)} was not written, and is tried again: {error}", flush=True)

@@ -385,7 +385,7 @@ class Master:
         while self._hub.incoming.lost_from:
             self._members.missed(self._hub.incoming.lost_from.pop())
         self._members.find_silent()
-        self._control.poll(self._note)
+        self._control.poll(self._attempt_number if self._attempt_number >= 0 else None, self._note)
 
     def _after_freeze(self) -> None:
         """This process slept: nobody is to be blamed for the silence, and somebody may have taken the run over."""

@@ -3,7 +3,17 @@ from typing import get_args
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Event, Numerics, Prefix
-from hpcrl.durable.records import FORMAT, Claim, Placement, RunRecord, Submission, Verdict, changed_inputs
+from hpcrl.durable.records import (
+    FORMAT,
+    Answer,
+    Claim,
+    Command,
+    Placement,
+    RunRecord,
+    Submission,
+    Verdict,
+    changed_inputs,
+)
 
 WRITTEN = """
 Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions
@@ -26,12 +36,27 @@ Submission: nonce jobs time
 Placement: settings digest
 Claim: submission host pid pid_started boot_id time
 Verdict: attempt state exit_code reason worker call traceback time
+Command: command submission
+Answer: done state attempt time why
 """
 
 
 def test_the_format_is_of_these_fields() -> None:
     """Where older runs can no longer be resumed, raise FORMAT; in any case write down what is there now."""
-    kinds = [*get_args(Event), Prefix, Numerics, FileRef, Manifest, RunRecord, Submission, Placement, Claim, Verdict]
+    kinds = [
+        *get_args(Event),
+        Prefix,
+        Numerics,
+        FileRef,
+        Manifest,
+        RunRecord,
+        Submission,
+        Placement,
+        Claim,
+        Verdict,
+        Command,
+        Answer,
+    ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
     assert (FORMAT, "\n".join(lines)) == (2, WRITTEN.strip())
 

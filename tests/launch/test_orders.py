@@ -14,13 +14,12 @@ from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm, seen
 
 import hpcrl.launch.slurm.queue as asking
+from hpcrl.durable.records import Answer, Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
-from hpcrl.events import CommandHeard
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import read_status
-from hpcrl.launch.orders import CommandWatch, order
-from hpcrl.master.control import Command, give_command
+from hpcrl.launch.orders import give_command
 
 TOY = """
 algorithm: toy
@@ -69,11 +68,80 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     assert json.loads(hpcrl("status", str(root), "--json").stdout)["slurm"] is None
 
 
-def test_a_run_that_is_not_paused_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_a_run_whose_events_are_lost_is_paused_and_goes_on_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text(TOY)
+    root = tmp_path / "run"
+    assert hpcrl("submit", str(tmp_path / "toy.yaml"), "--run-dir", str(root), "--detach").returncode == ExitCode.DONE
+    run = RunDirectory.open(root)
+    wait_until(lambda: closed(run) >= 1, 60, "the first step")
+    run.events(0).unlink()
+    assert "is paused: calls in flight are finished" in hpcrl("pause", str(root)).stdout
+    assert "is paused already" in hpcrl("pause", str(root)).stdout
+    time.sleep(1.0)
+    before = run.metrics(0).read_bytes()
+    time.sleep(1.0)
+    assert run.metrics(0).read_bytes() == before
+    assert hpcrl("continue", str(root)).stdout.strip() == f"{root} continues."
+    assert "is not paused" in hpcrl("continue", str(root)).stdout
+    stopped = hpcrl("stop", str(root))
+    assert stopped.returncode == ExitCode.DONE, stopped.stderr
+    answers = [run.read_answer(path.stem) for path in sorted(run.control.glob("*.json"))]
+    assert [answer and (answer.done, answer.state, answer.attempt) for answer in answers] == [
+        ("obeyed", "paused", 0),
+        ("unchanged", "paused", 0),
+        ("obeyed", "running", 0),
+        ("unchanged", "running", 0),
+        ("obeyed", "draining", 0),
+    ]
+    assert not run.events(0).exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer("obeyed", "running", 0, 1.0), "continues."),
+        (Answer("unchanged", "running", 0, 1.0), "is not paused."),
+        (Answer("unchanged", "draining", 0, 1.0), "is ending already: somebody has stopped it."),
+        (Answer("refused", "running", 0, 1.0, "no such thing"), "refused"),
+    ],
+)
+def test_what_the_master_answered_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, answer: Answer, said: str
+) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue((seen("master", "running"),)))
-    assert order(made.run.root, "continue") == ExitCode.DONE
-    assert "is not paused" in capsys.readouterr().out
-    assert list(made.run.control.iterdir()) == []
+    publish = RunDirectory.publish_command
+
+    def publish_and_answer(run: RunDirectory, command: Command) -> str:
+        name = publish(run, command)
+        run.publish_answer(name, answer)
+        return name
+
+    monkeypatch.setattr(RunDirectory, "publish_command", publish_and_answer)
+    if answer.done == "refused":
+        with pytest.raises(InternalError, match=r"refused .*/control/.*\.json: no such thing"):
+            give_command(made.run.root, "continue")
+        return
+    assert give_command(made.run.root, "continue") == ExitCode.DONE
+    assert capsys.readouterr().out == f"{made.run.root} {said}\n"
+
+
+def test_an_answer_that_came_before_the_end_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    made = on_slurm(tmp_path, monkeypatch, Queue((seen("master", "running"),)))
+    publish = RunDirectory.publish_command
+
+    def publish_and_end(run: RunDirectory, command: Command) -> str:
+        name = publish(run, command)
+        if command.command == "pause":
+            run.publish_answer(name, Answer("obeyed", "paused", 0, 1.0))
+        made.verdict("done", 0, "x")
+        return name
+
+    monkeypatch.setattr(RunDirectory, "publish_command", publish_and_end)
+    assert give_command(made.run.root, "pause") == ExitCode.DONE
+    assert "is paused" in capsys.readouterr().out
+    made.run.verdict(0).unlink()
+    with pytest.raises(InternalError, match="ended before it obeyed"):
+        give_command(made.run.root, "continue")
 
 
 def on_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: Queue) -> MadeRun:
@@ -83,54 +151,42 @@ def on_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: Queue) -> M
     return made
 
 
-def test_a_master_that_waits_for_slurm_gets_the_order_for_later(
+def test_a_master_that_waits_for_slurm_gets_the_command_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue((seen("master", "pending", reason="Resources"),)))
-    assert order(made.run.root, "pause") == ExitCode.DONE
+    assert give_command(made.run.root, "pause") == ExitCode.DONE
     assert "pending (Resources). It will obey when it begins" in capsys.readouterr().out
     (given,) = made.run.control.iterdir()
     assert json.loads(given.read_text()) == {"command": "pause", "submission": "submission"}
 
 
-def test_an_order_that_nobody_obeys_is_not_waited_for_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_without_an_answer_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue((seen("master", "running"),)))
-    with pytest.raises(InternalError, match=r"has not obeyed within 0\.3 s"):
-        order(made.run.root, "pause", deadline_s=0.3)
+    with pytest.raises(InternalError, match=r"has not answered within 0\.3 s"):
+        give_command(made.run.root, "pause", deadline_s=0.3)
     made.verdict("preempted", 75, "x")
-    with pytest.raises(InternalError, match="has not obeyed"):
-        order(made.run.root, "pause", deadline_s=0.3)
+    with pytest.raises(InternalError, match="has not answered"):
+        give_command(made.run.root, "pause", deadline_s=0.3)
 
 
 def test_without_squeue_the_directory_says_whether_somebody_may_obey(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue(missing="there is no squeue in PATH"))
-    with pytest.raises(InternalError, match="has not obeyed"):
-        order(made.run.root, "pause", deadline_s=0.1)
+    with pytest.raises(InternalError, match="has not answered"):
+        give_command(made.run.root, "pause", deadline_s=0.1)
     made.verdict("done", 0, "x")
-    assert order(made.run.root, "pause") == ExitCode.DONE
+    assert give_command(made.run.root, "pause") == ExitCode.DONE
     assert "nothing of" in capsys.readouterr().out
-
-
-def test_a_witness_believes_the_order_or_a_new_attempt_that_begins_so(tmp_path: Path) -> None:
-    made = made_on_slurm(tmp_path / "run")
-    made.begin()
-    witness = CommandWatch(made.run, "submission", "pause")
-    assert not witness.has_seen("mine")
-    made.write(CommandHeard("pause", "other"))
-    assert not witness.has_seen("mine")
-    made.write(CommandHeard("pause", "mine"))
-    assert witness.has_seen("mine")
-    witness = CommandWatch(made.run, "submission", "continue")
-    made.begin()
-    assert witness.has_seen("never noted")
 
 
 def test_an_attempt_says_whether_it_begins_paused(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", toy_experiment())
-    give_command(run, Command("pause", "first"))
+    run.publish_command(Command("pause", "first"))
     jobs = begin(run, "first")
     wait_until(lambda: run.numbers() and read_status(run.root).state == "paused", 20, "the pause")
-    give_command(run, Command("continue", "first"))
+    run.publish_command(Command("continue", "first"))
     assert jobs.wait_for("master", 20) == 0

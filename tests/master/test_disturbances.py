@@ -20,11 +20,11 @@ from support.chaos import (
     wait_until,
 )
 from support.cluster import alive_of, children_of, is_alive, no_fault
-from support.faults import Ordering, Strike
+from support.faults import EventsLost, Ordering, Strike
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.durable.records import Command
 from hpcrl.errors import ExitCode
-from hpcrl.master.control import Command, give_command
 
 FULL = [
     ("worker-0", "spill.write", 3),
@@ -254,14 +254,26 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
 
 def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, undisturbed: Remains) -> None:
     run = create_run(folder / "run", toy_experiment())
-    give_command(run, Command("pause", "first"))
+    run.publish_command(Command("pause", "first"))
     jobs = begin(run, "first")
     wait_until(lambda: any(row["event"] == "ready" for row in rows_of(run.events(0))), 10, "ready")
     time.sleep(0.5)
     sent = [row for row in rows_of(run.events(0)) if row["event"] == "sent"]
     assert sent == []
-    give_command(run, Command("continue", "first"))
+    run.publish_command(Command("continue", "first"))
     assert jobs.wait_for("master", 20) == 0
+    assert remains(run) == undisturbed
+
+
+def test_a_run_whose_events_find_no_room_is_paused_continued_and_ends_the_same(
+    folder: Path, undisturbed: Remains
+) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    pause = run.publish_command(Command("pause", "first"))
+    jobs = begin(run, "first", EventsLost(run.root))
+    wait_until(lambda: run.read_answer(pause) is not None, 20, "an answer")
+    run.publish_command(Command("continue", "first"))
+    assert jobs.wait_for("master", 20) == 0, outputs(run)
     assert remains(run) == undisturbed
 
 

@@ -6,9 +6,8 @@ import pytest
 from support.chaos import create_run, toy_experiment
 
 from hpcrl.config.cluster import Abilities
-from hpcrl.durable.records import Verdict
+from hpcrl.durable.records import Command, Verdict
 from hpcrl.errors import ExitCode
-from hpcrl.master.control import Command, give_command
 from hpcrl.master.master import Master
 from hpcrl.processes import Signals
 from hpcrl.wire.address import LOOPBACK
@@ -30,7 +29,7 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     try:
         master = Master(run, "first", signals, LOOPBACK, Abilities())
         master._members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
-        give_command(run, Command("drain", "first"))
+        run.publish_command(Command("drain", "first"))
         assert master.serve_run() == ExitCode.NEVER_REQUEUE
     finally:
         signals.close()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
-from hpcrl.master.control import Command, give_command
 
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
@@ -112,6 +112,18 @@ class InWorkers:
             self.change(self.rank)
 
 
+@dataclass
+class EventsLost:
+    """The master's events find no room, from an attempt's first on."""
+
+    root: Path
+
+    def __call__(self, point: str) -> None:
+        if point == "claim.made":
+            run = RunDirectory(self.root)
+            run.events(run.numbers()[-1]).symlink_to("/dev/full")
+
+
 class After(Strike):
     """Counts passages only once another strike has come."""
 
@@ -139,4 +151,4 @@ class Ordering:
         self.strike.what = "NOTHING"
         self.strike(point)
         if self.strike.marker.exists() and not before:
-            give_command(self.run, self.order)
+            self.run.publish_command(self.order)
