@@ -11,7 +11,7 @@ An edge carries `kind` and `steps`, the number of steps it reaches ahead (0: wit
 import difflib
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -45,6 +45,11 @@ class MFC(msgspec.Struct, frozen=True):
     lag: int = 0
     method: str = ""
     """Empty for the method that has the name of the call's kind."""
+
+
+def train_steps(calls: Iterable[MFC]) -> dict[str, str]:
+    """train_step → the role that it changes, in the order of the calls."""
+    return {call.name: call.role for call in calls if call.kind == "train_step"}
 
 
 def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = ()) -> nx.DiGraph:

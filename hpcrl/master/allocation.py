@@ -49,11 +49,22 @@ class Allocation(Protocol):
 
 
 class AllocationWatch:
-    """Asks an allocation, one question of a kind at a time, and remembers what it said. Never blocks."""
+    """Asks an allocation, one question of a kind at a time, and remembers what it said. Never blocks.
 
-    def __init__(self, allocation: Allocation | None, note: Callable[[Event], None]) -> None:
+    `now` is in seconds since 1970, as the ends of an allocation are; `clock` only measures pauses.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation | None,
+        note: Callable[[Event], None],
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._allocation = allocation
         self._note = note
+        self._clock = clock
+        self._now = now
         self._asking_ends: Future[Mapping[int, float]] | None = None
         self._looking: Future[Mapping[int, Absence]] | None = None
         self._next_look = 0.0
@@ -72,7 +83,7 @@ class AllocationWatch:
             self.ends = self._said(self._asking_ends, "ends") or {}
             self._asking_ends = None
             self._note(AllocationEnds(dict(self.ends)))
-        return min(self.ends.values(), default=math.inf) - time.time()
+        return min(self.ends.values(), default=math.inf) - self._now()
 
     def first_to_go(self, within_s: float) -> list[int]:
         """The node that is taken away first, and those that go less than so much later."""
@@ -84,9 +95,9 @@ class AllocationWatch:
         if self._looking is not None and self._looking.done():
             self._learn(self._said(self._looking, "absences"))
             self._looking = None
-        if self._allocation is None or self._looking is not None or time.monotonic() < self._next_look:
+        if self._allocation is None or self._looking is not None or self._clock() < self._next_look:
             return
-        self._next_look = time.monotonic() + LOOK_EVERY_S
+        self._next_look = self._clock() + LOOK_EVERY_S
         allocation, asked = self._allocation, dict(missing)
         self._looking = _ask(lambda: allocation.replace_missing(asked))
 
@@ -97,7 +108,7 @@ class AllocationWatch:
             self._note(NodesMissing({node: absence.what for node, absence in found.items()}))
         self._before, self.absences = self.absences, found
         if any(absence.standing == "gone" for absence in found.values()):
-            self._next_look = time.monotonic() + CONFIRM_S
+            self._next_look = self._clock() + CONFIRM_S
 
     def found_all(self) -> None:
         """Nobody is missing any more."""

@@ -33,14 +33,18 @@ def refuse_superseded(run: RunDirectory, number: int) -> None:
         raise SupersededError(f"attempt {number} of {run.root} is superseded by attempt {run.newest_attempt()}")
 
 
-def begin_attempt(run: RunDirectory, plan: Plan, submission: str, keep: int, compacts: bool) -> "AttemptFiles":
-    """Claim the next number, take over what older attempts finished, and open this attempt's files."""
+def begin_attempt(
+    run: RunDirectory, train_steps: Mapping[str, str], submission: str, keep: int, compacts: bool
+) -> "AttemptFiles":
+    """Claim the next number, take over what older attempts finished, and open this attempt's files.
+
+    `train_steps` maps the calls that change roles to these, in the order in which a step makes them.
+    """
     number = run.claim_attempt(submission)
-    run.files.publish(run.plan(number), plan.to_json(), "plan")
     events = EventLog(run.events(number))
-    recovery, journal = recover(run, number, plan.train_steps, keep)
+    recovery, journal = recover(run, number, train_steps, keep)
     journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
-    return AttemptFiles(run, number, recovery, journal, events, tuple(plan.train_steps.values()), keep, compacts)
+    return AttemptFiles(run, number, recovery, journal, events, tuple(train_steps.values()), keep, compacts)
 
 
 class AttemptFiles:
@@ -83,10 +87,22 @@ class AttemptFiles:
         """Told at each point where a test may strike."""
         return self._run.files.fault
 
+    def refuse_superseded(self) -> None:
+        """Raise SupersededError when a newer attempt counts."""
+        refuse_superseded(self._run, self.number)
+
+    def publish_plan(self, plan: Plan) -> None:
+        """For the agents and workers of this attempt, before they are told to start."""
+        self._run.files.publish(self._run.plan(self.number), plan.to_json(), "plan")
+
+    def worker_log(self, rank: int) -> str:
+        """What the log of a worker of this attempt is called, in the run directory."""
+        return self._run.files.name(self._run.worker_log(self.number, f"worker-{rank}"))
+
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
-        refuse_superseded(self._run, self.number)
+        self.refuse_superseded()
         begun = time.monotonic()
         self._journal.append(events)
         self.events.write(JournalWritten(len(events), time.monotonic() - begun))

@@ -122,12 +122,13 @@ class GraphDriver:
             self._readiness.was_closed(step)
             self._saving.closed(step)
         self._last_opened = recovery.last_opened
+        self._source.look_ahead(self._last_opened)
         if recovery.last_metrics is not None and self._schedule.stops_after(recovery.last_metrics):
             self._no_more_steps = True
 
     # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _open_steps(self) -> None:
-        while not self._no_more_steps and (step := self._next_step()) is not None:
+        while not self._no_more_steps and (step := self._next_step()) is not None and self._source.is_ready():
             opened = self._source.open(step, self._last_opened)
             if opened is None:
                 self._no_more_steps = True
@@ -137,6 +138,7 @@ class GraphDriver:
             self._attempt.append([opened])
             self._enter(opened)
             self._last_opened = opened
+            self._source.look_ahead(opened)
             self._around.note(StepOpened(step, opened.epoch, samples=len(opened.ids)))
 
     def _next_step(self) -> int | None:

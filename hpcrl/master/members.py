@@ -42,8 +42,9 @@ class RaisedError:
 
 @dataclass
 class Members:
-    """Agents by node and workers by rank; workers belong to one attempt."""
+    """Agents by node and workers by rank; workers belong to one attempt. Nodes beyond `nodes` are not waited for."""
 
+    nodes: int
     lost_after_s: float
     clock: Callable[[], float] = time.monotonic
     agents: dict[int, Member] = field(default_factory=dict)
@@ -72,10 +73,12 @@ class Members:
             member.doing = member.doing if doing is None else doing
 
     def agent(self, identity: bytes, hello: AgentHello) -> bytes | None:
-        """Take an agent in; returns the identity of the one that has to go, if the node has two.
+        """Take an agent in; returns the identity of the one that has to go, if the node has two, or is one too many.
 
         Of two the one that was started later counts: the other may be cut off from Slurm, and not know that it ended.
         """
+        if hello.node >= self.nodes:
+            return identity
         known, there = self.hosts.get(hello.node), self.agents.get(hello.node)
         surplus = there if known is not None and known.pid != hello.pid else None
         if known is not None and surplus is not None:
@@ -133,10 +136,20 @@ class Members:
             if worker.heard < late and f"worker-{rank}" not in known:
                 self.losses.append(LostMember(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
 
-    def missing_nodes(self, nodes: int) -> dict[int, tuple[int, int] | None]:
-        """Node → the incarnation of the agent that it had, if it ever had one."""
+    def forgive(self) -> None:
+        """Count everybody as heard just now."""
+        for member in self.everybody:
+            member.heard = self.clock()
+
+    @property
+    def everybody(self) -> list[Member]:
+        return [*self.workers.values(), *self.agents.values()]
+
+    @property
+    def missing(self) -> dict[int, tuple[int, int] | None]:
+        """Node without an agent → the incarnation of the agent that it had, if it ever had one."""
         hosts = self.hosts
-        return {n: hosts[n].incarnation if n in hosts else None for n in range(nodes) if n not in self.agents}
+        return {n: hosts[n].incarnation if n in hosts else None for n in range(self.nodes) if n not in self.agents}
 
     def all_connected(self, ranks: Collection[int]) -> bool:
         return self.workers.keys() >= set(ranks)

@@ -5,7 +5,7 @@ tried again a few times, because what is wrong with a node may be right when it 
 """
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.history import failed_rendezvous
@@ -34,13 +34,15 @@ class NodeWait:
         replaces_nodes: bool,
         members: Members,
         watch: AllocationWatch,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._submission = submission
         self._cluster = cluster
-        self._replaces_nodes = replaces_nodes
+        self.replaces_nodes = replaces_nodes
         self._members = members
         self._watch = watch
+        self._clock = clock
         self._store: FilesystemStore
         self._address = ""
         self._was_complete = False
@@ -52,8 +54,8 @@ class NodeWait:
         publish_master(self._store, MasterAddress(attempt, address))
 
     def is_complete(self) -> bool:
-        if self._members.missing_nodes(self._cluster.nodes):
-            self._since = self._since or time.monotonic()
+        if self._members.missing:
+            self._since = self._clock() if self._since is None else self._since
             return False
         self._since, self._was_complete = None, True
         self._watch.found_all()
@@ -61,11 +63,11 @@ class NodeWait:
 
     def given_up(self) -> Ending | None:
         """Whether those that are missing are waited for no longer; if they are, they are seen to."""
-        missing = self._members.missing_nodes(self._cluster.nodes)
+        missing = self._members.missing
         if gone := {node: what for node, what in self._watch.gone.items() if node in missing}:
             said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
             return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
-        if self._since is not None and time.monotonic() - self._since > self._patience_s:
+        if self._since is not None and self._clock() - self._since > self._patience_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
         self._watch.poll(missing)
@@ -91,10 +93,10 @@ class NodeWait:
         """How long to wait for nodes: all of them at first, later one in the place of another."""
         if not self._was_complete:
             return self._cluster.start_timeout_s
-        return self._cluster.replace_timeout_s if self._replaces_nodes else 0.0
+        return self._cluster.replace_timeout_s if self.replaces_nodes else 0.0
 
     def _why_incomplete(self, missing: Collection[int]) -> str:
-        nodes, patience_s = self._cluster.nodes, self._patience_s
+        nodes, patience_s = self._members.nodes, self._patience_s
         said = [f"{nodes - len(missing)} of {nodes} nodes came within {patience_s:g} s, missing: {list(missing)}"]
         said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
         if len(missing) < nodes:
@@ -102,7 +104,7 @@ class NodeWait:
         if unreachable := sorted({record.node for record in announced(self._store)} & set(missing)):
             said.append(f"{unreachable} started but could not connect to {self._address}: is a firewall between?")
         advice = f"Raise cluster.{'replace' if self._was_complete else 'start'}_timeout_s"
-        if self._replaces_nodes:
+        if self.replaces_nodes:
             advice += "; cluster.topology hetjob or colocated starts all nodes together"
         return f"{'; '.join(said)}. {advice}. {self._advice}"
 

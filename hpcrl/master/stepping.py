@@ -1,21 +1,41 @@
 """Where steps come from: the next samples in the data set's order, cut into minibatches and data-parallel parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from hpcrl.config.experiment import Experiment, PPOExperiment
 from hpcrl.data.datasets import Dataset, open_datasets, open_order
-from hpcrl.data.order import SampleOrder, sample_ids
+from hpcrl.data.order import Batch, SampleOrder, sample_ids
 from hpcrl.data.partition import partition_step
 from hpcrl.durable.journal import Cuts, Ids, Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
 
 
-def step_source(plan: Plan, experiment: Experiment, calendar: RunSchedule) -> "StepSource":
-    """Over the experiment's data sets, which are opened and checked here. Raises DataError."""
+@dataclass(frozen=True)
+class RunData:
+    """The data sets of a run, opened once by its master, and the order of the training rows."""
+
+    datasets: Mapping[str, Dataset]
+    order: SampleOrder
+    minibatches: int
+
+    @property
+    def notices(self) -> list[str]:
+        """What is left out and why."""
+        return [dataset.notice for dataset in self.datasets.values() if dataset.notice]
+
+    def steps(self, schedule: RunSchedule) -> int:
+        """How many training steps the run has, unless it is stopped before."""
+        return schedule.steps(self.order.batches_per_epoch)
+
+
+def open_data(experiment: Experiment) -> RunData:
+    """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
     datasets = open_datasets(experiment)
     minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
-    return StepSource(plan, experiment, datasets, open_order(experiment, datasets["train"].ids), calendar, minibatches)
+    return RunData(datasets, open_order(experiment, datasets["train"].ids), minibatches)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -24,48 +44,71 @@ def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
 
 
 class StepSource:
-    """Makes the `Opened` line of each step: a pure function of the configuration, the data, and the step before."""
+    """Makes the `Opened` line of each step: a pure function of the configuration, the data, and the step before.
+
+    Cutting samples takes their lengths, and these a tokenizer: `measure` and `look_ahead` have it done elsewhere, so
+    that `open` and `parts` take no time.
+    """
 
     def __init__(
         self,
         plan: Plan,
         experiment: Experiment,
-        datasets: Mapping[str, Dataset],
-        order: SampleOrder,
-        calendar: RunSchedule,
-        minibatches: int,
+        data: RunData,
+        schedule: RunSchedule,
+        in_background: Callable[[Callable[[], None]], Future[None]],
     ) -> None:
         self.deterministic = experiment.deterministic
-        self.notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
         self._plan = plan
         self._seed = experiment.seed
-        self._datasets = datasets
-        self._order = order
-        self._calendar = calendar
-        self._minibatches = minibatches
-        self._eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
+        self._data = data
+        self._schedule = schedule
+        self._in_background = in_background
+        self._measuring: Future[None] | None = None
+        self._eval_ids = sample_ids(data.datasets["eval"].ids, 0) if "eval" in data.datasets else ()
         self._eval_partitions = self._cut("eval", self._eval_ids, 1)[1]
 
-    @property
-    def steps(self) -> int:
-        """How many training steps the run has, unless it is stopped before."""
-        return self._calendar.steps(self._order.batches_per_epoch)
+    # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def measure(self, opened: Iterable[Opened]) -> None:
+        """Tokenise the samples of steps whose parts are cut anew: they were opened for another number of workers."""
+        for line in opened:
+            for call in [self._plan.call(name) for name in line.calls]:
+                for count in {line.calls[call.name], len(self._plan.parts(call.name))}:
+                    self.parts(line, call.dataset, count)
 
+    def look_ahead(self, before: Opened | None) -> None:
+        """Have the samples of the step after this one, if the run has one, tokenised in the background."""
+        step = self._schedule.first_step if before is None else before.step + 1
+
+        def tokenise() -> None:
+            batch = self._batch_after(before)
+            if self._schedule.exists(step, batch.epoch):
+                self._data.datasets["train"].lengths(batch.ids)
+
+        self._measuring = self._in_background(tokenise)
+
+    def is_ready(self) -> bool:
+        """Whether what was looked at ahead can be opened. Raises what the tokenizer raised."""
+        if self._measuring is None or not self._measuring.done():
+            return False
+        self._measuring.result()
+        return True
+
+    # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def open(self, step: int, before: Opened | None) -> Opened | None:
         """The next step, or None when the run has no more."""
-        cursor = self._order.start if before is None else before.cursor
-        batch = self._order.batch_at(cursor)
-        if not self._calendar.exists(step, batch.epoch):
+        batch = self._batch_after(before)
+        if not self._schedule.exists(step, batch.epoch):
             return None
-        due = self._calendar.due(step, batch.epoch + 1 if batch.ends_epoch else None)
+        due = self._schedule.due(step, batch.epoch + 1 if batch.ends_epoch else None)
         ids = batch.ids if due.train else ()
-        minibatches, partitions = self._cut("train", ids, self._minibatches)
+        minibatches, partitions = self._cut("train", ids, self._data.minibatches)
         sources = {"train": due.train, "eval": due.evaluate}
         return Opened(
             step=step,
             ids=ids,
             epoch=batch.epoch,
-            cursor=batch.next_cursor if due.train else cursor,
+            cursor=batch.next_cursor if due.train else self._cursor(before),
             calls={call.name: self._plan.units(call.name) for call in self._plan.calls if sources[call.dataset]},
             partitions=partitions,
             minibatches=minibatches,
@@ -82,18 +125,24 @@ class StepSource:
         ids, cuts = (opened.ids, opened.partitions) if training else (opened.eval_ids, opened.eval_partitions)
         if str(count) in cuts:
             return take(ids, cuts[str(count)])
-        lengths = self._datasets[source].lengths(ids)
-        return take(ids, partition_step(lengths, self._minibatches if training else 1, count)[1])
+        lengths = self._data.datasets[source].lengths(ids)
+        return take(ids, partition_step(lengths, self._data.minibatches if training else 1, count)[1])
 
     def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
         """The ids of each minibatch."""
         return take(opened.ids, opened.minibatches)
 
+    def _cursor(self, before: Opened | None) -> int:
+        return self._data.order.start if before is None else before.cursor
+
+    def _batch_after(self, before: Opened | None) -> Batch:
+        return self._data.order.batch_at(self._cursor(before))
+
     def _cut(self, source: str, ids: Ids, minibatches: int) -> tuple[Cuts, dict[str, Cuts]]:
         """Minibatches, and the parts for every data-parallel size that a call on this source has."""
         if not ids:
             return (), {}
-        lengths = self._datasets[source].lengths(ids)
+        lengths = self._data.datasets[source].lengths(ids)
         sizes = {len(self._plan.parts(call.name)) for call in self._plan.calls if call.dataset == source}
         cuts = {dp: partition_step(lengths, minibatches, dp) for dp in sorted(sizes)}
         found = next(iter(cuts.values()))[0]

@@ -7,7 +7,7 @@ import networkx
 
 from hpcrl.config.experiment import Experiment, to_dict
 from hpcrl.config.model import PlacementConfig
-from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.dataflow.graph import MFC, build_graph, train_steps
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
 from hpcrl.recipes.algorithm import recipe
 
@@ -83,6 +83,10 @@ class Plan(msgspec.Struct, frozen=True):
         return len(self.workers)
 
     @property
+    def nodes(self) -> int:
+        return len({worker.node for worker in self.workers})
+
+    @property
     def trained(self) -> tuple[ReplicaPlan, ...]:
         """The homes of the trained roles."""
         return tuple(replica for replica in self.replicas if replica.trainable)
@@ -90,7 +94,7 @@ class Plan(msgspec.Struct, frozen=True):
     @property
     def train_steps(self) -> dict[str, str]:
         """train_step → the role that it changes, in the order of the calls."""
-        return {call.name: call.role for call in self.calls if call.kind == "train_step"}
+        return train_steps(self.calls)
 
     def call(self, name: str) -> MFC:
         return next(call for call in self.calls if call.name == name)
@@ -126,6 +130,10 @@ class Plan(msgspec.Struct, frozen=True):
     def ranks(self, call: str, unit: int) -> Ranks:
         """The workers of one unit of a call, in the order of their layout."""
         return self.replica(call).ranks if self.call(call).kind == "train_step" else self.part(call, unit).ranks
+
+    def ranks_on(self, node: int) -> Ranks:
+        """The workers of a node."""
+        return tuple(worker.rank for worker in self.workers if worker.node == node)
 
     def graph(self) -> networkx.DiGraph:
         return build_graph(self.calls, self.dataset_keys, self.eval_keys)

@@ -13,7 +13,7 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Checkpointed, Opened
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import EVERYTHING
-from hpcrl.master.master import END_MARGIN_S
+from hpcrl.master.attempt import END_MARGIN_S
 
 STEPS = 20
 

@@ -171,7 +171,7 @@ def test_a_failure_is_handed_on_with_its_traceback_and_its_log_is_named() -> Non
 def test_a_worker_that_exited_is_lost_unless_its_code_says_that_another_attempt_would_not_cure_it(
     code: int | None, state: str
 ) -> None:
-    members = Members(lost_after_s=9.0, clock=lambda: NOW)
+    members = Members(nodes=1, lost_after_s=9.0, clock=lambda: NOW)
     members.exited(WorkerExited(0, 1, f"exit code {code}", code, "logs/worker-1.err"))
     ending = judge(situation(losses=members.losses, failures=members.failures, now=LATER))
     assert ending is not None and ending.state == state and "logs/worker-1.err" in ending.reason

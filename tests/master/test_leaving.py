@@ -28,7 +28,7 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     signals = Signals()
     try:
         master = Master(run, "first", signals, LOOPBACK, Abilities())
-        master._members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
+        master._reactor.members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
         run.publish_command(Command("drain", "first"))
         assert master.serve_run() == ExitCode.NEVER_REQUEUE
     finally:

@@ -11,8 +11,8 @@ class Clock:
         return self.now
 
 
-def members_of_one_node(clock: Clock) -> Members:
-    members = Members(lost_after_s=10.0, clock=clock)
+def members_of_one_node(clock: Clock, nodes: int = 1) -> Members:
+    members = Members(nodes, lost_after_s=10.0, clock=clock)
     members.agent(b"agent", AgentHello(0, "host", 2, 1))
     for rank in range(2):
         members.worker(b"worker%d" % rank, WorkerHello(0, rank, 100 + rank, "tcp://x", ""))
@@ -27,7 +27,7 @@ def test_nobody_is_lost_who_goes_on_being_heard() -> None:
         for identity in (b"agent", b"worker0", b"worker1"):
             members.heard(identity)
         members.find_silent()
-    assert members.losses == [] and members.missing_nodes(1) == {}
+    assert members.losses == [] and members.missing == {}
 
 
 def test_a_silent_worker_is_lost_once() -> None:
@@ -44,13 +44,13 @@ def test_a_silent_worker_is_lost_once() -> None:
 
 def test_a_silent_agent_leaves_a_node_without_one() -> None:
     clock = Clock()
-    members = members_of_one_node(clock)
+    members = members_of_one_node(clock, nodes=2)
     clock.now = 11.0
     members.heard(b"worker0")
     members.heard(b"worker1")
     members.find_silent()
     assert [loss.who for loss in members.losses] == ["agent-0"]
-    assert members.missing_nodes(2) == {0: (0, 0), 1: None}
+    assert members.missing == {0: (0, 0), 1: None}
 
 
 def test_a_worker_that_ended_is_not_lost_a_second_time_by_its_silence() -> None:
@@ -70,7 +70,7 @@ def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
     members.exited(WorkerExited(0, 1, "exit code 1", 1, ""))
     members.ready.add(0)
     members.new_attempt()
-    assert members.missing_nodes(1) == {}
+    assert members.missing == {}
     assert not members.workers and not members.losses and not members.ready
     clock.now = 5.0
     members.heard(b"agent", doing="2 workers")
@@ -103,10 +103,16 @@ def test_a_worker_of_an_older_attempt_is_not_heard() -> None:
 
 
 def test_of_two_agents_of_a_node_the_one_of_the_later_job_counts_and_of_one_job_the_first() -> None:
-    members = Members(lost_after_s=10.0, clock=Clock())
+    members = Members(nodes=1, lost_after_s=10.0, clock=Clock())
     assert members.agent(b"first", AgentHello(0, "host", 2, 1, (7, 1))) is None
     assert members.agent(b"twin", AgentHello(0, "other", 2, 2, (7, 1))) == b"twin"
     assert members.agent(b"older", AgentHello(0, "other", 2, 3, (7, 0))) == b"older"
     assert members.is_agent(b"first", 0) and members.losses == []
     assert members.agent(b"later", AgentHello(0, "other", 2, 4, (7, 2))) == b"first"
     assert members.is_agent(b"later", 0) and [loss.who for loss in members.losses] == ["agent-0"]
+
+
+def test_an_agent_of_a_node_beyond_those_that_are_waited_for_has_to_go() -> None:
+    members = members_of_one_node(Clock())
+    assert members.agent(b"third", AgentHello(1, "host", 2, 3)) == b"third"
+    assert not members.is_agent(b"third", 1) and members.missing == {}

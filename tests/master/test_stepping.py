@@ -1,6 +1,8 @@
 """What a step opens with, and what another number of workers makes of it."""
 
 import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 import pytest
@@ -10,14 +12,25 @@ from hpcrl.config.experiment import ToyExperiment
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.journal import Opened
 from hpcrl.master.schedule import RunSchedule
-from hpcrl.master.stepping import StepSource, step_source
+from hpcrl.master.stepping import StepSource, open_data
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import evaluates
 
 
-def source_of(experiment: ToyExperiment) -> StepSource:
+def at_once(work: Callable[[], None]) -> Future[None]:
+    """In place of a thread."""
+    done: Future[None] = Future()
+    try:
+        done.set_result(work())
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+def source_of(experiment: ToyExperiment, in_background: Callable[..., Future[None]] = at_once) -> StepSource:
     plan = make_plan(experiment, experiment.cluster.nodes)
-    return step_source(plan, experiment, RunSchedule(experiment.control, evaluates(experiment)))
+    schedule = RunSchedule(experiment.control, evaluates(experiment))
+    return StepSource(plan, experiment, open_data(experiment), schedule, in_background)
 
 
 def on(workers: int) -> ToyExperiment:

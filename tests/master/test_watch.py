@@ -1,9 +1,7 @@
 """When the master asks what becomes of its missing nodes, on a clock of the test's own."""
 
 import threading
-from collections.abc import Callable, Mapping
-
-import pytest
+from collections.abc import Mapping
 
 from hpcrl.master.allocation import CONFIRM_S, LOOK_EVERY_S, Absence, AllocationWatch
 
@@ -23,38 +21,38 @@ class Says:
         return dict.fromkeys(missing, self.absence)
 
 
-@pytest.fixture
-def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[AllocationWatch, float], None]:
-    """So many seconds pass, and the master has its missing node looked after until nothing is being asked."""
-    now = [1000.0]
-    monkeypatch.setattr("hpcrl.master.allocation.time.monotonic", lambda: now[0])
+class Watched:
+    """A watch over a missing node, and a clock."""
 
-    def pass_and_look(watch: AllocationWatch, seconds: float) -> None:
-        now[0] += seconds
+    def __init__(self, allocation: Says) -> None:
+        self.now = 1000.0
+        self.watch = AllocationWatch(allocation, lambda event: None, lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        """So many seconds pass, and the missing node is seen to until nothing is being asked."""
+        self.now += seconds
         for _ in range(2):
-            watch.poll({3: None})
+            self.watch.poll({3: None})
             for thread in threading.enumerate():
                 if thread.name == "allocation":
                     thread.join(10)
 
-    return pass_and_look
 
-
-def test_that_a_node_is_gone_is_confirmed_soon(wait: Callable[[AllocationWatch, float], None]) -> None:
+def test_that_a_node_is_gone_is_confirmed_soon() -> None:
     allocation = Says(Absence("gone", "was cancelled"))
-    watch = AllocationWatch(allocation, lambda event: None)
-    wait(watch, 0.0)
-    wait(watch, CONFIRM_S - 0.1)
-    assert allocation.asked == 1 and watch.gone == {}
-    wait(watch, 0.2)
-    assert allocation.asked == 2 and watch.gone == {3: "was cancelled"}
+    watched = Watched(allocation)
+    watched.wait(0.0)
+    watched.wait(CONFIRM_S - 0.1)
+    assert allocation.asked == 1 and watched.watch.gone == {}
+    watched.wait(0.2)
+    assert allocation.asked == 2 and watched.watch.gone == {3: "was cancelled"}
 
 
-def test_who_is_not_gone_is_asked_for_every_while(wait: Callable[[AllocationWatch, float], None]) -> None:
+def test_who_is_not_gone_is_asked_for_every_while() -> None:
     allocation = Says(Absence("queued", "is pending"))
-    watch = AllocationWatch(allocation, lambda event: None)
-    wait(watch, 0.0)
-    wait(watch, LOOK_EVERY_S - 0.1)
+    watched = Watched(allocation)
+    watched.wait(0.0)
+    watched.wait(LOOK_EVERY_S - 0.1)
     assert allocation.asked == 1
-    wait(watch, 0.2)
+    watched.wait(0.2)
     assert allocation.asked == 2

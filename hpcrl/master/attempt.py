@@ -1,0 +1,194 @@
+"""One attempt: from its files, over its nodes, its plan and its workers, to its ending.
+
+Alone decides nothing about the end: `judge` does, by what this class gathers. The order of calls is the driver's.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from hpcrl.config.experiment import Experiment
+from hpcrl.durable.journal import Stopped
+from hpcrl.errors import ExitCode
+from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
+from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.attempt_files import AttemptFiles
+from hpcrl.master.ending import Ending
+from hpcrl.master.graph_driver import GraphDriver
+from hpcrl.master.judge import Situation, judge
+from hpcrl.master.node_wait import NodeWait
+from hpcrl.master.reactor import Reactor, Report
+from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.stepping import RunData, StepSource
+from hpcrl.master.surroundings import Surroundings
+from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.wire.messages import Begin, Finish, StartWorkers
+
+END_MARGIN_S = 10.0
+"""How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
+
+
+class Attempt:
+    """Run once. Its plan is made when its nodes are there, and says from then on how many they are."""
+
+    def __init__(
+        self,
+        files: AttemptFiles,
+        experiment: Experiment,
+        data: Future[RunData],
+        schedule: RunSchedule,
+        reactor: Reactor,
+        watch: AllocationWatch,
+        nodes: NodeWait,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._files = files
+        self._experiment = experiment
+        self._cluster = experiment.cluster
+        self._data = data
+        self._schedule = schedule
+        self._reactor = reactor
+        self._members = reactor.members
+        self._watch = watch
+        self._nodes = nodes
+        self._clock = clock
+        self._plan: Plan | None = None
+        self._driver: GraphDriver | None = None
+
+    # ── what the reactor tells ────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def number(self) -> int:
+        return self._files.number
+
+    def note(self, event: Event) -> None:
+        self._files.events.write(event)
+
+    def hear(self, report: Report) -> None:
+        if self._driver is not None:
+            self._driver.hear(report)
+
+    def refuse_superseded(self) -> None:
+        self._files.refuse_superseded()
+
+    # ── its course ────────────────────────────────────────────────────────────────────────────────────────────────────
+    def run(self) -> Ending:
+        data = self._reactor.beat_until(self._data)
+        recovered, paused = self._files.recovery.describe(), self._reactor.commands.paused
+        self.note(AttemptBegun(self.number, recovered, paused, data.steps(self._schedule)))
+        for notice in data.notices:
+            self.note(RowsLeftOut(notice))
+        if ending := self._assemble():
+            return self._stop(ending)
+        plan = make_plan(self._experiment, self._members.nodes)
+        if ending := self._nodes.unfit(plan.workers):
+            return self._stop(ending)
+        self._reactor.while_beating(lambda: self._files.publish_plan(plan))
+        self._plan = plan
+        if ending := self._start_workers(plan):
+            return self._stop(ending) if ending.asked else ending
+        ending = self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
+        self.note(AttemptEnded(ending.state, ending.reason))
+        return ending
+
+    def _assemble(self) -> Ending | None:
+        """Wait until every node has an agent that is connected to this master."""
+        self._nodes.begin(self.number, self._reactor.address)
+        while not self._nodes.is_complete():
+            # Who came and went meanwhile is missed by nobody: there was no worker yet.
+            self._members.losses.clear()
+            if ending := self._nodes.given_up() or judge(self.situation()):
+                return ending
+            self._reactor.turn()
+        self._members.losses.clear()
+        return None
+
+    def _start_workers(self, plan: Plan) -> Ending | None:
+        """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
+        deadline = self._clock() + self._cluster.start_timeout_s
+        for node in self._members.agents:
+            self._reactor.send_to_node(node, StartWorkers(self.number, plan.ranks_on(node)))
+        ranks = [worker.rank for worker in plan.workers]
+        introduced = False
+        while not self._members.all_ready(ranks):
+            self._reactor.turn()
+            if ending := judge(self.situation()):
+                return ending
+            if not introduced and self._members.all_connected(ranks):
+                self._introduce(ranks)
+                introduced = True
+            if self._clock() > deadline:
+                late = [rank for rank in ranks if rank not in self._members.ready]
+                limit = f"cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
+                return Ending("incomplete", ExitCode.REQUEUE, f"workers {late} were not ready within {limit}")
+        self.note(WorkersReady(len(ranks)))
+        return None
+
+    def _introduce(self, ranks: list[int]) -> None:
+        hellos = [self._members.hellos[rank] for rank in ranks]
+        addresses = tuple(hello.address for hello in hellos)
+        begin = Begin(addresses, tuple(hello.prepared for hello in hellos), self._files.checkpoint_shards())
+        for rank in ranks:
+            self._reactor.send(rank, begin)
+
+    def _source(self, plan: Plan, data: RunData) -> StepSource:
+        """Tokenises: for a thread that may be slow."""
+        source = StepSource(plan, self._experiment, data, self._schedule, self._reactor.in_background)
+        source.measure(self._files.recovery.opened)
+        return source
+
+    def _work(self, plan: Plan, source: StepSource) -> Ending:
+        """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
+        around = Surroundings(self._reactor.send, self.note, self._files.fault, self._clock)
+        hellos = dict(self._members.hellos)
+        driver = self._driver = GraphDriver(self._files, plan, source, self._schedule, around, hellos)
+        self._watch.ask_ends()
+        while True:
+            self._reactor.turn()
+            driver.dispatcher.paused = self._reactor.commands.paused
+            self._watch_the_end(driver)
+            driver.advance()
+            ending = judge(self.situation())
+            if ending is None and self.situation().told_to_go:
+                driver.dispatcher.drain()
+                ending = judge(self.situation())
+            if ending is not None:
+                return self._stop(ending) if ending.asked else ending
+
+    def _watch_the_end(self, driver: GraphDriver) -> None:
+        """Begin no call that cannot end before the allocation does; once none fits, go as if told to."""
+        driver.pace.time_left_s = self._watch.time_left_s() - END_MARGIN_S
+        if why := driver.out_of_time:
+            for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
+                self._members.draining[node] = f"its allocation ends soon, and {why}"
+
+    # ── its end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def situation(self) -> Situation:
+        """What is known now."""
+        members, commands, driver = self._members, self._reactor.commands, self._driver
+        grace_s = 0.0 if commands.stop == "now" else self._cluster.grace_s
+        return Situation(
+            now=members.clock(),
+            nodes=members.nodes if self._plan is None else self._plan.nodes,
+            replaces_nodes=self._nodes.replaces_nodes,
+            losses=members.losses,
+            failures=members.failures,
+            draining=members.draining,
+            signal=self._reactor.signals.caught,
+            stop=commands.stop,
+            worker_log=self._files.worker_log,
+            finished=driver.why_finished if driver is not None and driver.finished else "",
+            at_work=driver is not None and not driver.dispatcher.has_drained(grace_s),
+        )
+
+    def _stop(self, ending: Ending) -> Ending:
+        """The attempt was told to go, or began no work: it ends in good order, and so do the nodes that leave."""
+        self._files.append([Stopped(ending.reason)])
+        for node in ending.leaving:
+            if self._plan is not None:
+                for rank in self._plan.ranks_on(node):
+                    if rank in self._members.workers:
+                        self._reactor.send(rank, Finish(int(ExitCode.REQUEUE)))
+            if node in self._members.agents:
+                self._reactor.send_to_node(node, Finish(int(ExitCode.REQUEUE)))
+            self._members.dismiss(node)
+        return ending

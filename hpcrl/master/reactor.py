@@ -1,0 +1,222 @@
+"""A master's loop: beats, hears what came, notices who fell silent, reads commands. Decides nothing.
+
+Owns the sockets and the one thread for what is slow; `turn` is called again and again by whoever waits for something.
+Knows who is a member, and no calls: what workers report of those goes to the attempt that is under way.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Protocol, TypeVar
+
+import zmq
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.errors import ExitCode
+from hpcrl.events import AgentConnected, CallFailed, Event, NodeLeaving, WorkerConnected, WorkerEnded
+from hpcrl.master.control import Control
+from hpcrl.master.members import Members
+from hpcrl.processes import Signals
+from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
+from hpcrl.wire.messages import (
+    AgentHello,
+    Beat,
+    ExportWritten,
+    Failed,
+    Finish,
+    Message,
+    NodeDraining,
+    Reply,
+    ShardWritten,
+    Spilled,
+    Syn,
+    WorkerExited,
+    WorkerHello,
+    WorkerReady,
+)
+
+TICK_MS = 50
+QUICK_TICK_S = 0.005
+
+Report = Syn | Reply | Spilled | ShardWritten | ExportWritten
+Result = TypeVar("Result")
+
+
+class Sockets:
+    """The hub that members connect to, and one wait for what they send and for signals."""
+
+    def __init__(self, key: RunKey, name: str, host: str, wakes: int) -> None:
+        self._context = zmq.Context(io_threads=1)
+        Gatekeeper(self._context, key)
+        self._hub = Hub(self._context, key, name, host)
+        self._poller = zmq.Poller()
+        for source in (self._hub.socket, wakes):
+            self._poller.register(source, zmq.POLLIN)
+
+    @property
+    def address(self) -> str:
+        return self._hub.address
+
+    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+        """Wait until something has come, and take all of it: (where it came from, message)."""
+        self._poller.poll(timeout_ms)
+        return [(identity, envelope.body) for identity, envelope, _raw in self._hub.receive()]
+
+    def take_lost(self) -> list[str]:
+        """The senders of messages that got lost."""
+        lost, self._hub.incoming.lost_from = self._hub.incoming.lost_from, []
+        return lost
+
+    def send(self, identity: bytes, body: Message) -> None:
+        self._hub.send(identity, body)
+
+    def close(self) -> None:
+        """Give what was sent last some time to leave."""
+        self._hub.socket.close(1000)
+        self._context.term()
+
+
+class Listener(Protocol):
+    """The attempt that is under way."""
+
+    @property
+    def number(self) -> int: ...
+
+    def note(self, event: Event) -> None: ...
+
+    def hear(self, report: Report) -> None:
+        """A worker of this attempt says how its calls go."""
+        ...
+
+    def refuse_superseded(self) -> None:
+        """Raise SupersededError when a newer attempt counts."""
+        ...
+
+
+class Reactor:
+    """Of one master. `listener` is the attempt that is under way; between two of them there is none."""
+
+    def __init__(
+        self,
+        sockets: Sockets,
+        members: Members,
+        signals: Signals,
+        commands: Control,
+        cluster: ClusterConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.members = members
+        self.signals = signals
+        self.commands = commands
+        self.listener: Listener | None = None
+        self._sockets = sockets
+        self._cluster = cluster
+        self._clock = clock
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="slow")
+        self._last_turn = clock()
+        self._next_beat = 0.0
+
+    @property
+    def address(self) -> str:
+        """Where members connect to."""
+        return self._sockets.address
+
+    # ── the loop ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    def turn(self, tick_ms: int = TICK_MS) -> None:
+        """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
+        self._beat()
+        came = self._sockets.receive(tick_ms)
+        if self._clock() - self._last_turn > self._cluster.lost_after_s / 2:
+            # This process slept: nobody is to be blamed for the silence.
+            self.members.forgive()
+        self._last_turn = self._clock()
+        self.signals.quiet()
+        for identity, body in came:
+            self._hear(identity, body)
+        for sender in self._sockets.take_lost():
+            self.members.missed(sender)
+        self.members.find_silent()
+        self.commands.poll(None if self.listener is None else self.listener.number, self.note)
+
+    def in_background(self, work: Callable[[], Result]) -> Future[Result]:
+        """On the thread for what is slow: one thing after another."""
+        return self._slow.submit(work)
+
+    def beat_until(self, pending: Future[Result]) -> Result:
+        """Go on beating until a result is there, so that everybody hears from this process however long it takes."""
+        while not wait([pending], QUICK_TICK_S).done:
+            self.turn(0)
+        return pending.result()
+
+    def while_beating(self, work: Callable[[], Result]) -> Result:
+        return self.beat_until(self.in_background(work))
+
+    def note(self, event: Event) -> None:
+        """In the events of the attempt, while there is one."""
+        if self.listener is not None:
+            self.listener.note(event)
+
+    def close(self) -> None:
+        self._slow.shutdown(wait=False, cancel_futures=True)
+        self._sockets.close()
+
+    # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def send(self, rank: int, body: Message) -> None:
+        """To a worker of this attempt."""
+        self._sockets.send(self.members.workers[rank].identity, body)
+
+    def send_to_node(self, node: int, body: Message) -> None:
+        """To the agent of a node."""
+        self._sockets.send(self.members.agents[node].identity, body)
+
+    def send_to_all(self, body: Message) -> None:
+        for member in self.members.everybody:
+            self._sockets.send(member.identity, body)
+
+    def _beat(self) -> None:
+        if self._clock() < self._next_beat:
+            return
+        self._next_beat = self._clock() + self._cluster.heartbeat_s
+        if self.listener is not None:
+            self.listener.refuse_superseded()
+        self.send_to_all(Beat())
+
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _hear(self, identity: bytes, body: Message) -> None:
+        self.members.heard(identity, body.doing if isinstance(body, Beat) else None)
+        match body:
+            case AgentHello():
+                self._welcome(identity, body)
+            case NodeDraining() if self.members.is_agent(identity, body.node):
+                self.members.draining[body.node] = body.why
+                self.note(NodeLeaving(body.node, body.why))
+            case WorkerExited() | WorkerHello() if self.listener is not None and body.attempt == self.listener.number:
+                self._came_or_went(identity, body)
+            case WorkerReady() | Failed() if self.members.is_current(identity):
+                self._told_of_itself(body)
+            case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if self.listener is not None:
+                if self.members.is_current(identity):
+                    self.listener.hear(body)
+
+    def _welcome(self, identity: bytes, hello: AgentHello) -> None:
+        surplus = self.members.agent(identity, hello)
+        self.note(AgentConnected(hello.node, hello.host, hello.pid, welcome=surplus != identity))
+        if surplus is not None:
+            self._sockets.send(surplus, Finish(int(ExitCode.NEVER_REQUEUE)))
+
+    def _came_or_went(self, identity: bytes, body: WorkerHello | WorkerExited) -> None:
+        """A worker of this attempt."""
+        if isinstance(body, WorkerHello):
+            self.members.worker(identity, body)
+            self.note(WorkerConnected(body.rank, body.pid))
+        else:
+            self.members.exited(body)
+            self.note(WorkerEnded(body.rank, body.attempt, body.how, body.log))
+
+    def _told_of_itself(self, body: WorkerReady | Failed) -> None:
+        """A worker of this attempt."""
+        if isinstance(body, WorkerReady):
+            self.members.ready.add(body.rank)
+        else:
+            self.members.failed(body)
+            self.note(CallFailed(body.rank, body.what, body.error, body.traceback))
