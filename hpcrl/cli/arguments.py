@@ -10,7 +10,7 @@ from types import MappingProxyType
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from hpcrl.config.experiment import EXPERIMENTS, Experiment
-from hpcrl.config.fields import ChangeClass, Setting, sections, settings
+from hpcrl.config.fields import ChangeClass, Setting, description, sections, settings
 from hpcrl.config.load import load_config
 from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
@@ -131,7 +131,8 @@ def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:
     config = EXPERIMENTS[algorithm]
     chosen = [setting for setting in settings(config) if shown(setting)]
     listing = ArgumentParser(add_help=False, usage="")
-    titles = {"": "general"} | {name: f"{name}: {text.rstrip('.')}" for name, text in sections(config)}
+    parts = {name: f"{name}: {description(owner, name).rstrip('.')}" for name, owner in sections(config)}
+    titles = {"": "general"} | parts
     used = {setting.key.rpartition(".")[0] for setting in chosen}
     groups = {name: listing.add_argument_group(title) for name, title in titles.items() if name in used}
     for setting in chosen:

@@ -1,8 +1,6 @@
 """What the dataclasses of the configuration say of themselves: key, type, default, help, bound, class of change."""
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
@@ -49,8 +47,13 @@ class Setting:
     type: Any
     """The type alone."""
     default: Any
-    help: str
     change: ChangeClass | None
+    section: type
+    """The dataclass whose field it is."""
+
+    @property
+    def help(self) -> str:
+        return description(self.section, self.key)
 
     @property
     def required(self) -> bool:
@@ -88,32 +91,22 @@ class Setting:
         return attrgetter(self.key)(config)
 
 
-def descriptions(config: type) -> Mapping[str, str]:
-    """The string under each field of the dataclass and of its bases, by field name."""
-    found: dict[str, str] = {}
-    for cls in reversed(config.__mro__):
-        if is_dataclass(cls):
-            found |= _own_descriptions(cls)
-    return found
+def description(section: type, key: str) -> str:
+    """The string under the field of a dataclass, or of one of its bases, that the last part of a dotted key names."""
+    return _descriptions(section).get(key.rpartition(".")[2], "")
 
 
 @cache
-def _own_descriptions(cls: type) -> Mapping[str, str]:
-    """A class is parsed once in a process: its source does not change."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for statement, follower in zip(body.body, body.body[1:], strict=False):
-        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
-            continue
-        if isinstance(follower, ast.Expr) and isinstance(follower.value, ast.Constant):
-            found[statement.target.id] = inspect.cleandoc(str(follower.value.value))
-    return found
+def _descriptions(section: type) -> Mapping[str, str]:
+    # Only help and a missing setting ask for them.
+    from docstring_parser import parse_from_object
+
+    parts = [part for cls in reversed(section.__mro__) if is_dataclass(cls) for part in parse_from_object(cls).params]
+    return {part.arg_name: " ".join((part.description or "").split()) for part in parts}
 
 
 def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator[Setting]:
     """All leaves of a configuration in the order of its fields; `default` is an instance that gives the defaults."""
-    helps = descriptions(config)
     hints, types = get_type_hints(config, include_extras=True), get_type_hints(config)
     for field in fields(config):
         name, key = field.name, prefix + field.name
@@ -123,7 +116,7 @@ def settings(config: type, default: Any = MISSING, prefix: str = "") -> Iterator
             yield from settings(section, value, key + ".")
         else:
             change = _change(config, name, hints[name])
-            yield Setting(key, hints[name], types[name], value, helps.get(name, ""), change)
+            yield Setting(key, hints[name], types[name], value, change, config)
 
 
 def _change(config: type, name: str, hint: Any) -> ChangeClass | None:
@@ -143,13 +136,12 @@ def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def sections(config: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The dotted name and help text of every nested part, outermost first."""
-    helps = descriptions(config)
+def sections(config: type, prefix: str = "") -> Iterator[tuple[str, type]]:
+    """The dotted name of every nested part and the dataclass whose field it is, outermost first."""
     for name, hint in get_type_hints(config).items():
         if is_dataclass(hint):
             assert isinstance(hint, type)
-            yield prefix + name, helps.get(name, "")
+            yield prefix + name, config
             yield from sections(hint, prefix + name + ".")
 
 
