@@ -69,7 +69,10 @@ def experiment(task: Path) -> PPOExperiment:
 
 @dataclass(frozen=True)
 class Way:
-    """One sample's way: the passages of each station that were its own, of the peers' fetches the first."""
+    """One sample's way: the passages of each station that were its own.
+
+    Of the peers' fetches the first; of the looks at the row, which is tokenised a step ahead, the last.
+    """
 
     run: RunDirectory
     sample: str
@@ -126,7 +129,7 @@ def follow(run: RunDirectory, noted: list[Fact]) -> Way:
 
     own = [fact for fact in noted if is_its_own(fact)]
     passed = {name: [fact for fact in own if fact["station"] == name] for name in STATIONS}
-    return Way(run, sample, unit, passed | {"fetch": passed["fetch"][:1]})
+    return Way(run, sample, unit, passed | {"fetch": passed["fetch"][:1], "row": passed["row"][-1:]})
 
 
 def holds(fact: Fact, sample: str) -> bool:
