@@ -19,12 +19,10 @@ class RunData:
 
     datasets: Mapping[str, Dataset]
     order: SampleOrder
+    eval_ids: Ids
     minibatches: int
-
-    @property
-    def notices(self) -> list[str]:
-        """What is left out and why."""
-        return [dataset.notice for dataset in self.datasets.values() if dataset.notice]
+    notices: Sequence[str]
+    """What is left out and why."""
 
     def steps(self, schedule: RunSchedule) -> int:
         """How many training steps the run has, unless it is stopped before."""
@@ -35,7 +33,10 @@ def open_data(experiment: Experiment) -> RunData:
     """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
     datasets = open_datasets(experiment)
     minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
-    return RunData(datasets, open_order(experiment, datasets["train"].ids), minibatches)
+    order = open_order(experiment, datasets["train"].ids)
+    eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
+    notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
+    return RunData(datasets, order, eval_ids, minibatches, notices)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -65,8 +66,7 @@ class StepSource:
         self._schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
-        self._eval_ids = sample_ids(data.datasets["eval"].ids, 0) if "eval" in data.datasets else ()
-        self._eval_partitions = self._cut("eval", self._eval_ids, 1)[1]
+        self._eval_partitions = self._cut("eval", data.eval_ids, 1)[1]
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
     def measure(self, opened: Iterable[Opened]) -> None:
@@ -115,7 +115,7 @@ class StepSource:
             seed=self._seed,
             checkpoint=due.checkpoint,
             export=due.export,
-            eval_ids=self._eval_ids if due.evaluate else (),
+            eval_ids=self._data.eval_ids if due.evaluate else (),
             eval_partitions=self._eval_partitions if due.evaluate else {},
         )
 

@@ -1,0 +1,132 @@
+"""Nobody waits for a tokenizer to hear that a process is alive: a data set of 100,000 rows, all of them tokenised."""
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.chaos import begin, create_run, outputs, rows_of, wait_until
+from support.cluster import alive_of
+from support.hosts import write_task
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import SFTExperiment
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import SFTModelConfig
+from hpcrl.data.datasets import TextDataset
+from hpcrl.durable.records import Command
+from hpcrl.errors import ExitCode
+from hpcrl.master.members import Members
+from hpcrl.master.reactor import Reactor
+from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.stepping import StepSource, open_data
+from hpcrl.placement.plan import make_plan
+from hpcrl.wire.messages import AgentHello, Message
+
+ROWS = 100_000
+HEARTBEAT_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> SFTExperiment:
+    """Every row is measured, and so are those of an evaluation. Who is not heard for two beats is lost."""
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder, ROWS)
+    return SFTExperiment(
+        control=ControlConfig(epochs=1, evaluate=Frequency(steps=10_000), checkpoint=Frequency(steps=10_000)),
+        cluster=ClusterConfig(device="cpu", workers_per_node=1, heartbeat_s=HEARTBEAT_S, lost_after_s=2 * HEARTBEAT_S),
+        data=DataConfig(
+            train=str(folder / "rows.jsonl"),
+            evaluate=str(folder / "held_out.jsonl"),
+            batch_size=32,
+            max_prompt_tokens=32,
+        ),
+        actor=SFTModelConfig(path=str(folder / "model")),
+        generation=GenerationConfig(max_new_tokens=4),
+    )
+
+
+class Line:
+    """Sockets, signals and commands of a reactor that nobody talks to. Notes when it beats."""
+
+    caught = ""
+
+    def __init__(self) -> None:
+        self.beats: list[float] = []
+
+    def receive(self, timeout_ms: int) -> list[tuple[bytes, Message]]:
+        time.sleep(timeout_ms / 1000)
+        return []
+
+    def take_lost(self) -> list[str]:
+        return []
+
+    def send(self, _identity: bytes, _body: Message) -> None:
+        self.beats.append(time.monotonic())
+
+    def quiet(self) -> None:
+        pass
+
+    def poll(self, *_told: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_while_a_master_tokenises_all_rows_its_beats_go_on(experiment: SFTExperiment) -> None:
+    line = Line()
+    members = Members(1, lost_after_s=1e9)
+    members.agent(b"agent", AgentHello(0, "host", 1, 1))
+    reactor = Reactor(line, members, line, line, experiment.cluster)  # type: ignore[arg-type]
+    began = time.monotonic()
+    data = reactor.while_beating(lambda: open_data(experiment))
+    reactor.close()
+    assert len(data.order.epoch(0)) == ROWS
+    moments = [began, *line.beats, time.monotonic()]
+    assert max(after - before for before, after in pairwise(moments)) <= 2 * HEARTBEAT_S
+
+
+def test_no_step_is_tokenised_on_the_thread_that_beats(
+    experiment: SFTExperiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    encode = TextDataset._encode
+
+    def noted(dataset: TextDataset, rows: list[str]) -> object:
+        threads.add(threading.current_thread().name)
+        return encode(dataset, rows)
+
+    monkeypatch.setattr(TextDataset, "_encode", noted)
+    line = Line()
+    reactor = Reactor(line, Members(1, 1e9), line, line, experiment.cluster)  # type: ignore[arg-type]
+    schedule = RunSchedule(experiment.control, evaluates=True)
+    plan = make_plan(experiment, nodes=1)
+    data = reactor.while_beating(lambda: open_data(experiment))
+    source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background))
+    opened = None
+    for step in range(3):
+        source.look_ahead(opened)
+        wait_until(source.is_ready, 20, "the lengths")
+        opened = source.open(step, opened)
+        assert opened is not None
+        for call in plan.calls:
+            source.parts(opened, call.dataset, 1)
+    reactor.close()
+    assert threads and all(name.startswith("slow") for name in threads)
+
+
+def test_no_process_of_a_run_is_silent_for_two_beats(tmp_path: Path, experiment: SFTExperiment) -> None:
+    run = create_run(tmp_path / "run", experiment)
+    jobs = begin(run, "first")
+    wait_until(lambda: any(row["event"] == "closed" for row in rows_of(run.events(0))), 240, "the first step")
+    run.publish_command(Command("stop", "first"))
+    assert jobs.wait_for("master", 30) == ExitCode.NEVER_REQUEUE, outputs(run)
+    jobs.wait(30)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "stopped"
+    assert run.numbers() == [0], outputs(run)
+    assert alive_of(run.root) == []
