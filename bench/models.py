@@ -94,7 +94,7 @@ def skewed_training(pair: Pair) -> None:
         )
         tokens = torch.cat([part for pair in zip(prompts, responses, strict=True) for part in (pair[0], pair[1][:-1])])
         hidden = pair.ours.hidden(tokens, packing, packing.tail_rows(pair.response_tokens))
-        (-pair.ours.logprobs(hidden, torch.cat(responses))[0].mean()).backward()
+        (-pair.ours.output.logprobs(hidden, torch.cat(responses))[0].mean()).backward()
         pair.ours.zero_grad()
 
     def padded() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 
@@ -74,19 +75,28 @@ class Ours:
         import torch
 
         from hpcrl.algos.functional.losses import Denominators, token_weights
-        from hpcrl.algos.sft import answer_loss
-        from hpcrl.config.model import OptimizerConfig
-        from hpcrl.engines.engine import Sequences
-        from hpcrl.engines.flat import new_model
-        from hpcrl.engines.inference import EngineContext
+        from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
+        from hpcrl.engines.engine import EngineContext, Sequences
         from hpcrl.engines.native import NativeEngine
         from hpcrl.parallel.context import Group
 
         alone = Group((0,), 0, torch.device("cpu"))
-        site = EngineContext("actor", folder, alone, micro_batch_tokens=10**9)
-        self._engine = NativeEngine(new_model(folder), site, OptimizerConfig(lr=PEAK_RATE))
+        optimizer = OptimizerConfig(lr=PEAK_RATE)
+        model = TrainedModelConfig(path=str(folder), micro_batch_tokens=10**9, optimizer=optimizer)
+        self._engine = NativeEngine.open(
+            EngineContext(
+                role="actor",
+                model=model,
+                head="vocabulary",
+                seed=1,
+                group=alone,
+                device=torch.device("cpu"),
+                tokenizer=folder,
+                eos_token_ids=(),
+                steps=1,
+            )
+        )
         self._sequences = Sequences.from_rows(prompts, answers)
-        self._loss = answer_loss
         whole = Denominators(int(self._sequences.labels.sum()), len(self._sequences))
         weights = token_weights("token-mean", torch.from_numpy(self._sequences.labels), whole)
         self._columns = {"weights": weights.numpy()}
@@ -96,13 +106,17 @@ class Ours:
         return -float(self._engine.forward(self._sequences).mean())
 
     def forward_backward(self) -> None:
-        self._train(accept=lambda totals: False)
+        self._train("refused")
 
     def sft_step(self) -> None:
-        self._train(accept=None)
+        self._train("stepped")
 
-    def _train(self, accept: Callable[..., bool] | None) -> None:
-        self._engine.train_batch(self._sequences, self._columns, self._loss, PEAK_RATE, accept=accept)
+    def _train(self, outcome: Literal["refused", "stepped"]) -> None:
+        from hpcrl.algos.sft import answer_loss
+        from hpcrl.engines.engine import Decision, Objective, Update
+
+        decided = Decision(outcome, PEAK_RATE)
+        self._engine.train_batch(self._sequences, self._columns, Objective(answer_loss), Update(1, 0, 1), decided)
 
 
 class Theirs:

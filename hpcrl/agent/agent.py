@@ -29,6 +29,7 @@ from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, Mes
 from hpcrl.nameresolve.base import NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
+from hpcrl.placement.abilities import engines_of
 from hpcrl.placement.plan import plan_from_json
 from hpcrl.processes import Signals
 from hpcrl.wire.address import LOOPBACK
@@ -75,8 +76,7 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
     run = RunDirectory(at.run_dir)
     experiment = from_dict(run.configuration(at.submission))
-    host_module = run.read_run().host.partition(":")[0]
-    zygote = Zygote((host_module,), lambda worker: _run_worker(worker, fault))
+    zygote = Zygote((run.read_run().host, *engines_of(experiment)), lambda worker: _run_worker(worker, fault))
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)

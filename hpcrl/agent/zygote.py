@@ -6,7 +6,6 @@ its workers.
 """
 
 import contextlib
-import importlib
 import os
 import selectors
 import signal
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpcrl.plugins import load
 from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output
 from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, WorkerArgs
 
@@ -99,8 +99,8 @@ def _serve(
         die_with_parent(parent)
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, signal.SIG_IGN)
-        for module in imports:
-            importlib.import_module(module)
+        for place in imports:
+            load(place)
         _fork_and_reap(orders, run_worker)
     except BaseException:
         traceback.print_exc()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +14,7 @@ from hpcrl.algos.role import Role, TrainedRole
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
 from hpcrl.data.datasets import Texts, open_order, open_texts
 from hpcrl.durable.checkpoints import read_shard
-from hpcrl.engines.engine import Shard
+from hpcrl.engines.engine import EngineState, Shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.abilities import axes_of, axes_problem
@@ -59,15 +60,19 @@ class TorchHost:
 
     def execute(self, work: Work) -> Outcome:
         call = self._plan.call(work.call)
-        return self._roles[self._plan.at[call.name]].calls[call.kind](work, call)
+        model = self._plan.at[call.name]
+        outcome = self._roles[model].calls[call.kind](work, call)
+        if outcome.record is None:
+            return outcome
+        return replace(outcome, record={**outcome.record, "digest": self._state(model).digest()})
 
     def snapshot(self, role: str) -> Snapshot:
-        trained = self._trained(role)
-        arrays, numbers = trained.engine.state()
-        return Snapshot(arrays, {"engine": numbers, "algorithm": trained.state()})
+        home = self._home(role)
+        arrays, numbers = self._state(home).snapshot()
+        return Snapshot(arrays, {"engine": numbers, "algorithm": self._remembering(home).state()})
 
     def exporter(self, role: str) -> Callable[[Path], None] | None:
-        return self._trained(role).engine.export()
+        return self._state(self._home(role)).export()
 
     def close(self) -> None:
         for role in self._roles.values():
@@ -81,7 +86,7 @@ class TorchHost:
         builder = Builder(
             role=at.role,
             experiment=self._experiment,
-            steps=training_steps(self._experiment, self._texts),
+            steps=training_steps(self._experiment, self._texts) if at.trainable else None,
             group=self._parallel.group(at.ranks),
             device=self._device,
             texts=self._texts,
@@ -90,7 +95,8 @@ class TorchHost:
 
     def _resume(self, name: str, paths: Sequence[Path]) -> None:
         """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""
-        role = self._trained(name)
+        home = self._home(name)
+        role = self._remembering(home)
 
         def shards() -> Iterator[Shard]:
             for path in paths:
@@ -98,12 +104,19 @@ class TorchHost:
                 role.load_state(state["algorithm"])
                 yield arrays, state["engine"]
 
-        role.engine.load_state(shards())
+        self._state(home).load(shards())
 
-    def _trained(self, role: str) -> TrainedRole:
+    def _home(self, role: str) -> ModelName:
+        """Where a trained role is trained and saved."""
         home = self._plan.home(role)
         assert home.trainable, role
-        return cast(TrainedRole, self._roles[home.model])
+        return home.model
+
+    def _state(self, model: ModelName) -> EngineState:
+        return cast(EngineState, self._roles[model].engine)
+
+    def _remembering(self, model: ModelName) -> TrainedRole:
+        return cast(TrainedRole, self._roles[model])
 
 
 def training_steps(experiment: SFTExperiment | PPOExperiment, texts: Texts) -> int:

@@ -21,12 +21,11 @@ from hpcrl.algos.functional.losses import policy_loss, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
 from hpcrl.algos.functional.totals import Total
 from hpcrl.algos.role import Calls, Role
-from hpcrl.algos.training import Objective, Rates, Training
+from hpcrl.algos.training import Training
 from hpcrl.config.experiment import PPOExperiment
-from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Engine, Predictions, Sequences, Totals, TrainableEngine
+from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences, Totals
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Outcome, Work
 
@@ -98,11 +97,10 @@ class KLCoefficient:
 class Actor:
     """The policy."""
 
-    def __init__(self, engine: TrainableEngine, experiment: PPOExperiment, steps: int) -> None:
+    def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
         self._experiment = experiment
         self._config = experiment.ppo
-        self._rates = _rates(experiment.actor.optimizer, experiment.ppo, steps)
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
 
     @property
@@ -119,7 +117,9 @@ class Actor:
         if self._config.whiten_advantages:
             advantages_N = whiten(advantages_N, self.engine.total)
         columns = {"old_log_probs": work.batch.data["logprobs"], "advantages": advantages_N.numpy()}
-        training = Training(self.engine, work, self._rates, self._objective())
+        objective = Objective(self._loss, self._experiment.generation.temperature, with_entropy=True)
+        stop = self._gone_too_far if self._may_stop else None
+        training = Training(self.engine, work, _updates(self._config), objective, self._config.aggregation, stop)
         training.run(made.sequences, columns, self._config.epochs)
         next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), "kl": _mean(made.mean_kl, made.samples), "kl_coef": (kl_coef, 1.0)}
@@ -133,15 +133,6 @@ class Actor:
 
     def close(self) -> None:
         pass
-
-    def _objective(self) -> Objective:
-        return Objective(
-            self._loss,
-            self._config.aggregation,
-            temperature=self._experiment.generation.temperature,
-            with_entropy=True,
-            stop=self._gone_too_far if self._may_stop else None,
-        )
 
     def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Statistics:
         log_probs, old_log_probs = predictions.log_probs, columns["old_log_probs"]
@@ -173,10 +164,9 @@ class Critic:
     deviation, which is taken to be at least 0.1.
     """
 
-    def __init__(self, engine: TrainableEngine, experiment: PPOExperiment, steps: int) -> None:
+    def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
         self._config = experiment.ppo
-        self._rates = _rates(experiment.critic.optimizer, experiment.ppo, steps)
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
         self._normaliser = Normaliser(VALUE_NORM_DECAY)
 
@@ -195,7 +185,8 @@ class Critic:
         kl_coef = _recorded(work, "kl_coef", self._kl_coef.value)
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         columns = self._targets(made)
-        training = Training(self.engine, work, self._rates, Objective(self._loss, self._config.aggregation))
+        objective = Objective(self._loss)
+        training = Training(self.engine, work, _updates(self._config), objective, self._config.aggregation)
         training.run(made.sequences, columns, self._config.epochs)
         next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), **value_statistics(made.values_N, made.returns_N, self.engine.total)}
@@ -260,8 +251,9 @@ def value_statistics(
     return stats | ({"explained_variance": (1.0 - unexplained / spread, 1.0)} if spread > 0 else {})
 
 
-def _rates(optimizer: OptimizerConfig, config: PPOConfig, steps: int) -> Rates:
-    return Rates(optimizer, steps, config.minibatches * config.epochs)
+def _updates(config: PPOConfig) -> int:
+    """Of a training step, at most."""
+    return config.minibatches * config.epochs
 
 
 def _recorded(work: Work, name: str, current: float) -> float:
@@ -282,8 +274,8 @@ def _per_token(batch: SequenceSample, key: str, packed_N: np.ndarray, sequences:
 
 
 ROLES: Mapping[str, Callable[[Builder[PPOExperiment]], Role]] = {
-    "actor": lambda b: Actor(b.trained(b.experiment.actor), b.experiment, b.steps),
-    "critic": lambda b: Critic(b.trained(b.experiment.critic, head="value"), b.experiment, b.steps),
-    "reference": lambda b: Reference(b.frozen(b.experiment.reference), b.experiment),
+    "actor": lambda b: Actor(b.engine(b.experiment.actor), b.experiment),
+    "critic": lambda b: Critic(b.engine(b.experiment.critic, head="value"), b.experiment),
+    "reference": lambda b: Reference(b.engine(b.experiment.reference), b.experiment),
     "reward": lambda b: b.reward(b.experiment.reward),
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Engine, TrainableEngine
+from hpcrl.engines.engine import Engine
 from hpcrl.workers.host import Outcome, Work
 
 Calls = Mapping[str, Callable[[Work, MFC], Outcome]]
@@ -26,18 +26,10 @@ class Role(Protocol):
 
 
 class TrainedRole(Protocol):
-    """A role that a train_step changes."""
-
-    @property
-    def calls(self) -> Calls: ...
-
-    @property
-    def engine(self) -> TrainableEngine: ...
+    """What a role that a train_step changes has besides. Parameters and optimizer are the engine's."""
 
     def state(self) -> dict[str, Any]:
         """What the algorithm itself remembers from step to step, JSON-able; equal on all ranks."""
         ...
 
     def load_state(self, state: Mapping[str, Any]) -> None: ...
-
-    def close(self) -> None: ...

@@ -9,28 +9,27 @@ import torch
 from hpcrl.algos import rollout
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.role import Calls, Role
-from hpcrl.algos.training import Objective, Rates, Training
+from hpcrl.algos.training import Training
 from hpcrl.config.experiment import SFTExperiment
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Predictions, Sequences, TrainableEngine
+from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences
 from hpcrl.workers.host import Outcome, Work
 
 
 class SFTActor:
     """The model that learns. The loss is the mean over all answer tokens of a step's batch."""
 
-    def __init__(self, engine: TrainableEngine, experiment: SFTExperiment, steps: int) -> None:
+    def __init__(self, engine: Engine, experiment: SFTExperiment) -> None:
         self.engine = engine
         self._experiment = experiment
-        self._rates = Rates(experiment.actor.optimizer, steps, updates=1)
 
     @property
     def calls(self) -> Calls:
         return {"train_step": self.train_step, "evaluate": self.evaluate, "generate": self.generate}
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
-        training = Training(self.engine, work, self._rates, Objective(answer_loss, "token-mean"))
+        training = Training(self.engine, work, 1, Objective(answer_loss), "token-mean")
         training.run(answers(work.batch), columns={})
         return Outcome(stats=training.stats(), record=training.record())
 
@@ -67,6 +66,6 @@ def answer_loss(
 
 
 ROLES: Mapping[str, Callable[[Builder[SFTExperiment]], Role]] = {
-    "actor": lambda b: SFTActor(b.trained(b.experiment.actor), b.experiment, b.steps),
+    "actor": lambda b: SFTActor(b.engine(b.experiment.actor), b.experiment),
     "reward": lambda b: b.reward(b.experiment.reward),
 }

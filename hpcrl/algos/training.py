@@ -1,34 +1,26 @@
-"""The loop of every train_step: mini-batches, one optimizer step each, and the record that replays them."""
+"""The loop of every train_step: mini-batches, one update each, their record, which replays follow, and statistics."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcrl.algos.functional.losses import Denominators, token_weights
-from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.engine import Columns, Loss, Sequences, Totals, TrainableEngine, TrainResult, take_rows
-from hpcrl.engines.schedule import learning_rate
+from hpcrl.engines.engine import (
+    Columns,
+    Decision,
+    Engine,
+    Objective,
+    Sequences,
+    Totals,
+    TrainResult,
+    Update,
+    take_rows,
+)
 from hpcrl.errors import InternalError
 from hpcrl.workers.host import Stats, Work
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates of a run of `steps` training steps (numbered from 1) with at most `updates` optimizer steps each.
-
-    An update that an early stop leaves out counts as passed, so that a rate follows from its place alone.
-    """
-
-    optimizer: OptimizerConfig
-    steps: int
-    updates: int
-
-    def at(self, step: int, update: int) -> float:
-        place = (step - 1) * self.updates + update
-        return learning_rate(self.optimizer, place, self.steps * self.updates)
 
 
 @dataclass(frozen=True)
@@ -39,18 +31,7 @@ class Minibatch:
     whole: Denominators
 
 
-@dataclass(frozen=True)
-class Objective:
-    """What is minimised. Statistics of `loss` are sums over tokens; `stop` says that their means have gone too far."""
-
-    loss: Loss
-    aggregation: str
-    temperature: float = 1.0
-    with_entropy: bool = False
-    stop: Callable[[Totals], bool] | None = None
-
-
-def find_minibatches(engine: TrainableEngine, work: Work, labels: np.ndarray) -> list[Minibatch]:
+def find_minibatches(engine: Engine, work: Work, labels: np.ndarray) -> list[Minibatch]:
     """The rows of each mini-batch that this rank holds. Together the ranks hold each sample once."""
     here = {sample_id: row for row, sample_id in enumerate(work.batch.ids)}
     rows = [[here[sample_id] for sample_id in ids if sample_id in here] for ids in work.minibatches]
@@ -66,31 +47,56 @@ def find_minibatches(engine: TrainableEngine, work: Work, labels: np.ndarray) ->
 
 
 class Training:
-    """One train_step. Decides by the rates and `stop`, or, in replay, by the record alone."""
+    """One train_step of at most `updates` updates. Decides by `stop`, or, in replay, by the record alone.
 
-    def __init__(self, engine: TrainableEngine, work: Work, rates: Rates, objective: Objective) -> None:
+    Statistics of the loss are sums over tokens; `stop` says that their means have gone too far.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        work: Work,
+        updates: int,
+        objective: Objective,
+        aggregation: str,
+        stop: Callable[[Totals], bool] | None = None,
+    ) -> None:
         self._engine = engine
         self._work = work
-        self._rates = rates
+        self._updates = updates
         self._objective = objective
+        self._aggregation = aggregation
+        self._stop = stop
         self._results: list[TrainResult] = []
         self._tokens = 0
-        self._used: list[float] = []
 
     def run(self, sequences: Sequences, columns: Columns, passes: int = 1) -> None:
-        """Train on the mini-batches, so many times over, until the objective says stop."""
+        """Train on the mini-batches, so many times over, until one is refused."""
         minibatches = find_minibatches(self._engine, self._work, sequences.labels)
-        for update, minibatch in enumerate(minibatches * passes):
-            if not self._train(update, minibatch, sequences, columns):
+        for index, minibatch in enumerate(minibatches * passes):
+            result = self._engine.train_batch(
+                sequences.select(minibatch.rows),
+                self._weighted(minibatch, sequences, columns),
+                self._judged(minibatch.whole.tokens),
+                Update(self._work.step, index, self._updates),
+                self._recorded(index),
+            )
+            self._results.append(result)
+            self._tokens += minibatch.whole.tokens
+            if result.decision.outcome == "refused":
                 return
 
     def record(self, **decided: Any) -> dict[str, Any]:
-        """What a replay follows: how many mini-batches were really run, at which rates, and what else was decided."""
+        """What a replay follows: how many mini-batches were really run, at which rates, and what else was decided.
+
+        The digest's place is the host's to fill.
+        """
+        used = self._used
         return {
-            "minibatches": len(self._used),
-            "lr": self._used,
-            "early_stopped": len(self._used) < len(self._results),
-            "digest": self._engine.digest(),
+            "minibatches": len(used),
+            "lr": used,
+            "early_stopped": len(used) < len(self._results),
+            "digest": "",
             **decided,
         }
 
@@ -105,44 +111,29 @@ class Training:
             stats["grad_norm"] = (sum(result.grad_norm or 0.0 for result in self._results), updates)
         return stats
 
-    def _train(self, update: int, minibatch: Minibatch, sequences: Sequences, columns: Columns) -> bool:
-        """One mini-batch; whether it led to an optimizer step."""
-        rate = self._rate(update)
-        result = self._engine.train_batch(
-            sequences.select(minibatch.rows),
-            self._weighted(minibatch, sequences, columns),
-            self._objective.loss,
-            rate,
-            temperature=self._objective.temperature,
-            with_entropy=self._objective.with_entropy,
-            accept=self._acceptance(update, minibatch),
-        )
-        self._results.append(result)
-        self._tokens += minibatch.whole.tokens
-        if result.stepped:
-            self._used.append(rate)
-        return result.stepped
+    @property
+    def _used(self) -> list[float]:
+        """The learning rates of the updates that were made."""
+        return [result.decision.lr for result in self._results if result.decision.outcome == "stepped"]
 
-    def _rate(self, update: int) -> float:
-        if self._work.record is None:
-            return self._rates.at(self._work.step, update)
-        recorded = self._work.record["lr"]
-        return recorded[update] if update < len(recorded) else 0.0
-
-    def _acceptance(self, update: int, minibatch: Minibatch) -> Callable[[Totals], bool] | None:
-        record, stop = self._work.record, self._objective.stop
-        if record is not None:
-            return lambda totals: update < record["minibatches"]
-        if stop is None:
+    def _recorded(self, index: int) -> Decision | None:
+        record = self._work.record
+        if record is None:
             return None
-        tokens = minibatch.whole.tokens
-        return lambda totals: not stop({name: total / tokens for name, total in totals.items()})
+        return Decision("stepped", record["lr"][index]) if index < record["minibatches"] else Decision("refused", 0.0)
+
+    def _judged(self, tokens: int) -> Objective:
+        """The objective of a mini-batch of so many tokens, of which `stop` is told means."""
+        stop = self._stop
+        if stop is None:
+            return self._objective
+        return replace(
+            self._objective, refuses=lambda totals: stop({name: total / tokens for name, total in totals.items()})
+        )
 
     def _weighted(self, minibatch: Minibatch, sequences: Sequences, columns: Columns) -> Columns:
         labels = sequences.labels
-        weights = token_weights(
-            self._objective.aggregation, torch.from_numpy(labels[minibatch.rows]), minibatch.whole
-        ).numpy()
+        weights = token_weights(self._aggregation, torch.from_numpy(labels[minibatch.rows]), minibatch.whole).numpy()
         return {"weights": weights, **{n: take_rows(column, labels, minibatch.rows) for n, column in columns.items()}}
 
     def _summed(self, name: str) -> float:

@@ -69,13 +69,13 @@ class ShardedAdamW:
         self._publish()
         return norm
 
-    def state(self) -> Shard:
+    def snapshot(self) -> Shard:
         """Copies of the own slice, and where it lies in the whole."""
         arrays = {part: tensor.to("cpu", copy=True).numpy() for part, tensor in self._parts.items()}
         place = {"offset": self._offset, "length": len(self.master_S), "total": len(self._flat_N)}
         return arrays, {**place, "updates": self.updates}
 
-    def load_state(self, shards: Iterable[Shard]) -> None:
+    def load(self, shards: Iterable[Shard]) -> None:
         """Take what overlaps the own slice out of each shard, whatever the number of ranks that wrote them."""
         filled = 0
         for arrays, state in shards:

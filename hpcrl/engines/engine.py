@@ -1,4 +1,4 @@
-"""What a backend gives the algorithms: one model over the ranks of its role, with its optimizer if it is trained.
+"""What a role's model is to algorithms, which see this file alone of all engines, and what it is to their host.
 
 Shape legend: B sequences; L tokens of all of them; P labels of all of them (the tokens whose prediction counts).
 """
@@ -6,13 +6,17 @@ Shape legend: B sequences; L tokens of all of them; P labels of all of them (the
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig
+from hpcrl.families.config import HeadKind
 from hpcrl.models.generation import Generated
+from hpcrl.models.output import Predictions
+from hpcrl.parallel.context import Group
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +65,6 @@ def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: Sequence[int] | np.
     return np.concatenate(parts) if parts else packed[:0]
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    """What a model says of P labels, on the engine's device: at least fp32 [P], or [0] where it says nothing of it."""
-
-    log_probs: torch.Tensor
-    entropy: torch.Tensor
-    values: torch.Tensor
-
-
 Columns = Mapping[str, np.ndarray]
 """name → one number per label, [P] in the order of the sequences."""
 
@@ -85,15 +80,45 @@ Totals = Mapping[str, float]
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What is minimised over a mini-batch, at the rollout's temperature."""
+
+    loss: Loss
+    temperature: float = 1.0
+    with_entropy: bool = False
+    """Whether predictions need entropies."""
+    refuses: Callable[[Totals], bool] | None = None
+    """Whether an update of these totals has gone too far, and is not made."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A place in the run: update `index` (from 0) of at most `of` in the training step `step` (from 1).
+
+    Updates that an early stop leaves out count as passed.
+    """
+
+    step: int
+    index: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was done with a mini-batch's gradient; in a replay, what is to be done. Refused changes nothing at all."""
+
+    outcome: Literal["stepped", "refused"]
+    lr: float
+    """The learning rate of the update, also of one that was refused."""
+
+
+@dataclass(frozen=True)
 class TrainResult:
     """What became of one mini-batch. `grad_norm` is that before clipping; None where no step was made."""
 
     totals: Totals
+    decision: Decision
     grad_norm: float | None
-
-    @property
-    def stepped(self) -> bool:
-        return self.grad_norm is not None
 
 
 Shard = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
@@ -103,8 +128,27 @@ Writer = Callable[[Path], None]
 """Writes a model's folder in Hugging Face format, from any thread."""
 
 
+@dataclass(frozen=True)
+class EngineContext:
+    """What an engine is told of its role. `group` are its data-parallel ranks; `role` is for messages."""
+
+    role: str
+    model: ModelConfig
+    head: HeadKind
+    """What the model ends with; a value head that its folder does not have is random from `seed`."""
+    seed: int
+    group: Group
+    device: torch.device
+    tokenizer: Path
+    """The folder of the run's tokenizer, whose files go with an export."""
+    eos_token_ids: tuple[int, ...]
+    """The tokenizer's tokens that end a text; what the model's folder names ends it too."""
+    steps: int | None
+    """Training steps of the run; None for a role that is not trained."""
+
+
 class Engine(Protocol):
-    """A model that is not trained. Hides layout and micro-batches.
+    """All that an algorithm may ask of a role's model. Hides layout, precision, micro-batches and optimizer.
 
     All ranks of the role call the same methods in the same order, each with the rows of its data-parallel part.
     """
@@ -121,6 +165,37 @@ class Engine(Protocol):
         """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
         ...
 
+    def train_batch(
+        self,
+        sequences: Sequences,
+        columns: Columns,
+        objective: Objective,
+        at: Update,
+        decided: Decision | None = None,
+    ) -> TrainResult:
+        """Gradients of the loss over the mini-batch of all ranks (here is this rank's share), then one update.
+
+        The update is made, or refused by the objective; in replay `decided` is followed and nothing is judged. Raises
+        InternalError where the gradient is not finite.
+        """
+        ...
+
+
+class EngineState(Protocol):
+    """What the host, and no algorithm, asks of an engine. All but `release` and `restore` are of trained roles."""
+
+    def snapshot(self) -> Shard:
+        """A copy of this rank's part of parameters and optimizer."""
+        ...
+
+    def load(self, shards: Iterable[Shard]) -> None:
+        """Take over what `snapshot` gave on all ranks of any layout."""
+        ...
+
+    def digest(self) -> str:
+        """Checksum of parameters, moments and number of updates over all ranks, equal on all of them."""
+        ...
+
     def export(self) -> Writer | None:
         """Copy the weights now; what is returned writes them later. None on a rank that has nothing to write."""
         ...
@@ -130,37 +205,3 @@ class Engine(Protocol):
         ...
 
     def restore(self) -> None: ...
-
-
-class TrainableEngine(Engine, Protocol):
-    """A model with its optimizer, all of whose workings are hidden."""
-
-    def train_batch(
-        self,
-        sequences: Sequences,
-        columns: Columns,
-        loss: Loss,
-        learning_rate: float,
-        *,
-        temperature: float = 1.0,
-        with_entropy: bool = False,
-        accept: Callable[[Totals], bool] | None = None,
-    ) -> TrainResult:
-        """Gradients of the loss over the mini-batch of all ranks (here is this rank's share), then one optimizer step.
-
-        Where `accept` refuses the totals nothing is changed at all, momentum and weight decay included. Raises
-        InternalError where the gradient is not finite.
-        """
-        ...
-
-    def state(self) -> Shard:
-        """A copy of this rank's part of parameters and optimizer."""
-        ...
-
-    def load_state(self, shards: Iterable[Shard]) -> None:
-        """Take over what `state` gave on all ranks of any layout."""
-        ...
-
-    def digest(self) -> str:
-        """Checksum of parameters, moments and number of updates over all ranks, equal on all of them."""
-        ...

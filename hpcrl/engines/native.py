@@ -1,104 +1,179 @@
-"""hpcrl's own training backend: one flat gradient, accumulated over micro-batches, and AdamW sharded over dp ranks."""
+"""hpcrl's own engine: a whole model in flat buffers, micro-batches, AdamW sharded over data-parallel ranks."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 
-from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.engine import Columns, Loss, Predictions, Sequences, Shard, Totals, TrainResult, take_rows
-from hpcrl.engines.flat import FlatTransformer
-from hpcrl.engines.inference import EngineContext, InferenceEngine, micro_batches
-from hpcrl.engines.layout import ParameterLayout
-from hpcrl.errors import InternalError
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import TrainedModelConfig
+from hpcrl.data.micro_batches import micro_batches
+from hpcrl.engines.engine import (
+    Columns,
+    Decision,
+    EngineContext,
+    Objective,
+    Sequences,
+    Shard,
+    Totals,
+    TrainResult,
+    Update,
+    Writer,
+)
+from hpcrl.engines.flat import open_model
+from hpcrl.engines.model import PackedModel, finite
+from hpcrl.engines.sampler import Sampler
+from hpcrl.engines.updater import Updater
+from hpcrl.models.generation import Generated
+from hpcrl.models.output import Predictions
+from hpcrl.models.pretrained import save_pretrained
+from hpcrl.parallel.context import Group
+
+DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 
 
-class NativeEngine(InferenceEngine):
-    """Owns model, gradient and optimizer of one role."""
+class NativeEngine:
+    """Fulfils `Engine` and `EngineState`. A frozen role is one without an updater.
 
-    def __init__(self, model: FlatTransformer, site: EngineContext, optimizer: OptimizerConfig) -> None:
-        super().__init__(model, site)
-        memory = model.memory
-        if memory.grad is None:
-            raise ValueError(f"{site.name}'s model was built without gradients; build it with trainable=True")
-        self._gradient = memory.grad
-        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
-        self._optimizer = ShardedAdamW(site.name, memory.data, undecayed, site.group, optimizer)
+    A forward pass takes at most `micro_batch_tokens` tokens; the files of `tokenizer` go with an export.
+    """
 
-    def load(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Fill model and masters by name. Masters take the parameters as they come, not rounded to the model's type."""
-        self._model.load(self._into_masters(parameters))
+    def __init__(
+        self,
+        model: PackedModel,
+        sampler: Sampler,
+        updater: Updater | None,
+        *,
+        group: Group,
+        micro_batch_tokens: int,
+        tokenizer: Path,
+    ) -> None:
+        self._model = model
+        self._sampler = sampler
+        self._updater = updater
+        self._group = group
+        self._micro_batch_tokens = micro_batch_tokens
+        self._tokenizer = tokenizer
+        self._parked: list[torch.Tensor] = []
+
+    @classmethod
+    def open(cls, context: EngineContext) -> "NativeEngine":
+        """The model of a role's folder. Raises DataError where the folder holds no such model."""
+        config, trained = context.model, context.steps is not None
+        transformer, parameters = open_model(
+            config.path,
+            family=config.family,
+            head=context.head,
+            seed=context.seed,
+            dtype=DTYPES[config.dtype],
+            device=context.device,
+            trainable=trained,
+        )
+        model, updater = PackedModel(context.role, transformer), None
+        if context.steps is not None:
+            assert isinstance(config, TrainedModelConfig), context.role
+            updater = Updater(context.role, transformer.memory, context.group, config.optimizer, context.steps)
+        ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
+        engine = cls(
+            model,
+            Sampler(model, config.micro_batch_tokens, ends),
+            updater,
+            group=context.group,
+            micro_batch_tokens=config.micro_batch_tokens,
+            tokenizer=context.tokenizer,
+        )
+        engine.fill(parameters)
+        return engine
+
+    def fill(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Give model and masters their first values, by name."""
+        updater = self._updater
+        self._model.transformer.load(parameters if updater is None else updater.begin_from(parameters))
+
+    # What an algorithm may ask
+
+    def total(self, vector: torch.Tensor) -> torch.Tensor:
+        return self._group.total(vector)
+
+    @torch.no_grad()
+    def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
+        predicted: list[np.ndarray] = [np.zeros(0, np.float32)] * len(sequences)
+        for rows, predictions in self._micro_batches(sequences, temperature, with_entropy=False):
+            ends = np.cumsum(sequences.labels[rows])[:-1]
+            for row, of_row in zip(rows, np.split(self._model.numbers(predictions), ends), strict=True):
+                predicted[row] = of_row
+        return finite(self._model.role, "values" if self._model.gives_values else "log-probabilities", predicted)
+
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+        return self._sampler.generate(prompts, seeds, config)
 
     def train_batch(
         self,
         sequences: Sequences,
         columns: Columns,
-        loss: Loss,
-        learning_rate: float,
-        *,
-        temperature: float = 1.0,
-        with_entropy: bool = False,
-        accept: Callable[[Totals], bool] | None = None,
+        objective: Objective,
+        at: Update,
+        decided: Decision | None = None,
     ) -> TrainResult:
-        self._model.zero_grad()
-        sums = _Sums(self.total)
-        for rows in micro_batches(sequences.lengths, self._site.micro_batch_tokens):
-            part = sequences.select(rows)
-            predictions = self._predict(part, temperature, with_entropy)
-            share, statistics = loss(predictions, self._columns(columns, sequences, rows))
-            share.backward()
-            sums.add(share, statistics)
+        updater, sums = self._training, _Sums(self.total)
+        updater.clear()
+        for rows, predictions in self._micro_batches(sequences, objective.temperature, objective.with_entropy):
+            loss, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
+            loss.backward()
+            sums.add(loss, statistics)
         if not len(sequences):
-            sums.add(*loss(self._nothing(), self._columns(columns, sequences, [])))
+            sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
         totals = sums.totals()
-        if accept is not None and not accept(totals):
-            return TrainResult(totals, None)
-        return TrainResult(totals, self._optimizer.step(self._gradient, learning_rate))
+        decision = decided or updater.decide(at, refused=objective.refuses is not None and objective.refuses(totals))
+        norm = updater.step(decision.lr) if decision.outcome == "stepped" else None
+        return TrainResult(totals, decision, norm)
 
-    def state(self) -> Shard:
-        arrays, numbers = self._optimizer.state()
-        return arrays, {**numbers, "layout": _fingerprint(self._model.memory.layout)}
+    # What the host may ask
 
-    def load_state(self, shards: Iterable[Shard]) -> None:
-        self._optimizer.load_state(self._checked(shard) for shard in shards)
+    def snapshot(self) -> Shard:
+        return self._training.snapshot()
+
+    def load(self, shards: Iterable[Shard]) -> None:
+        self._training.load(shards)
 
     def digest(self) -> str:
-        return self._optimizer.digest()
+        return self._training.digest()
 
-    def _memory(self) -> list[torch.Tensor]:
-        return [*super()._memory(), self._gradient, *self._optimizer.tensors()]
+    def export(self) -> Writer | None:
+        if self._group.index != 0:
+            return None
+        config, tensors = self._model.transformer.config, dict(self._model.copied())
+        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._tokenizer)
 
-    def _into_masters(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        offsets = {parameter.name: offset for parameter, offset in self._model.memory.layout.spans()}
-        for name, tensor in parameters:
-            yield name, tensor
-            # The model has found name and shape right before it asks for the next one.
-            self._optimizer.begin_from(tensor, offsets[name])
+    def release(self) -> None:
+        self._parked = [tensor.to("cpu", copy=True) for tensor in self._memory()]
+        for tensor in self._memory():
+            tensor.untyped_storage().resize_(0)
 
-    def _columns(self, columns: Columns, sequences: Sequences, rows: list[int]) -> Mapping[str, torch.Tensor]:
-        return {
-            name: torch.from_numpy(take_rows(column, sequences.labels, rows)).to(self._model.device, self._wide)
-            for name, column in columns.items()
-        }
-
-    def _nothing(self) -> Predictions:
-        nothing = torch.zeros(0, dtype=self._wide, device=self._model.device)
-        return Predictions(nothing, nothing, nothing)
+    @torch.no_grad()
+    def restore(self) -> None:
+        for tensor, parked in zip(self._memory(), self._parked, strict=True):
+            tensor.untyped_storage().resize_(parked.untyped_storage().nbytes())
+            tensor.copy_(parked)
+        self._parked = []
 
     @property
-    def _wide(self) -> torch.dtype:
-        """What losses are computed in."""
-        return torch.promote_types(self._model.dtype, torch.float32)
+    def _training(self) -> Updater:
+        assert self._updater is not None, f"{self._model.role} is frozen"
+        return self._updater
 
-    def _checked(self, shard: Shard) -> Shard:
-        written, own = shard[1]["layout"], _fingerprint(self._model.memory.layout)
-        if written != own:
-            raise InternalError(
-                f"{self._site.name}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
-                f"{self._site.name}.path holds another model than the run began with"
-            )
-        return shard
+    def _micro_batches(
+        self, sequences: Sequences, temperature: float, with_entropy: bool
+    ) -> Iterator[tuple[list[int], Predictions]]:
+        """The rows of each micro-batch, and what the model predicts of them."""
+        for rows in micro_batches(sequences.lengths, self._micro_batch_tokens):
+            yield rows, self._model.forward(sequences.select(rows), temperature, with_entropy)
+
+    def _memory(self) -> list[torch.Tensor]:
+        """All that the engine holds on its device, as tensors that own their storage."""
+        beside = [] if self._updater is None else self._updater.tensors()
+        return [self._model.transformer.memory.data, *beside]
 
 
 class _Sums:
@@ -115,8 +190,3 @@ class _Sums:
     def totals(self) -> Totals:
         names = sorted(self._sums)
         return dict(zip(names, self._total(torch.stack([self._sums[name] for name in names])).tolist(), strict=True))
-
-
-def _fingerprint(layout: ParameterLayout) -> str:
-    text = "\n".join(f"{parameter.name} {parameter.shape} {offset}" for parameter, offset in layout.spans())
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -32,7 +32,7 @@ class Decoder:
         self._cache = KVCache(model.config, slots, longest, model.dtype, model.device)
         self._begins = torch.arange(slots, device=model.device) * self._cache.capacity
         self._columns = torch.arange(self._cache.capacity, device=model.device)
-        self._head_EV = _small_batch_order(model.output_matrix().detach())
+        self._head_EV = _small_batch_order(model.output.matrix().detach())
 
     def prefill(self, prompts: Sequence[np.ndarray], first_slot: int) -> Tensor:
         """Cache these prompts in the slots from `first_slot` on; logits [N, V] of their next tokens.
@@ -75,7 +75,7 @@ class Decoder:
 
     def _logits(self, x_NE: Tensor) -> Tensor:
         rows = x_NE.shape[0]
-        return (self._model.head(_at_least(x_NE)) @ self._head_EV)[:rows]
+        return (self._model.output.norm(_at_least(x_NE)) @ self._head_EV)[:rows]
 
     def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int) -> tuple[Tensor, Tensor]:
         """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several."""

@@ -1,4 +1,4 @@
-"""The flat list of layers: embedding, blocks, head. Each holds views of the flat buffer, given by name.
+"""The layers before the output module: embedding and blocks. Each holds views of the flat buffer, given by name.
 
 Shapes: T rows of a packed batch, E hidden size, H query heads, K key/value heads, D dimensions of a head.
 """
@@ -65,18 +65,3 @@ class Block(nn.Module):
         x_TE = torch.addmm(x_TE, attended_TE, self.output)
         normed = normalize(x_TE, self.mlp_norm, self.norm_eps)
         return torch.addmm(x_TE, swiglu(normed @ self.gate_up), self.down)
-
-
-class Head(nn.Module):
-    """Final norm and output matrix: vocabulary logits, values or rewards. A tied head's matrix is the embedding's."""
-
-    def __init__(self, config: DecoderConfig, views: Mapping[str, nn.Parameter]) -> None:
-        super().__init__()
-        self.norm_eps = config.norm_eps
-        prefix = f"layers.{config.blocks + 1}."
-        self.final_norm = views[prefix + "final_norm"]
-        self.head = views["layers.0.embedding" if config.shares_embedding else prefix + "head"]
-        self.head_bias = views.get(prefix + "head_bias")
-
-    def forward(self, x_TE: Tensor) -> Tensor:
-        return normalize(x_TE, self.final_norm, self.norm_eps)

@@ -1,19 +1,18 @@
 """The packed decoder-only transformer of one shard: numbers in, numbers out. Knows no files, roles or losses.
 
-Shapes: T rows (tokens) of a packed batch, R selected rows, E hidden size, V vocabulary.
+Shapes: T rows (tokens) of a packed batch, R selected rows, E hidden size.
 """
 
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of
-from hpcrl.models.layers import Embedding, Head
-from hpcrl.models.logprobs import label_logprobs
+from hpcrl.models.layers import Embedding
+from hpcrl.models.output import Output, Predictions
 from hpcrl.models.packing import Packing
 from hpcrl.models.rotary import frequencies, rotation
 from hpcrl.plugins import load
@@ -32,7 +31,7 @@ class Transformer(nn.Module):
         self.embedding = Embedding(views)
         block = load(family_of(config).block)
         self.blocks = nn.ModuleList(block(config, layer, views) for layer in range(1, config.blocks + 1))
-        self.head = Head(config, views)
+        self.output = Output(config, views)
         self._frequencies = frequencies(config.rotary, config.head_dim).to(self.device)
 
     @property
@@ -61,49 +60,32 @@ class Transformer(nn.Module):
         """What queries and keys at these positions are multiplied by."""
         return rotation(positions_T, self._frequencies, self.dtype)
 
-    def hidden(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
-        """Hidden states after the final norm, [T, E], or [R, E] of the given rows only (caller's order).
+    def forward(
+        self,
+        tokens_T: Tensor,
+        packing: Packing,
+        rows: Tensor,
+        labels_R: Tensor,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+    ) -> Predictions:
+        """What the model says of a label at each of these rows (caller's order)."""
+        return self.output(self._decoded(tokens_T, packing, rows), labels_R, temperature, with_entropy)
 
-        After the last block's attention only those rows go on.
-        """
+    def hidden(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
+        """Hidden states after the final norm, [T, E], or [R, E] of the given rows only (caller's order)."""
+        return self.output.norm(self._decoded(tokens_T, packing, rows))
+
+    def _decoded(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None) -> Tensor:
+        """What the last block gives. After its attention only the given rows go on."""
         tokens = tokens_T if packing.order is None else tokens_T[packing.order]
         x = self.embedding(tokens)
         turns = self.rotation(packing.positions)
         *blocks, last = self.blocks
         for block in blocks:
             x = block(x, turns, packing)
-        return self.head(last(x, turns, packing, _picked_rows(packing, rows)))
-
-    def forward(self, tokens_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
-        return self.hidden(tokens_T, packing, rows)
-
-    def logits(self, hidden_RE: Tensor) -> Tensor:
-        """Vocabulary logits [R, V] of hidden states, in the model's type."""
-        return linear(hidden_RE, self.output_matrix())
-
-    def logprobs(
-        self, hidden_RE: Tensor, labels_R: Tensor, *, temperature: float = 1.0, with_entropy: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probability of each row's label at this temperature, and the entropies if asked for; at least fp32 [R].
-
-        Rollouts sampled at temperature t are trained on with the same t here.
-        """
-        return label_logprobs(
-            hidden_RE, self.output_matrix(), labels_R, temperature=temperature, with_entropy=with_entropy
-        )
-
-    def values(self, hidden_RE: Tensor) -> Tensor:
-        """The value or reward head's number for each row; at least fp32 [R], of a product in that type."""
-        if self.config.head == "vocabulary":
-            raise ValueError("This model has a vocabulary head; values need a model with a value or reward head.")
-        wide, bias = torch.promote_types(self.dtype, torch.float32), self.head.head_bias
-        return linear(hidden_RE.to(wide), self.head.head.to(wide), None if bias is None else bias.to(wide))[:, 0]
-
-    def output_matrix(self) -> Tensor:
-        """[V, E], from hidden states to vocabulary logits; a tied model's embedding."""
-        if self.config.head != "vocabulary":
-            raise ValueError(f"This model has a {self.config.head} head; logits need a model with a vocabulary head.")
-        return self.head.head
+        return last(x, turns, packing, _picked_rows(packing, rows))
 
 
 def _picked_rows(packing: Packing, rows: Tensor | None) -> Tensor | None:

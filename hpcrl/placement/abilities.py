@@ -1,9 +1,10 @@
 """What a role asks of its backend, and what is said of a backend that cannot do it. Pure."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from hpcrl.backends.backend import BACKENDS, Backend
-from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
 from hpcrl.config.validate import Problem
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError
@@ -18,6 +19,12 @@ WORDS = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
 def backend_of(role: str, model: ModelConfig) -> Backend:
     """Raises ConfigurationError where there is no such backend."""
     return find(BACKENDS, model.backend, f"{role}.backend")
+
+
+def engines_of(experiment: Any) -> tuple[str, ...]:
+    """The engine classes of all roles, as module:Class."""
+    backends = [backend_of(role, model) for role, model in models_of(experiment).items()]
+    return tuple(dict.fromkeys(backend.engine for backend in backends))
 
 
 def axes_of(role: str, section: PlacementConfig) -> tuple[str, ...]:

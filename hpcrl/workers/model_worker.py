@@ -4,7 +4,6 @@ Owns the rows in its memory and the files that it writes; knows neither the grap
 executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
 """
 
-import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import Plan
+from hpcrl.plugins import load
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello, WorkerReady
 from hpcrl.wire.zygote import WorkerArgs
@@ -32,8 +32,7 @@ from hpcrl.workers.writers import Writers
 
 def load_host(plan: Plan, context: HostContext) -> Host:
     """The host class that the plan names as `module:Class`."""
-    module, _, name = plan.host.partition(":")
-    return getattr(importlib.import_module(module), name)(context)
+    return load(plan.host)(context)
 
 
 class ModelWorker:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
+from support.tiny import flat
 
 from hpcrl.algos.host import TorchHost, training_steps
 from hpcrl.config.cluster import ClusterConfig
@@ -235,7 +236,7 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
         conductor.step(1)
         host = conductor.ranks.hosts[0]
         writers = {role: host.exporter(role) for role in ("actor", "critic")}
-        exported = {role: host._roles[ModelName(role)].engine._model.memory.data.clone() for role in writers}
+        exported = {role: flat(host._roles[ModelName(role)].engine).clone() for role in writers}
         conductor.step(2)
         for role, write in writers.items():
             write(tmp_path / role)

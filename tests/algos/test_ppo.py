@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.pool import everyone, gloo_pool
-from support.rollouts import cut, ppo_experiment, rollout, tracking_kl
+from support.rollouts import cut, ppo_experiment, rollout, tracking_kl, trained_by
 from support.tiny import ALONE, native
 
 from hpcrl.algos.functional.totals import alone
@@ -33,12 +33,14 @@ def pool():
 
 
 def role(kind, ppo=PPO, steps=10, dtype=torch.float64, group=ALONE, **experiment):
-    return kind(native(HEADS[kind], dtype, group), ppo_experiment(ppo, **experiment), steps)
+    made = ppo_experiment(ppo, **experiment)
+    optimizer = made.actor.optimizer if kind is Actor else made.critic.optimizer
+    return kind(native(HEADS[kind], dtype, group, optimizer=optimizer, steps=steps), made)
 
 
 def step(trained, number=1, record=None, batch=BATCH, minibatches=2, ids=None):
     work = Work(number, "train", 0, batch, cut(ids or batch.ids, minibatches), record)
-    return trained.calls["train_step"](work, CALL)
+    return trained_by(trained, work, CALL)
 
 
 def replace(batch, **rows):
@@ -112,7 +114,7 @@ def test_training_uses_the_temperature_of_the_rollout():
 
 
 def test_the_reference_uses_the_temperature_of_the_rollout():
-    reference = Reference(native(), ppo_experiment(PPO))
+    reference = Reference(native(optimizer=None), ppo_experiment(PPO))
     batch = BATCH.select_keys(["prompts", "responses"])
     made = reference.calls["inference"](Work(0, "ref_inf", 0, batch), CALL).sample
     np.testing.assert_allclose(made.data["ref_logprobs"], BATCH.data["logprobs"], rtol=1e-6, atol=1e-6)
@@ -231,7 +233,7 @@ def test_samples_that_two_ranks_hold_are_refused(pool):
 def test_a_checkpoint_in_the_middle_changes_no_bit(kind, dtype):
     through, resumed = role(kind, dtype=dtype), role(kind, dtype=dtype)
     step(through)
-    resumed.engine.load_state([through.engine.state()])
+    resumed.engine.load([through.engine.snapshot()])
     resumed.load_state(json.loads(json.dumps(through.state())))
     outcomes = [step(trained, 2) for trained in (through, resumed)]
     assert outcomes[0].record == outcomes[1].record

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 from support.rollouts import cut, ppo_experiment, rollout
-from support.tiny import ALONE, CONFIG, site
-from support.tiny_models import tiny_model
+from support.tiny import flat, native
 
 from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
-from hpcrl.engines.native import NativeEngine
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Work
 
@@ -58,20 +56,19 @@ def batch_of(step):
 
 
 def engine(head):
-    model = tiny_model(CONFIG.with_head(head), dtype=torch.float64)
-    return NativeEngine(model, site(ALONE, 1000), OPTIMIZER)
+    return native(head, optimizer=OPTIMIZER, steps=STEPS)
 
 
 def trained(kind, head, config):
     experiment = ppo_experiment(config, actor=OPTIMIZER, critic=OPTIMIZER, temperature=TEMPERATURE)
-    role = kind(engine(head), experiment, STEPS)
+    role = kind(engine(head), experiment)
     call = MFC("train", "role", "train_step", (), ())
     outcomes = []
     for step in range(1, STEPS + 1):
         batch = batch_of(step)
         work = Work(step, "train", 0, batch, cut(batch.ids, config.minibatches))
         outcomes.append(role.calls["train_step"](work, call))
-    return role.engine._model.memory.data, outcomes
+    return flat(role.engine), outcomes
 
 
 # ── the formulas ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,13 +120,13 @@ def updates(model, config, batch, loss_of):
     losses = []
     places = np.array_split(np.arange(len(batch.ids)), config.minibatches)
     for rows in places * config.epochs:
-        model._model.zero_grad()
+        model._updater.clear()
         total = 0.0
         for i in rows:
             loss = loss_of(i, weight(config, len(batch.rows("responses")[i]), rows, batch))
             loss.backward()
             total += loss.item()
-        model._optimizer.step(model._gradient, OPTIMIZER.lr)
+        model._updater.step(OPTIMIZER.lr)
         losses.append(total)
     return sum(losses) / len(losses)
 
@@ -146,7 +143,7 @@ def actor_by_hand(config):
         seen = {"entropy": [], "ratio": []}
 
         def loss_of(i, share, batch=batch, advantages=advantages, seen=seen):
-            said = model._predict(one(batch, i), TEMPERATURE, with_entropy=True)
+            said = model._model.forward(one(batch, i), TEMPERATURE, with_entropy=True)
             old = batch.rows("logprobs")[i]
             loss = 0.0
             for t, advantage in enumerate(advantages[i]):
@@ -168,7 +165,7 @@ def actor_by_hand(config):
         results.append({"loss": loss, "kl": kl, "kl_coef": coef, "next": after, **means})
         coef = after
     assert all(met.values())
-    return model._model.memory.data, results
+    return flat(model), results
 
 
 def critic_by_hand(config):
@@ -191,7 +188,7 @@ def critic_by_hand(config):
         targets = [np.clip((row - mean) / deviation, -5, 5) for row in returns]
 
         def loss_of(i, share, batch=batch, old=old, targets=targets):
-            values = model._predict(one(batch, i), 1.0, with_entropy=False).values
+            values = model._model.forward(one(batch, i), 1.0, with_entropy=False).values
             loss = 0.0 * values.sum()
             for t, target in enumerate(targets[i]):
                 held = min(max(values[t], old[i][t] - config.value_clip), old[i][t] + config.value_clip)
@@ -206,7 +203,7 @@ def critic_by_hand(config):
         results.append({"loss": loss, "return": every.mean(), "next": after})
         coef = after
     assert all(met.values())
-    return model._model.memory.data, results
+    return flat(model), results
 
 
 @pytest.mark.parametrize(
@@ -222,7 +219,7 @@ def critic_by_hand(config):
 )
 def test_two_steps_of_training_equal_the_formulas(kind, head, by_hand, changes):
     config = replace(SETTINGS, **changes)
-    start = engine(head)._model.memory.data.clone()
+    start = flat(engine(head)).clone()
     expected, results = by_hand(config)
     found, outcomes = trained(kind, head, config)
     for outcome, result in zip(outcomes, results, strict=True):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support.pool import everyone, gloo_pool
-from support.rollouts import cut, sft_experiment
+from support.rollouts import cut, sft_experiment, trained_by
 from support.tiny import ALONE, native, random_rows
 
 from hpcrl.algos.sft import SFTActor, answers
@@ -29,11 +29,11 @@ BATCH = batch_of(7)
 
 
 def student(dtype=torch.float64, group=ALONE, steps=40, optimizer=LINEAR):
-    return SFTActor(native(dtype=dtype, group=group), sft_experiment(optimizer), steps)
+    return SFTActor(native(dtype=dtype, group=group, optimizer=optimizer, steps=steps), sft_experiment(optimizer))
 
 
 def step(trained, number=1, record=None, batch=BATCH):
-    return trained.calls["train_step"](Work(number, "actor_train", 0, batch, cut(BATCH.ids, 1), record), CALL)
+    return trained_by(trained, Work(number, "actor_train", 0, batch, cut(BATCH.ids, 1), record), CALL)
 
 
 def test_the_loss_is_the_mean_over_all_answer_tokens():

@@ -103,7 +103,7 @@ def two_ranks(context, dtype):
     for update in range(5):
         half = gradient(update, dtype=wide) * (0.25 if context.rank == 0 else 0.75)
         norms.append(adamw.step(half, 0.1))
-    return flat, adamw.digest(), norms, adamw.state()
+    return flat, adamw.digest(), norms, adamw.snapshot()
 
 
 def test_two_ranks_equal_one_in_float64(pool):
@@ -128,8 +128,8 @@ def test_bf16_parameters_follow_fp32_masters(pool):
 def continued(context, shards):
     flat = torch.zeros(TOTAL, dtype=torch.float64)
     adamw = optimizer(flat, everyone(context))
-    adamw.load_state(iter(shards))
-    assert adamw.state()[1]["length"] in (50, 51)
+    adamw.load(iter(shards))
+    assert adamw.snapshot()[1]["length"] in (50, 51)
     return flat, adamw.digest()
 
 
@@ -137,7 +137,7 @@ def continued(context, shards):
 def test_saved_state_continues_bit_for_bit(dtype):
     flat, other = parameters(dtype), torch.zeros(TOTAL, dtype=dtype)
     adamw, loaded = trained(flat, 3), optimizer(other)
-    loaded.load_state([adamw.state()])
+    loaded.load([adamw.snapshot()])
     assert torch.equal(other, flat)
     for each in (adamw, loaded):
         each.step(gradient(7, dtype=torch.promote_types(dtype, torch.float32)), 0.1)
@@ -148,7 +148,7 @@ def test_saved_state_continues_bit_for_bit(dtype):
 def test_state_moves_between_one_and_two_ranks(pool):
     flat = parameters()
     adamw = trained(flat, 3)
-    loaded = pool.run(continued, [adamw.state()])
+    loaded = pool.run(continued, [adamw.snapshot()])
     shards = [state for *_, state in pool.run(two_ranks, torch.float64)]
     both, digests = zip(*loaded, strict=True)
     assert torch.equal(both[0], flat)
@@ -156,8 +156,8 @@ def test_state_moves_between_one_and_two_ranks(pool):
     assert set(digests) == {adamw.digest()}
     merged = torch.zeros(TOTAL, dtype=torch.float64)
     alone = optimizer(merged)
-    alone.load_state(shards)
-    again = pool.run(continued, [alone.state()])
+    alone.load(shards)
+    again = pool.run(continued, [alone.snapshot()])
     assert torch.equal(merged, again[0][0])
     assert again[1][1] == alone.digest()
 
@@ -165,7 +165,7 @@ def test_state_moves_between_one_and_two_ranks(pool):
 def test_a_state_is_a_copy():
     flat = parameters()
     adamw = trained(flat, 1)
-    arrays, _ = adamw.state()
+    arrays, _ = adamw.snapshot()
     before = arrays["master"].copy()
     adamw.step(gradient(5), 0.1)
     assert (arrays["master"] == before).all()
@@ -174,6 +174,6 @@ def test_a_state_is_a_copy():
 def test_missing_shards_and_other_models_are_refused(pool):
     shards = [state for *_, state in pool.run(two_ranks, torch.float64)]
     with pytest.raises(InternalError, match="hold 51 of the 101 elements"):
-        optimizer(torch.zeros(TOTAL, dtype=torch.float64)).load_state(shards[:1])
+        optimizer(torch.zeros(TOTAL, dtype=torch.float64)).load(shards[:1])
     with pytest.raises(InternalError, match="of 101 elements, the model has 3"):
-        ShardedAdamW("actor", torch.zeros(3), [], ALONE, CONFIG).load_state(shards)
+        ShardedAdamW("actor", torch.zeros(3), [], ALONE, CONFIG).load(shards)

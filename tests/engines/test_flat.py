@@ -10,7 +10,7 @@ TOKENS = torch.randint(0, 64, (100,), generator=torch.Generator().manual_seed(0)
 def test_all_parameters_and_gradients_lie_in_the_flat_buffers():
     model = tiny_model(tiny_config(head="value"))
     hidden = model.hidden(TOKENS, PACKING)
-    model.values(hidden).square().sum().backward()
+    model.output.values(hidden).square().sum().backward()
     for parameter, offset in model.memory.layout.spans():
         part, view = slice(offset, offset + parameter.numel), model.views[parameter.name]
         assert torch.equal(model.memory.data[part].view(parameter.shape), view)
@@ -21,7 +21,7 @@ def test_all_parameters_and_gradients_lie_in_the_flat_buffers():
 
 def test_gaps_of_alignment_stay_zero():
     model = tiny_model(tiny_config(hidden_size=20, heads=2, kv_heads=1, head_dim=10))
-    model.logprobs(model.hidden(TOKENS, PACKING), TOKENS)[0].sum().backward()
+    model.output.logprobs(model.hidden(TOKENS, PACKING), TOKENS)[0].sum().backward()
     layout = model.memory.layout
     used = torch.zeros(layout.numel, dtype=torch.bool)
     for parameter, offset in layout.spans():
@@ -46,7 +46,7 @@ def test_bf16_gradients_accumulate_in_fp32():
     exact, rough = tiny_model(), tiny_model(dtype=torch.bfloat16)
     for model in (exact, rough):
         hidden = model.hidden(TOKENS, PACKING)
-        model.logprobs(hidden, TOKENS)[0].mean().backward()
+        model.output.logprobs(hidden, TOKENS)[0].mean().backward()
     assert rough.memory.grad.dtype == torch.float32
     similarity = torch.nn.functional.cosine_similarity(rough.memory.grad, exact.memory.grad, dim=0)
     assert similarity > 0.99

@@ -1,16 +1,18 @@
 """Training by the native backend: the same for any split, and against plain autograd."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from support.pool import everyone, gloo_pool
-from support.tiny import CONFIG, OPTIMIZER, native, random_sequences
-from support.tiny_models import tiny_model
+from support.tiny import CONFIG, OPTIMIZER, flat, native, random_sequences
+from support.tiny_models import logits_of, tiny_model
 
 from hpcrl.algos.functional.losses import Denominators, policy_loss, token_weights, value_loss
-from hpcrl.engines.engine import Predictions
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.engine import Decision, Objective, Predictions, Update
 from hpcrl.errors import InternalError
 from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
@@ -48,25 +50,22 @@ def values(predictions, columns):
     return (columns["weights"] * loss).sum(), {"clipped": clipped.sum()}
 
 
+OBJECTIVES = {"vocabulary": Objective(policy, temperature=0.8, with_entropy=True), "value": Objective(values)}
+FIRST = Update(1, 0, 1)
+
+
 def train(engine, rows, head, updates=3):
     results = [
-        engine.train_batch(
-            WHOLE.select(rows),
-            columns_of(WHOLE, rows),
-            policy if head == "vocabulary" else values,
-            0.01,
-            temperature=0.8,
-            with_entropy=head == "vocabulary",
-        )
-        for _ in range(updates)
+        engine.train_batch(WHOLE.select(rows), columns_of(WHOLE, rows), OBJECTIVES[head], Update(1, index, updates))
+        for index in range(updates)
     ]
-    return results, engine._model.memory.data.clone()
+    return results, flat(engine).clone()
 
 
 def on_two_ranks(context, split, head, micro_batch_tokens):
     engine = native(head, group=everyone(context), micro_batch_tokens=micro_batch_tokens)
     results, flat = train(engine, split[context.rank], head)
-    return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.state()
+    return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.snapshot()
 
 
 @pytest.mark.parametrize("head", ["vocabulary", "value"])
@@ -102,7 +101,7 @@ def test_loss_and_gradient_equal_plain_autograd():
     for length, labels in zip(WHOLE.lengths.tolist(), WHOLE.labels.tolist(), strict=True):
         tokens = torch.from_numpy(WHOLE.tokens[end : end + length]).long()
         end += length
-        logits = model.logits(model.hidden(tokens, Packing.of([length])))[length - labels - 1 : length - 1] / 0.8
+        logits = logits_of(model, model.hidden(tokens, Packing.of([length])))[length - labels - 1 : length - 1] / 0.8
         table = logits.log_softmax(-1)
         log_probs.append(table.gather(-1, tokens[-labels:, None])[:, 0])
         entropies.append(-(table.exp() * table).sum(-1))
@@ -117,34 +116,46 @@ def test_a_refused_mini_batch_changes_nothing_at_all():
     """Catches an early stop that zeroes the loss but steps: momentum and weight decay would still move parameters."""
     engine, seen = native(), []
     train(engine, range(COUNT), "vocabulary")
-    before, digest = engine._model.memory.data.clone(), engine.digest()
-    result = engine.train_batch(
-        WHOLE,
-        columns_of(WHOLE, range(COUNT)),
-        policy,
-        0.01,
-        with_entropy=True,
-        accept=lambda totals: bool(seen.append(dict(totals))),
-    )
-    assert not result.stepped
+    before, digest = flat(engine).clone(), engine.digest()
+    objective = replace(OBJECTIVES["vocabulary"], refuses=lambda totals: not seen.append(dict(totals)))
+    result = engine.train_batch(WHOLE, columns_of(WHOLE, range(COUNT)), objective, FIRST)
+    assert result.decision == Decision("refused", OPTIMIZER.lr)
     assert result.grad_norm is None
     assert seen == [dict(result.totals)]
-    assert torch.equal(engine._model.memory.data, before)
+    assert torch.equal(flat(engine), before)
     assert engine.digest() == digest
 
 
 def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
     judged, free = native(), native()
-    for engine, accept in ((judged, lambda totals: True), (free, None)):
-        engine.train_batch(WHOLE, columns_of(WHOLE, range(COUNT)), policy, 0.01, with_entropy=True, accept=accept)
+    for engine, refuses in ((judged, lambda totals: False), (free, None)):
+        engine.train_batch(
+            WHOLE, columns_of(WHOLE, range(COUNT)), replace(OBJECTIVES["vocabulary"], refuses=refuses), FIRST
+        )
     assert judged.digest() == free.digest()
+
+
+def test_what_was_decided_is_followed_and_nothing_is_judged():
+    """Catches a replay that asks its own schedule or its own objective."""
+    first, again = native(), native(optimizer=OptimizerConfig(lr=9.0, weight_decay=0.1))
+    stubborn = replace(OBJECTIVES["vocabulary"], refuses=lambda totals: True)
+    columns = columns_of(WHOLE, range(COUNT))
+    for engine, objective, decided in (
+        (first, OBJECTIVES["vocabulary"], None),
+        (again, stubborn, Decision("stepped", OPTIMIZER.lr)),
+    ):
+        assert engine.train_batch(WHOLE, columns, objective, FIRST, decided).decision.lr == OPTIMIZER.lr
+    assert again.digest() == first.digest()
+    before = first.digest()
+    refused = first.train_batch(WHOLE, columns, OBJECTIVES["vocabulary"], FIRST, Decision("refused", 0.0))
+    assert (refused.grad_norm, first.digest()) == (None, before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_saved_state_continues_bit_for_bit(dtype, device):
     engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     train(engine, range(COUNT), "vocabulary")
-    other.load_state([copy.deepcopy(engine.state())])
+    other.load([copy.deepcopy(engine.snapshot())])
     assert other.digest() == engine.digest()
     results = [train(each, range(COUNT), "vocabulary") for each in (engine, other)]
     assert results[0][0] == results[1][0]
@@ -154,7 +165,7 @@ def test_saved_state_continues_bit_for_bit(dtype, device):
 
 def continue_on_two_ranks(context, split, shards):
     engine = native(group=everyone(context))
-    engine.load_state(shards)
+    engine.load(shards)
     return train(engine, split[context.rank], "vocabulary")[1]
 
 
@@ -163,10 +174,10 @@ def test_a_checkpoint_of_two_ranks_continues_on_one_and_back(pool):
     on_two = pool.run(on_two_ranks, split, "vocabulary", 50)
     shards = [state for *_, state in on_two]
     alone = native()
-    alone.load_state(shards)
-    assert torch.equal(alone._model.memory.data, on_two[0][1])
+    alone.load(shards)
+    assert torch.equal(flat(alone), on_two[0][1])
     assert alone.digest() == on_two[0][2]
-    whole = alone.state()
+    whole = alone.snapshot()
     torch.testing.assert_close(
         pool.run(continue_on_two_ranks, split, [whole])[0],
         train(alone, range(COUNT), "vocabulary")[1],
@@ -177,25 +188,25 @@ def test_a_checkpoint_of_two_ranks_continues_on_one_and_back(pool):
 
 def test_a_checkpoint_of_another_model_is_refused():
     with pytest.raises(InternalError, match=r"actor.path holds another model"):
-        native().load_state([native("value").state()])
+        native().load([native("value").snapshot()])
 
 
 def test_bf16_trains_with_fp32_masters_and_gradients(device):
     engine = native(dtype=torch.bfloat16, device=device)
     results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
     assert flat.dtype == torch.bfloat16
-    assert engine.state()[0]["master"].dtype == np.float32
+    assert engine.snapshot()[0]["master"].dtype == np.float32
     assert results[-1].totals["loss"] < results[0].totals["loss"]
 
 
 def test_norms_and_biases_have_no_weight_decay():
-    engine = native("value")
-    engine._model.memory.data.uniform_(0.5, 1.5)
-    before = {name: view.detach().clone() for name, view in engine._model.views.items()}
+    engine = native("value", optimizer=replace(OPTIMIZER, lr=0.5))
+    flat(engine).uniform_(0.5, 1.5)
+    before = {name: view.detach().clone() for name, view in engine._model.transformer.views.items()}
     nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
-    assert engine.train_batch(WHOLE, nothing, values, 0.5).grad_norm == 0.0
+    assert engine.train_batch(WHOLE, nothing, OBJECTIVES["value"], FIRST).grad_norm == 0.0
     assert {len(parameter.shape) for parameter in before.values()} == {1, 2}
-    for name, parameter in engine._model.views.items():
+    for name, parameter in engine._model.transformer.views.items():
         shrunk = 1.0 - 0.5 * OPTIMIZER.weight_decay if parameter.dim() > 1 else 1.0
         torch.testing.assert_close(parameter.detach(), before[name] * shrunk, rtol=1e-12, atol=0, msg=name)
 
@@ -208,20 +219,20 @@ def as_in_a_file():
 
 def loaded(context):
     engine = native(dtype=torch.bfloat16, group=everyone(context))
-    engine.load(as_in_a_file())
-    return engine._model.memory.data, engine.state()
+    engine.fill(as_in_a_file())
+    return flat(engine), engine.snapshot()
 
 
 def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ranks(pool):
     alone = native(dtype=torch.bfloat16)
-    alone.load(as_in_a_file())
+    alone.fill(as_in_a_file())
     exact = native(dtype=torch.float32)
-    exact.load(as_in_a_file())
-    (masters, _), flat = alone.state(), alone._model.memory.data
-    assert torch.equal(torch.from_numpy(masters["master"]), exact._model.memory.data)
-    assert torch.equal(flat, exact._model.memory.data.bfloat16())
+    exact.fill(as_in_a_file())
+    (masters, _), rounded = alone.snapshot(), flat(alone)
+    assert torch.equal(torch.from_numpy(masters["master"]), flat(exact))
+    assert torch.equal(rounded, flat(exact).bfloat16())
     on_ranks = pool.run(loaded)
-    assert all(torch.equal(of_rank, flat) for of_rank, _ in on_ranks)
+    assert all(torch.equal(of_rank, rounded) for of_rank, _ in on_ranks)
     slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
     assert np.array_equal(slices, masters["master"])
 
@@ -232,8 +243,8 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
     for each in (engine, other):
         train(each, range(COUNT), "vocabulary")
     engine.release()
-    model, optimizer = engine._model, engine._optimizer
-    for held in (model.memory.data, model.memory.grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
+    memory, optimizer = engine._model.transformer.memory, engine._updater._optimizer
+    for held in (memory.data, memory.grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
         assert held.untyped_storage().nbytes() == 0
     engine.restore()
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
@@ -243,4 +254,4 @@ def test_a_loss_that_is_not_finite_is_an_error_that_names_the_role():
     columns = columns_of(WHOLE, range(COUNT))
     columns["advantages"][3] = np.nan
     with pytest.raises(InternalError, match="actor: the gradient of update 0 has norm nan"):
-        native().train_batch(WHOLE, columns, policy, OPTIMIZER.lr, with_entropy=True)
+        native().train_batch(WHOLE, columns, OBJECTIVES["vocabulary"], FIRST)

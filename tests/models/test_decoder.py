@@ -1,6 +1,6 @@
 import numpy as np
 import torch
-from support.tiny_models import tiny_model
+from support.tiny_models import logits_of, tiny_model
 
 from hpcrl.models.decoder import Decoder
 from hpcrl.models.packing import Packing
@@ -11,7 +11,7 @@ PROMPTS = [np.array(prompt) for prompt in ([5, 9, 4], [7], [5, 9, 4], [8, 8, 8, 
 def full_logits(model, tokens):
     """Logits after the last token, without a cache."""
     packing = Packing.of([len(tokens)])
-    return model.logits(model.hidden(torch.tensor(tokens), packing, packing.last_rows()))[0]
+    return logits_of(model, model.hidden(torch.tensor(tokens), packing, packing.last_rows()))[0]
 
 
 @torch.inference_mode()

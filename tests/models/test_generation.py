@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support.devices import DEVICES
-from support.tiny_models import save_hugging_face_model, tiny_config, tiny_model
+from support.tiny_models import logits_of, save_hugging_face_model, tiny_config, tiny_model
 
 from hpcrl.engines.flat import new_model
 from hpcrl.models.generation import GenerationOptions, Generator
@@ -26,7 +26,7 @@ def generate(model, prompts, seeds=None, limits=None, **options):
 
 
 def next_logits(model, tokens):
-    return model.logits(model.hidden(torch.from_numpy(np.asarray(tokens)), Packing.of([len(tokens)]))).detach()
+    return logits_of(model, model.hidden(torch.from_numpy(np.asarray(tokens)), Packing.of([len(tokens)]))).detach()
 
 
 @pytest.mark.parametrize(("family", "changes"), [("qwen2", {}), ("llama", {"tie_word_embeddings": True})])
@@ -79,7 +79,7 @@ def test_untruncated_logprobs_equal_the_training_path_at_the_same_temperature():
     rows = packing.tail_rows([len(response) for response in responses.tokens])
     hidden = model.hidden(torch.from_numpy(np.concatenate(texts)), packing, rows)
     labels = torch.from_numpy(np.concatenate(responses.tokens)).long()
-    logprobs, _ = model.logprobs(hidden, labels, temperature=0.8)
+    logprobs, _ = model.output.logprobs(hidden, labels, temperature=0.8)
     torch.testing.assert_close(
         logprobs.detach(), torch.from_numpy(np.concatenate(responses.logprobs)), atol=1e-5, rtol=0
     )

@@ -86,7 +86,7 @@ def test_a_critic_loads_in_transformers_with_equal_values(tmp_path, head, archit
     save_pretrained(tmp_path, model.config, model.views)
     logits, theirs = logits_in_transformers(tmp_path, architecture)
     assert type(theirs).__name__ == class_name
-    values = model.values(hidden(model))
+    values = model.output.values(hidden(model))
     torch.testing.assert_close(logits.flatten(), values if head == "value" else values[-1:], atol=1e-5, rtol=0)
     assert torch.equal(new_model(tmp_path).memory.data, model.memory.data)
 
@@ -104,7 +104,7 @@ def test_a_critic_made_of_a_reward_model_keeps_its_head(tmp_path):
     reward = tiny_model(tiny_config(head="reward"))
     save_pretrained(tmp_path, reward.config, reward.views)
     critic = new_model(tmp_path, head="value")
-    assert torch.equal(critic.values(hidden(critic)), reward.values(hidden(reward)))
+    assert torch.equal(critic.output.values(hidden(critic)), reward.output.values(hidden(reward)))
 
 
 def test_bf16_tensors_are_saved_as_bf16(tmp_path):

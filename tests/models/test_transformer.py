@@ -1,6 +1,6 @@
 import pytest
 import torch
-from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
+from support.tiny_models import LLAMA3_ROPE, logits_of, save_hugging_face_model, tiny_config, tiny_model
 
 from hpcrl.engines.flat import FlatTransformer, new_model
 from hpcrl.errors import DataError
@@ -38,7 +38,7 @@ def test_logits_equal_transformers(pair):
     theirs, ours = pair
     rows = texts()
     expected = torch.cat([theirs(row[None], use_cache=False).logits[0] for row in rows])
-    logits = ours.logits(ours.hidden(torch.cat(rows), Packing.of(LENGTHS)))
+    logits = logits_of(ours, ours.hidden(torch.cat(rows), Packing.of(LENGTHS)))
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
 
 
@@ -49,7 +49,7 @@ def test_gradients_equal_transformers(pair):
     loss.backward()
     packing = Packing.of([len(row) - 1 for row in rows])
     hidden = ours.hidden(torch.cat([row[:-1] for row in rows]), packing)
-    (-ours.logprobs(hidden, torch.cat([row[1:] for row in rows]))[0].sum()).backward()
+    (-ours.output.logprobs(hidden, torch.cat([row[1:] for row in rows]))[0].sum()).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     for parameter, gradient in zip(theirs.parameters(), gradients.values(), strict=True):
         parameter.data.copy_(gradient)
@@ -96,7 +96,7 @@ def test_values_equal_transformers_classification_heads(tmp_path, head, architec
     assert ours.config.head == head
     packing = Packing.of(LENGTHS)
     rows = packing.last_rows() if head == "reward" else None
-    values = ours.values(ours.hidden(torch.cat(texts()), packing, rows))
+    values = ours.output.values(ours.hidden(torch.cat(texts()), packing, rows))
     expected = torch.cat([theirs(row[None], use_cache=False).logits.flatten() for row in texts()])
     torch.testing.assert_close(values, expected, atol=1e-4, rtol=0)
 
@@ -105,14 +105,14 @@ def test_values_equal_transformers_classification_heads(tmp_path, head, architec
 def test_values_of_a_bf16_model_are_as_exact_as_its_hidden_states(head):
     model = tiny_model(tiny_config(head=head), dtype=torch.bfloat16)
     hidden = model.hidden(torch.cat(texts()), Packing.of(LENGTHS))
-    values = model.values(hidden)
-    bias = 0.0 if model.head.head_bias is None else model.head.head_bias.double()
+    values = model.output.values(hidden)
+    bias = 0.0 if model.output.head_bias is None else model.output.head_bias.double()
     torch.testing.assert_close(
-        values.double(), hidden.double() @ model.head.head.double()[0] + bias, rtol=1e-5, atol=1e-5
+        values.double(), hidden.double() @ model.output.head.double()[0] + bias, rtol=1e-5, atol=1e-5
     )
     values.square().sum().backward()
     assert model.memory.grad.dtype == torch.float32
-    assert model.head.head.grad.abs().sum() > 0
+    assert model.output.head.grad.abs().sum() > 0
 
 
 def test_packed_equals_one_at_a_time_in_values_and_gradients():
@@ -162,6 +162,6 @@ def test_load_refuses_missing_doubled_and_misshaped_parameters():
 def test_a_head_refuses_what_it_cannot_give():
     hidden = torch.zeros(1, 32)
     with pytest.raises(ValueError, match="value or reward head"):
-        tiny_model().values(hidden)
+        tiny_model().output.values(hidden)
     with pytest.raises(ValueError, match="vocabulary head"):
-        tiny_model(tiny_config(head="value")).logits(hidden)
+        tiny_model(tiny_config(head="value")).output.matrix()

@@ -1,9 +1,11 @@
 """Rollouts without a generator: random texts with the log-probabilities and values that tiny models give them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from support.tiny import inference, random_rows
+from support.tiny import native, random_rows
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import PPOExperiment, SFTExperiment
@@ -11,8 +13,10 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.workers.host import Outcome, Work
 
 DATA = DataConfig(train="train.jsonl", batch_size=8)
 
@@ -38,12 +42,18 @@ def sft_experiment(optimizer: OptimizerConfig) -> SFTExperiment:
     return SFTExperiment(data=DATA, actor=SFTModelConfig(path="actor", optimizer=optimizer))
 
 
+def trained_by(role: Any, work: Work, call: MFC) -> Outcome:
+    """What the role's train_step gives, with the digest that a host puts into the record."""
+    outcome = role.calls["train_step"](work, call)
+    return replace(outcome, record={**outcome.record, "digest": role.engine.digest()})
+
+
 def rollout(count: int, seed: int = 0, temperature: float = 0.8) -> SequenceSample:
     """A whole step's batch, as the graph delivers it to a train_step."""
     prompts, responses = random_rows(count, seed)
     sequences = Sequences.from_rows(prompts, responses)
-    log_probs = inference().forward(sequences, temperature)
-    values = inference("value").forward(sequences)
+    log_probs = native(optimizer=None).forward(sequences, temperature)
+    values = native("value", optimizer=None).forward(sequences)
     draw = np.random.default_rng(seed)
     cuts = np.cumsum(sequences.labels)[:-1]
     noise = draw.normal(0, 0.3, len(log_probs)).astype(np.float32)

@@ -8,8 +8,11 @@ from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
-from hpcrl.engines.inference import EngineContext, InferenceEngine
+from hpcrl.engines.flat import FlatTransformer
+from hpcrl.engines.model import PackedModel
 from hpcrl.engines.native import NativeEngine
+from hpcrl.engines.sampler import Sampler
+from hpcrl.engines.updater import Updater
 from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 
@@ -18,24 +21,43 @@ ALONE = Group((0,), 0, torch.device("cpu"))
 OPTIMIZER = OptimizerConfig(lr=0.01, weight_decay=0.1, grad_clip=1.0)
 
 
-def site(group: Group, micro_batch_tokens: int) -> EngineContext:
-    return EngineContext("actor", Path("nowhere"), group, micro_batch_tokens, eos_token_ids=(0,))
-
-
 def native(
     head: HeadKind = "vocabulary",
     dtype: torch.dtype = torch.float64,
     group: Group = ALONE,
     micro_batch_tokens: int = 1000,
     device: str = "cpu",
+    optimizer: OptimizerConfig | None = OPTIMIZER,
+    steps: int = 10,
 ) -> NativeEngine:
-    model = tiny_model(CONFIG.with_head(head), dtype=dtype, device=device)
-    return NativeEngine(model, site(group, micro_batch_tokens), OPTIMIZER)
+    """An engine over a tiny random model; without an optimizer it is frozen."""
+    config, trainable = CONFIG.with_head(head), optimizer is not None
+    transformer = tiny_model(config, dtype=dtype, device=device, trainable=trainable)
+    return engine_of(transformer, group, micro_batch_tokens, optimizer, steps)
 
 
-def inference(head: HeadKind = "vocabulary", micro_batch_tokens: int = 1000) -> InferenceEngine:
-    model = tiny_model(CONFIG.with_head(head), dtype=torch.float64, trainable=False)
-    return InferenceEngine(model, site(ALONE, micro_batch_tokens))
+def engine_of(
+    transformer: FlatTransformer,
+    group: Group = ALONE,
+    micro_batch_tokens: int = 1000,
+    optimizer: OptimizerConfig | None = OPTIMIZER,
+    steps: int = 10,
+) -> NativeEngine:
+    model = PackedModel("actor", transformer)
+    updater = None if optimizer is None else Updater("actor", transformer.memory, group, optimizer, steps)
+    return NativeEngine(
+        model,
+        Sampler(model, micro_batch_tokens, eos_token_ids=(0,)),
+        updater,
+        group=group,
+        micro_batch_tokens=micro_batch_tokens,
+        tokenizer=Path("nowhere"),
+    )
+
+
+def flat(engine: NativeEngine) -> torch.Tensor:
+    """All parameters, as they are now."""
+    return engine._model.transformer.memory.data
 
 
 def random_rows(count: int, seed: int = 0) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -8,6 +8,7 @@ import torch
 from hpcrl.engines.flat import FlatTransformer
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.init import random_init
+from hpcrl.models.transformer import Transformer
 
 SIZES: dict[str, Any] = {
     "vocab_size": 64,
@@ -60,6 +61,11 @@ def tiny_model(config: DecoderConfig | None = None, seed: int = 3, **kwargs: Any
     model = FlatTransformer(config or tiny_config(), **kwargs)
     model.load(random_init(model.config, seed))
     return model
+
+
+def logits_of(model: Transformer, hidden: torch.Tensor) -> torch.Tensor:
+    """Vocabulary logits of hidden states, in the model's type."""
+    return torch.nn.functional.linear(hidden, model.output.matrix())
 
 
 def hugging_face_model(family: str, head: str = "CausalLM", seed: int = 0, **changes: Any) -> Any:

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from support.tiny import CONFIG, inference, random_sequences
-from support.tiny_models import tiny_model
+from support.tiny import CONFIG, native, random_sequences
+from support.tiny_models import logits_of, tiny_model
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.engines.inference import micro_batches
 from hpcrl.errors import InternalError
 from hpcrl.models.packing import Packing
 
@@ -20,9 +19,9 @@ def one_at_a_time(sequences, head, temperature=1.0):
         end += length
         hidden = model.hidden(tokens, Packing.of([int(length)]))
         if head == "value":
-            numbers.append(model.values(hidden)[length - labels - 1 : length - 1])
+            numbers.append(model.output.values(hidden)[length - labels - 1 : length - 1])
             continue
-        log_probs = (model.logits(hidden) / temperature).log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
+        log_probs = (logits_of(model, hidden) / temperature).log_softmax(-1)[:-1].gather(-1, tokens[1:, None])[:, 0]
         numbers.append(log_probs[length - labels - 1 :])
     return torch.cat(numbers).detach().numpy()
 
@@ -31,41 +30,33 @@ def one_at_a_time(sequences, head, temperature=1.0):
 @pytest.mark.parametrize(("head", "temperature"), [("vocabulary", 1.0), ("vocabulary", 0.7), ("value", 1.0)])
 def test_packed_predictions_equal_one_sequence_at_a_time(head, temperature, micro_batch_tokens):
     sequences = random_sequences(13)
-    got = inference(head, micro_batch_tokens).forward(sequences, temperature)
+    got = native(head, micro_batch_tokens=micro_batch_tokens, optimizer=None).forward(sequences, temperature)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, one_at_a_time(sequences, head, temperature), rtol=1e-6, atol=1e-7)
 
 
 def test_no_sequences_have_no_predictions():
-    assert inference().forward(random_sequences(3).select([])).shape == (0,)
+    assert native(optimizer=None).forward(random_sequences(3).select([])).shape == (0,)
 
 
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_diverged_policy_is_an_error_that_names_the_role(greedy):
-    engine = inference()
-    engine._model.views["layers.1.down"].data[0, 0] = torch.nan
+    engine = native(optimizer=None)
+    engine._model.transformer.views["layers.1.down"].data[0, 0] = torch.nan
     with pytest.raises(InternalError, match=r"actor: (\d+) of \1 log-probabilities of sampled tokens are"):
         engine.generate([np.array([1, 2]), np.array([3])], [0, 1], GenerationConfig(max_new_tokens=6, greedy=greedy))
 
 
 @pytest.mark.parametrize(("head", "what"), [("vocabulary", "log-probabilities"), ("value", "values")])
 def test_predictions_that_are_not_finite_are_an_error_that_names_the_role(head, what):
-    engine = inference(head)
-    engine._model.views["layers.1.down"].data[0, 0] = torch.inf
+    engine = native(head, optimizer=None)
+    engine._model.transformer.views["layers.1.down"].data[0, 0] = torch.inf
     with pytest.raises(InternalError, match=rf"actor: \d+ of \d+ {what} are not finite"):
         engine.forward(random_sequences(3))
 
 
-def test_micro_batches_hold_each_row_once_within_the_bound():
-    lengths = np.array([5, 9, 3, 30, 9, 1])
-    batches = list(micro_batches(lengths, 14))
-    assert sorted(row for batch in batches for row in batch) == list(range(6))
-    assert batches[0] == [3]
-    assert all(lengths[batch].sum() <= 14 for batch in batches[1:])
-
-
 def test_released_memory_comes_back_bit_for_bit():
-    engine, sequences = inference(), random_sequences(4)
+    engine, sequences = native(optimizer=None), random_sequences(4)
     before = engine.forward(sequences)
     engine.release()
     assert all(tensor.untyped_storage().nbytes() == 0 for tensor in engine._memory())

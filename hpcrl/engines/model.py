@@ -1,0 +1,72 @@
+"""A model given packed sequences: what it predicts of their labels. Knows nothing of micro-batches and of training."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from hpcrl.engines.engine import Columns, Sequences, take_rows
+from hpcrl.engines.flat import FlatTransformer
+from hpcrl.errors import InternalError
+from hpcrl.models.output import Predictions
+from hpcrl.models.packing import Packing
+
+
+class PackedModel:
+    """One role's model on its device; `role` is for messages."""
+
+    def __init__(self, role: str, transformer: FlatTransformer) -> None:
+        self.role = role
+        self.transformer = transformer
+
+    @property
+    def gives_values(self) -> bool:
+        """Whether it predicts a value before each label, and not the label's log-probability."""
+        return self.transformer.config.head != "vocabulary"
+
+    def forward(self, sequences: Sequences, temperature: float, with_entropy: bool) -> Predictions:
+        """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it."""
+        model, ends = self.transformer, np.cumsum(sequences.lengths)
+        inputs = torch.from_numpy(np.delete(sequences.tokens, ends - 1)).to(model.device, torch.int64)
+        packing = Packing.of((sequences.lengths - 1).tolist(), model.device)
+        rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
+        labels = torch.from_numpy(sequences.tokens[np.concatenate(rows)]).to(model.device, torch.int64)
+        labelled = packing.tail_rows(sequences.labels.tolist())
+        return model(inputs, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
+
+    def nothing(self) -> Predictions:
+        """Predictions of no label."""
+        nothing = torch.zeros(0, dtype=self._wide, device=self.transformer.device)
+        return Predictions(nothing, nothing, nothing)
+
+    def columns(self, columns: Columns, sequences: Sequences, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
+        """The numbers of these rows' labels, in what losses are computed in."""
+        return {
+            name: torch.from_numpy(take_rows(column, sequences.labels, rows)).to(self.transformer.device, self._wide)
+            for name, column in columns.items()
+        }
+
+    def numbers(self, predictions: Predictions) -> np.ndarray:
+        """A number for each label, on the host, float32."""
+        chosen = predictions.values if self.gives_values else predictions.log_probs
+        return chosen.float().cpu().numpy()
+
+    def copied(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every parameter by name, of a copy in host memory."""
+        memory = self.transformer.memory
+        return memory.cut(memory.data.to("cpu", copy=True))
+
+    @property
+    def _wide(self) -> torch.dtype:
+        return torch.promote_types(self.transformer.dtype, torch.float32)
+
+
+def finite(role: str, what: str, rows: Iterable[np.ndarray]) -> np.ndarray:
+    """All rows one after another. Raises InternalError where a number is not finite: the model has diverged."""
+    numbers = np.concatenate([np.zeros(0, np.float32), *rows])
+    if wrong := int((~np.isfinite(numbers)).sum()):
+        raise InternalError(
+            f"{role}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or {role}.path has such "
+            f"weights. Lower {role}.optimizer.lr where it is trained, and resume from an earlier checkpoint"
+        )
+    return numbers

@@ -1,0 +1,36 @@
+"""Responses of a model to prompts, by continuous batching. Knows nothing of training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.engines.model import PackedModel, finite
+from hpcrl.models.generation import Generated, GenerationOptions, Generator
+from hpcrl.models.sampling import SamplingOptions
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """At most `prefill_tokens` prompt tokens go through the model at once; `eos_token_ids` end a response."""
+
+    model: PackedModel
+    prefill_tokens: int
+    eos_token_ids: tuple[int, ...]
+
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+        """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
+        if not prompts:
+            return Generated([], [], [])
+        options = GenerationOptions(
+            max_new_tokens=config.max_new_tokens,
+            min_new_tokens=config.min_new_tokens,
+            sampling=SamplingOptions(config.temperature, config.top_k, config.top_p, config.greedy),
+            eos_token_ids=self.eos_token_ids,
+            slots=config.slots,
+            prefill_tokens=self.prefill_tokens,
+        )
+        generated = Generator(self.model.transformer, options).generate(prompts, seeds)
+        finite(self.model.role, "log-probabilities of sampled tokens", generated.logprobs)
+        return generated

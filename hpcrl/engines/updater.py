@@ -1,0 +1,85 @@
+"""What turns a mini-batch's gradient into new parameters: the schedule of learning rates, AdamW, its masters."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.engine import Decision, Shard, Update
+from hpcrl.engines.flat import FlatParameters
+from hpcrl.engines.layout import ParameterLayout
+from hpcrl.engines.schedule import learning_rate
+from hpcrl.errors import InternalError
+from hpcrl.parallel.context import Group
+
+
+class Updater:
+    """Owns the optimizer of one role in a run of `steps` training steps; the gradient is the model's memory's.
+
+    Knows nothing of losses and micro-batches.
+    """
+
+    def __init__(self, role: str, memory: FlatParameters, group: Group, config: OptimizerConfig, steps: int) -> None:
+        if memory.grad is None:
+            raise ValueError(f"{role}'s model was built without gradients; build it with trainable=True")
+        self._role = role
+        self._memory = memory
+        self._gradient = memory.grad
+        self._config = config
+        self._steps = steps
+        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
+        self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
+
+    def decide(self, at: Update, refused: bool) -> Decision:
+        """What is done with the gradient at this place of the run. The rate follows from the place alone."""
+        rate = learning_rate(self._config, (at.step - 1) * at.of + at.index, self._steps * at.of)
+        return Decision("refused" if refused else "stepped", rate)
+
+    def clear(self) -> None:
+        """Begin a mini-batch's gradient."""
+        self._memory.zero_grad()
+
+    def step(self, rate: float) -> float:
+        """One optimizer step with the gradients of all ranks; their norm before clipping.
+
+        Raises InternalError where the gradient is not finite.
+        """
+        return self._optimizer.step(self._gradient, rate)
+
+    def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type."""
+        offsets = {parameter.name: offset for parameter, offset in self._memory.layout.spans()}
+        for name, tensor in parameters:
+            yield name, tensor
+            # The model has found name and shape right before it asks for the next one.
+            self._optimizer.begin_from(tensor, offsets[name])
+
+    def snapshot(self) -> Shard:
+        arrays, numbers = self._optimizer.snapshot()
+        return arrays, {**numbers, "layout": fingerprint(self._memory.layout)}
+
+    def load(self, shards: Iterable[Shard]) -> None:
+        self._optimizer.load(self._checked(shard) for shard in shards)
+
+    def digest(self) -> str:
+        return self._optimizer.digest()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All that is held beside the model."""
+        return [self._gradient, *self._optimizer.tensors()]
+
+    def _checked(self, shard: Shard) -> Shard:
+        written, own = shard[1]["layout"], fingerprint(self._memory.layout)
+        if written != own:
+            raise InternalError(
+                f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
+                f"{self._role}.path holds another model than the run began with"
+            )
+        return shard
+
+
+def fingerprint(layout: ParameterLayout) -> str:
+    text = "\n".join(f"{parameter.name} {parameter.shape} {offset}" for parameter, offset in layout.spans())
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
