@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice
+from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, workers_of
 from support.cluster import alive_of
 from support.faults import Strike
 
 from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.load import load_config
-from hpcrl.durable.rundir import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 POINTS = [
@@ -111,14 +110,3 @@ def test_ppo_killed_ten_times_at_random_moments_ends_with_the_same_bits(tmp_path
     assert kills == KILLS
     assert remains(killed) == remains(plain), outputs(killed)
     assert started_twice(killed) == []
-
-
-def workers_of(run: RunDirectory) -> list[int]:
-    """Process ids of the workers that are alive: who has a worker's output file open."""
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/1"):
-        with contextlib.suppress(OSError):
-            target = os.readlink(link)
-            if target.startswith(str(run.attempts)) and "/worker-" in target:
-                found.add(int(link.parts[2]))
-    return sorted(found)

@@ -14,7 +14,7 @@ from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.models.packing import Packing
 from hpcrl.models.pretrained import save_pretrained, write_random_pretrained
 
-TOY = f"{Path(__file__).parent.parent / 'support' / 'toy_family.py'}:TOY"
+TOY = f"{Path(__file__).parent.parent / 'support' / 'toy_family.py'}:FAMILY"
 CONFIG = DecoderConfig(TOY, 40, 24, 36, 2, 4, 2, 6, 64, norm_eps=1e-5, initializer_range=0.2)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.chaos import remains, rows_of, wait_until
+from support.chaos import process_of, remains, rows_of, wait_until
 from support.cluster import alive_of
 
 from hpcrl.durable.rundir import RunDirectory
@@ -100,13 +100,6 @@ def test_a_job_killed_from_outside_ends_the_run_and_resume_ends_it_with_the_same
     assert remains(run) == undisturbed
     wait_until(gone(run), 10, "the end of all jobs")
     assert alive_of(run.root) == []
-
-
-def process_of(run: RunDirectory, job: str) -> int:
-    """The process below submitit's that runs hpcrl."""
-    controller = int(run.submissions()[-1].jobs[job])
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(controller)], capture_output=True, text=True).stdout
-    return int(children.split()[0])
 
 
 @pytest.mark.parametrize(("interrupts", "order"), [(1, "drain"), (2, "stop")])

@@ -1,5 +1,8 @@
 """Runs that are disturbed and resumed until they are done, and what is left of them to compare."""
 
+import contextlib
+import os
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,6 +150,24 @@ def wait_until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
             return found
         time.sleep(0.01)
     raise AssertionError(f"{what} did not come within {timeout_s:g} s")
+
+
+def workers_of(run: RunDirectory) -> list[int]:
+    """Process ids of the workers that are alive: who has a worker's output file open."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(link)
+            if target.startswith(str(run.attempts)) and "/worker-" in target:
+                found.add(int(link.parts[2]))
+    return sorted(found)
+
+
+def process_of(run: RunDirectory, job: str) -> int:
+    """The process below submitit's that runs hpcrl."""
+    controller = int(run.submissions()[-1].jobs[job])
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(controller)], capture_output=True, text=True).stdout
+    return int(children.split()[0])
 
 
 def begin(

@@ -71,4 +71,4 @@ def _pieces(config: DecoderConfig, parameter: Parameter) -> tuple[Piece, ...]:
     return (Piece(place + name, parameter.shape[0]),)
 
 
-TOY = Family(architecture="Toy", read=_read, write=_write, parameters=_parameters, pieces=_pieces)
+FAMILY = Family(architecture="Toy", read=_read, write=_write, parameters=_parameters, pieces=_pieces)
