@@ -23,10 +23,17 @@ AGAIN_S = 5.0
 class Control:
     """What this submission was told; commands to older submissions are not for it."""
 
-    def __init__(self, run: RunDirectory, submission: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        submission: str,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._run = run
         self._submission = submission
         self._clock = clock
+        self._now = now
         self._seen: set[str] = set()
         self._unanswered: dict[str, Answer] = {}
         self._next = self._again = 0.0
@@ -59,13 +66,13 @@ class Control:
             command = msgspec.json.decode(self._run.files.read(self._run.command(name)), type=Command)
         except msgspec.DecodeError as error:
             note(CommandRefused(name, str(error)))
-            return Answer("refused", self._state, attempt, time.time(), str(error))
+            return Answer("refused", self._state, attempt, self._now(), str(error))
         if command.submission != self._submission:
             return None
         note(CommandHeard(command.command, name))
         before = self._state
         self._obey(command)
-        return Answer("unchanged" if self._state == before else "obeyed", self._state, attempt, time.time())
+        return Answer("unchanged" if self._state == before else "obeyed", self._state, attempt, self._now())
 
     def _obey(self, command: Command) -> None:
         if command.command in ("pause", "continue"):

@@ -47,6 +47,7 @@ class Members:
     nodes: int
     lost_after_s: float
     clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
     agents: dict[int, Member] = field(default_factory=dict)
     workers: dict[int, Member] = field(default_factory=dict)
     hellos: dict[int, WorkerHello] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class Members:
     def exited(self, told: WorkerExited) -> None:
         """A worker ended. With the exit code of an error that another attempt would not cure, its code has failed."""
         if told.exit_code in FAILURES:
-            failed = Failed(told.rank, "starting", f"{told.how}, see {told.log}", "", told.exit_code, time.time())
+            failed = Failed(told.rank, "starting", f"{told.how}, see {told.log}", "", told.exit_code, self.now())
             self.failed(failed)
         else:
             self.losses.append(LostMember(self.clock(), f"worker-{told.rank}", told.how, told.log))

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,6 +102,8 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
         return encode(dataset, rows)
 
     monkeypatch.setattr(TextDataset, "_encode", noted)
+    # Without a bound, rows are tokenised when their step opens.
+    experiment = replace(experiment, data=replace(experiment.data, max_prompt_tokens=None))
     line = Line()
     reactor = Reactor(line, Members(1, 1e9), line, line, experiment.cluster)  # type: ignore[arg-type]
     schedule = RunSchedule(experiment.control, evaluates=True)

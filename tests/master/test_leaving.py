@@ -4,9 +4,17 @@ from pathlib import Path
 
 import pytest
 from support.chaos import create_run, toy_experiment
+from support.hosts import write_task
 
 from hpcrl.config.cluster import Abilities
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import SFTExperiment
+from hpcrl.config.model import SFTModelConfig
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Stopped
 from hpcrl.durable.records import Command, Verdict
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.master.master import Master
 from hpcrl.processes import Signals
@@ -34,3 +42,36 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     finally:
         signals.close()
     assert [verdict and verdict.state for verdict in seen] == ["stopped"]
+
+
+def serve(run: RunDirectory) -> ExitCode:
+    """A master of this run, whom nobody comes to."""
+    signals = Signals()
+    try:
+        return Master(run, "first", signals, LOOPBACK, Abilities()).serve_run()
+    finally:
+        signals.close()
+
+
+def test_a_plan_is_made_once_its_nodes_are_there_and_not_before(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", toy_experiment(start_timeout_s=0.2))
+    assert serve(run) == ExitCode.REQUEUE
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "incomplete" and "missing: [0]" in verdict.reason
+    assert run.adopted(0).exists() and not run.plan(0).exists()
+    assert any(isinstance(line.event, Stopped) for line in read_history(run).lines)
+
+
+def test_a_data_set_that_is_gone_when_the_run_starts_is_told_in_the_verdict(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    experiment = SFTExperiment(
+        control=ControlConfig(steps=1),
+        data=DataConfig(train=str(tmp_path / "rows.jsonl"), batch_size=4),
+        actor=SFTModelConfig(path=str(tmp_path / "model")),
+    )
+    run = create_run(tmp_path / "run", experiment)
+    (tmp_path / "rows.jsonl").unlink()
+    assert serve(run) == ExitCode.DATA
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.state == "failed" and verdict.exit_code == ExitCode.DATA
+    assert "set data.train to a .jsonl file" in verdict.reason
