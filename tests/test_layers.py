@@ -124,6 +124,16 @@ def test_a_part_does_not_import_its_forbidden_neighbour(importer, imported):
     assert not wrong
 
 
+def test_algorithms_see_of_engines_nothing_but_the_contract():
+    wrong = [
+        f"{module} imports {name}"
+        for module in modules()
+        for name in own_imports(module)
+        if module.startswith("hpcrl.algos.") and name.startswith("hpcrl.engines.") and name != "hpcrl.engines.engine"
+    ]
+    assert not wrong
+
+
 def test_no_module_imports_itself_by_way_of_others():
     assert list(nx.simple_cycles(graph())) == []
 

@@ -56,9 +56,9 @@ class ModelConfig(PlacementConfig):
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
     family: NameText | None = None
-    """What reads its config.json: a model_type (e.g. qwen2), or your own as file.py:NAME; null: by its model_type."""
+    """What reads its files: a model_type that hpcrl knows, or your own as file.py:NAME; null: its model_type."""
     backend: NameText = "native"
-    """What holds and runs it: native, or your own as file.py:NAME."""
+    """What holds, trains and runs it: one of hpcrl's backends, or your own as file.py:NAME."""
     micro_batch_tokens: Annotated[Count, ChangeClass.NUMBERS] = 16384
     """Most tokens in one forward pass on a worker."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support import toy_family
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 from support.tiny import flat
@@ -22,6 +23,8 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
+from hpcrl.families.config import DecoderConfig
+from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import ModelName, make_plan
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import HostContext, Work
@@ -340,3 +343,37 @@ def test_a_layout_that_splits_the_model_is_refused(folder):
     ):
         host.load([""], {})
     host.close()
+
+
+BACKEND = """
+from hpcrl.backends.backend import Backend
+
+MINE = Backend(train=True, generate=True, axes=("dp",), dtypes=("fp64",), engine=f"{__file__}:Engine")
+
+
+def __getattr__(name):
+    from hpcrl.engines.native import NativeEngine
+
+    return type(name, (NativeEngine,), {})
+"""
+
+
+def test_a_family_and_a_backend_of_the_users_own_train_resume_and_export(folder, tmp_path):
+    toy = f"{toy_family.__file__}:FAMILY"
+    sizes = DecoderConfig(toy, len(LETTERS) + 1, 16, 24, 2, 4, 2, 4, 64, norm_eps=1e-5, initializer_range=0.3)
+    write_random_pretrained(tmp_path / "toy", sizes, seed=0, tokenizer_from=folder / "model")
+    (tmp_path / "backend.py").write_text(BACKEND)
+    plain, mine = sft(folder), f"{tmp_path}/backend.py:MINE"
+    own = replace(plain, actor=replace(plain.actor, path=str(tmp_path / "toy"), family=toy, backend=mine))
+    with run_of(own) as conductor:
+        conductor.step(1)
+        checkpoint = conductor.save(tmp_path / "checkpoint")
+        through = conductor.step(2)
+        host = conductor.ranks.hosts[0]
+        assert type(host._roles[ModelName("actor")].engine).__name__ == "Engine"
+        trained = flat(host._roles[ModelName("actor")].engine).clone()
+        host.exporter("actor")(tmp_path / "export")
+    with run_of(own, None, checkpoint) as conductor:
+        assert conductor.step(2).records == through.records
+    exported = new_model(tmp_path / "export", family=toy, dtype=torch.float64)
+    assert torch.equal(exported.memory.data, trained)
