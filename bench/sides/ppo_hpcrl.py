@@ -11,16 +11,15 @@ from roles import build, builder, rows_of, settle
 from serving import serve
 from shapes import RESPONSE_TOKENS, prompts
 
-from hpcrl.algos.ppo import ROLES, responses
+from hpcrl.algos.ppo import responses
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.ppo import PPOConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.workers.host import Work
 
 MINIBATCHES = 4
@@ -39,8 +38,8 @@ experiment = PPOExperiment(
     control=ControlConfig(steps=1000),
 )
 tokenizer = Path(folder, "tokenizer.json")
-roles = {name: build(ROLES, name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
-reward_model = builder("reward", experiment, tokenizer).frozen(experiment.reference, head="value")
+roles = {name: build(name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
+reward_model = builder("reference", experiment, tokenizer, head="value").engine()
 plan = make_plan(experiment, experiment.cluster.nodes)
 
 
@@ -51,7 +50,7 @@ def step() -> dict[str, object]:
         if call.dataset == "eval":
             continue
         work = Work(1, call.name, 0, batch, minibatches if call.kind == "train_step" else ())
-        made = score(batch) if call.role == "reward" else roles[call.role].calls[call.kind](work, call).sample
+        made = score(batch) if call.role == "reward" else getattr(roles[call.role], call.kind)(work, call).sample
         if made is not None:
             batch = batch.merge(made)
     return {"tokens": int(batch.data["responses"].size)}

@@ -1,6 +1,6 @@
 """Roles of hpcrl's algorithms in this process: what a worker's host builds, without the files and the sockets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from hpcrl.algos.builder import Builder, RoleMaker
-from hpcrl.algos.role import Role
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment
+from hpcrl.algos.builder import Builder
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
 from hpcrl.parallel.context import Group
+from hpcrl.plugins import load
+from hpcrl.recipes.algorithm import Head, algorithm_of
 
 
 def settle() -> None:
@@ -24,16 +26,17 @@ def settle() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
-def builder(role: str, experiment: SFTExperiment | PPOExperiment, tokenizer: Path) -> Builder[Any]:
+def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head | None = None) -> Builder[Any]:
+    """With another head than its algorithm gives the role, if one is named."""
     alone = Group((0,), 0, torch.device("cpu"))
     endless = Texts(Tokens(Tokenizer.from_file(str(tokenizer)), eos_ids=()), {})
-    return Builder(role, experiment, experiment.control.steps or 1, alone, torch.device("cpu"), endless)
+    ends_with = head or algorithm_of(experiment).roles[role].head
+    steps = experiment.control.steps if isinstance(getattr(experiment, role), TrainedModelConfig) else None
+    return Builder(role, ends_with, experiment, steps, alone, torch.device("cpu"), endless)
 
 
-def build(
-    makers: Mapping[str, RoleMaker], role: str, experiment: SFTExperiment | PPOExperiment, tokenizer: Path
-) -> Role:
-    return makers[role](builder(role, experiment, tokenizer))
+def build(role: str, experiment: ExperimentConfig, tokenizer: Path) -> Any:
+    return load(algorithm_of(experiment).roles[role].maker)(builder(role, experiment, tokenizer))
 
 
 def rows_of(**columns: Sequence[Sequence[int]]) -> SequenceSample:

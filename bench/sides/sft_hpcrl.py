@@ -8,12 +8,11 @@ from roles import build, rows_of, settle
 from serving import serve
 from shapes import texts
 
-from hpcrl.algos.sft import ROLES
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import SFTExperiment
-from hpcrl.config.model import OptimizerConfig, SFTModelConfig
+from hpcrl.config.model import OptimizerConfig
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import Work
 
 settle()
@@ -23,14 +22,14 @@ experiment = SFTExperiment(
     actor=SFTModelConfig(path=folder, optimizer=OptimizerConfig(lr=1e-4)),
     control=ControlConfig(steps=1000),
 )
-role = build(ROLES, "actor", experiment, Path(folder, "tokenizer.json"))
+role = build("actor", experiment, Path(folder, "tokenizer.json"))
 batch = rows_of(prompts=[p for p, _ in texts()], answers=[a for _, a in texts()])
 call = next(call for call in make_plan(experiment, experiment.cluster.nodes).calls if call.kind == "train_step")
 
 
 def step() -> dict[str, object]:
     work = Work(step=1, call=call.name, part=0, batch=batch, minibatches=(batch.ids,))
-    total, weight = role.calls["train_step"](work, call).stats["loss"]
+    total, weight = role.train_step(work, call).stats["loss"]
     return {"loss": total / weight}
 
 

@@ -22,7 +22,7 @@ from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import DeviceBinding, bind, bindings
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
-from hpcrl.config.experiment import ExperimentConfig, from_dict
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
@@ -32,6 +32,7 @@ from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeReco
 from hpcrl.placement.abilities import engines_of
 from hpcrl.placement.plan import plan_from_json
 from hpcrl.processes import Signals
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.address import LOOPBACK
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.messages import (
@@ -75,8 +76,11 @@ class AgentArgs:
 def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     """The agent's process, from its first line to its exit code. Starts its zygote before it owns a thread."""
     run = RunDirectory(at.run_dir)
-    experiment = from_dict(run.configuration(at.submission))
-    zygote = Zygote((run.read_run().host, *engines_of(experiment)), lambda worker: _run_worker(worker, fault))
+    experiment = experiment_from(run.configuration(at.submission))
+    algorithm = algorithm_of(experiment)
+    makers = (kind.maker for kind in algorithm.roles.values())
+    imports = tuple(dict.fromkeys((algorithm.host, *engines_of(experiment), *makers)))
+    zygote = Zygote(imports, lambda worker: _run_worker(worker, fault))
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)

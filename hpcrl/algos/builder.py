@@ -1,27 +1,21 @@
 """Makes what the roles of one worker are made of: engines from folders, the reward function, the texts of the data."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from hpcrl.algos.reward import Reward
-from hpcrl.algos.role import Role
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment
-from hpcrl.config.model import ModelConfig
-from hpcrl.config.reward import RewardConfig
+from hpcrl.config.data import tokenizer_of
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import DataError
-from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 from hpcrl.placement.abilities import backend_of
 from hpcrl.plugins import load
-from hpcrl.rewards.run import RewardFunction
+from hpcrl.recipes.algorithm import Head
 
-E = TypeVar("E", bound=SFTExperiment | PPOExperiment)
+E = TypeVar("E", bound=ExperimentConfig)
 
 
 @dataclass(frozen=True)
@@ -30,22 +24,30 @@ class Builder(Generic[E]):
     for a role that is not trained."""
 
     role: str
+    head: Head | None
     experiment: E
     steps: int | None
     group: Group
     device: torch.device
     texts: Texts
 
-    def engine(self, config: ModelConfig, head: HeadKind = "vocabulary") -> Engine:
+    @property
+    def section(self) -> Any:
+        """The role's own settings."""
+        return getattr(self.experiment, self.role)
+
+    def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
+        config, tokenizer = self.section, tokenizer_of(self.experiment)
+        assert tokenizer is not None, "this role has a model"
         context = EngineContext(
             role=self.role,
             model=config,
-            head=head,
+            head="vocabulary" if self.head == "vocabulary" else "value",
             seed=self.experiment.seed,
             group=self.group,
             device=self.device,
-            tokenizer=Path(self.experiment.data.tokenizer or self.experiment.actor.path),
+            tokenizer=tokenizer[1],
             eos_token_ids=self.texts.eos_token_ids,
             steps=self.steps,
         )
@@ -53,9 +55,3 @@ class Builder(Generic[E]):
             return load(backend_of(self.role, config).engine).open(context)
         except DataError as error:
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None
-
-    def reward(self, config: RewardConfig) -> Reward:
-        return Reward(RewardFunction(config), self.texts)
-
-
-RoleMaker = Callable[[Builder[Any]], Role]

@@ -4,25 +4,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
-from hpcrl.algos import ppo, sft
-from hpcrl.algos.builder import Builder, RoleMaker
+from hpcrl.algos.builder import Builder
 from hpcrl.algos.role import Role, TrainedRole
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment, from_dict
-from hpcrl.data.datasets import Texts, open_order, open_texts
+from hpcrl.data.datasets import open_texts, training_steps
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import EngineState, Shard
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.abilities import axes_of, axes_problem
 from hpcrl.placement.plan import ModelName, ReplicaPlan
+from hpcrl.plugins import load
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
-
-ALGORITHMS: Mapping[str, Mapping[str, RoleMaker]] = {"sft": sft.ROLES, "ppo": ppo.ROLES}
-"""algorithm → role → what makes it"""
 
 
 class TorchHost:
@@ -32,7 +29,8 @@ class TorchHost:
         self._plan = context.plan
         self._rank = context.rank
         self._reached_at = context.host
-        self._experiment = _experiment(context)
+        self._experiment: Any = experiment_from(context.plan.experiment)
+        self._algorithm = algorithm_of(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
         self._device = _device(context.device, context.device_uuid)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
@@ -61,7 +59,7 @@ class TorchHost:
     def execute(self, work: Work) -> Outcome:
         call = self._plan.call(work.call)
         model = self._plan.at[call.name]
-        outcome = self._roles[model].calls[call.kind](work, call)
+        outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome
         return replace(outcome, record={**outcome.record, "digest": self._state(model).digest()})
@@ -83,15 +81,21 @@ class TorchHost:
         axes = axes_of(at.role, getattr(self._experiment, at.role))
         if problem := axes_problem(f"{at.role}.layout", at.layout, at.arrangement, axes):
             raise ConfigurationError([problem])
-        builder = Builder(
+        kind = self._algorithm.roles[at.role]
+        builder: Builder[Any] = Builder(
             role=at.role,
+            head=kind.head,
             experiment=self._experiment,
-            steps=training_steps(self._experiment, self._texts) if at.trainable else None,
+            steps=self._training_steps() if at.trainable else None,
             group=self._parallel.group(at.ranks),
             device=self._device,
             texts=self._texts,
         )
-        return ALGORITHMS[self._plan.algorithm][at.role](builder)
+        return load(kind.maker)(builder)
+
+    def _training_steps(self) -> int:
+        batch = self._algorithm.batch(self._experiment)
+        return training_steps(self._experiment, self._algorithm.rows, batch, self._texts.datasets)
 
     def _resume(self, name: str, paths: Sequence[Path]) -> None:
         """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""
@@ -117,22 +121,6 @@ class TorchHost:
 
     def _remembering(self, model: ModelName) -> TrainedRole:
         return cast(TrainedRole, self._roles[model])
-
-
-def training_steps(experiment: SFTExperiment | PPOExperiment, texts: Texts) -> int:
-    """How many training steps the run has, unless it is stopped before."""
-    control = experiment.control
-    if control.steps is not None:
-        return control.steps
-    assert control.epochs is not None, "either control.steps or control.epochs is set"
-    return control.epochs * open_order(experiment, texts.datasets["train"].ids).batches_per_epoch
-
-
-def _experiment(context: HostContext) -> SFTExperiment | PPOExperiment:
-    experiment = from_dict(context.plan.experiment)
-    if isinstance(experiment, ToyExperiment):
-        raise TypeError(f"TorchHost runs algorithms with models, not {experiment.algorithm}")
-    return experiment
 
 
 def _device(name: str, uuid: str) -> torch.device:

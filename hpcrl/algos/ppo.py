@@ -6,7 +6,7 @@ log-probabilities of training have the rollout's temperature.
 Shape legend: N response tokens of this rank's B samples.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,11 @@ from hpcrl.algos.functional.kl import adapted_kl_coef, sequence_means, token_kl
 from hpcrl.algos.functional.losses import policy_loss, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
 from hpcrl.algos.functional.totals import Total
-from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Training
-from hpcrl.config.experiment import PPOExperiment
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences, Totals
-from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.recipes.ppo import KLConfig, PPOConfig, PPOExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999
@@ -101,11 +99,8 @@ class Actor:
         self.engine = engine
         self._experiment = experiment
         self._config = experiment.ppo
+        self._batch = batch(experiment)
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
-
-    @property
-    def calls(self) -> Calls:
-        return {"generate": self.generate, "train_step": self.train_step}
 
     def generate(self, work: Work, call: MFC) -> Outcome:
         return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
@@ -119,8 +114,8 @@ class Actor:
         columns = {"old_log_probs": work.batch.data["logprobs"], "advantages": advantages_N.numpy()}
         objective = Objective(self._loss, self._experiment.generation.temperature, with_entropy=True)
         stop = self._gone_too_far if self._may_stop else None
-        training = Training(self.engine, work, _updates(self._config), objective, self._config.aggregation, stop)
-        training.run(made.sequences, columns, self._config.epochs)
+        training = Training(self.engine, work, self._batch, objective, self._config.aggregation, stop)
+        training.run(made.sequences, columns)
         next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), "kl": _mean(made.mean_kl, made.samples), "kl_coef": (kl_coef, 1.0)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
@@ -167,12 +162,9 @@ class Critic:
     def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
         self._config = experiment.ppo
+        self._batch = batch(experiment)
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
         self._normaliser = Normaliser(VALUE_NORM_DECAY)
-
-    @property
-    def calls(self) -> Calls:
-        return {"inference": self.inference, "train_step": self.train_step}
 
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → values: before each response token, in the rewards' units."""
@@ -186,8 +178,8 @@ class Critic:
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         columns = self._targets(made)
         objective = Objective(self._loss)
-        training = Training(self.engine, work, _updates(self._config), objective, self._config.aggregation)
-        training.run(made.sequences, columns, self._config.epochs)
+        training = Training(self.engine, work, self._batch, objective, self._config.aggregation)
+        training.run(made.sequences, columns)
         next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), **value_statistics(made.values_N, made.returns_N, self.engine.total)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
@@ -224,10 +216,6 @@ class Reference:
         self.engine = engine
         self._temperature = experiment.generation.temperature
 
-    @property
-    def calls(self) -> Calls:
-        return {"inference": self.inference}
-
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → ref_logprobs, at the rollout's temperature."""
         sequences = responses(work.batch)
@@ -251,11 +239,6 @@ def value_statistics(
     return stats | ({"explained_variance": (1.0 - unexplained / spread, 1.0)} if spread > 0 else {})
 
 
-def _updates(config: PPOConfig) -> int:
-    """Of a training step, at most."""
-    return config.minibatches * config.epochs
-
-
 def _recorded(work: Work, name: str, current: float) -> float:
     return current if work.record is None else work.record[name]
 
@@ -273,9 +256,13 @@ def _per_token(batch: SequenceSample, key: str, packed_N: np.ndarray, sequences:
     return SequenceSample.from_rows(batch.ids, {key: rows})
 
 
-ROLES: Mapping[str, Callable[[Builder[PPOExperiment]], Role]] = {
-    "actor": lambda b: Actor(b.engine(b.experiment.actor), b.experiment),
-    "critic": lambda b: Critic(b.engine(b.experiment.critic, head="value"), b.experiment),
-    "reference": lambda b: Reference(b.engine(b.experiment.reference), b.experiment),
-    "reward": lambda b: b.reward(b.experiment.reward),
-}
+def actor(at: Builder[PPOExperiment]) -> Actor:
+    return Actor(at.engine(), at.experiment)
+
+
+def critic(at: Builder[PPOExperiment]) -> Critic:
+    return Critic(at.engine(), at.experiment)
+
+
+def reference(at: Builder[PPOExperiment]) -> Reference:
+    return Reference(at.engine(), at.experiment)

@@ -1,8 +1,10 @@
 """The reward role: texts to numbers by the run's reward function. It has no model."""
 
+from typing import Any
+
 import numpy as np
 
-from hpcrl.algos.role import Calls
+from hpcrl.algos.builder import Builder
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -22,10 +24,6 @@ class Reward:
         self._function = function
         self._texts = texts
 
-    @property
-    def calls(self) -> Calls:
-        return {"inference": self.inference}
-
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → rewards."""
         records = [self._texts.record(call.dataset, sample_id) for sample_id in work.batch.ids]
@@ -43,3 +41,7 @@ class Reward:
 
     def close(self) -> None:
         self._function.close()
+
+
+def reward(at: Builder[Any]) -> Reward:
+    return Reward(RewardFunction(at.section), at.texts)

@@ -1,21 +1,16 @@
 """What the host asks of a role of an algorithm on this worker."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine
-from hpcrl.workers.host import Outcome, Work
-
-Calls = Mapping[str, Callable[[Work, MFC], Outcome]]
-"""kind of call → what does it"""
 
 
 class Role(Protocol):
-    """One role's calls. Owns nothing that outlives the process."""
+    """One role of an algorithm. Owns nothing that outlives the process.
 
-    @property
-    def calls(self) -> Calls: ...
+    It has a method (work, call) → Outcome for each of its calls, named as the call's `method` or kind.
+    """
 
     @property
     def engine(self) -> Engine | None:

@@ -1,6 +1,6 @@
 """Supervised fine-tuning: the likelihood of given answers (Ouyang et al. 2022, step 1). Prompts carry no loss."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,12 +8,11 @@ import torch
 
 from hpcrl.algos import rollout
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.role import Calls, Role
 from hpcrl.algos.training import Training
-from hpcrl.config.experiment import SFTExperiment
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences
+from hpcrl.recipes.sft import SFTExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 
@@ -24,12 +23,8 @@ class SFTActor:
         self.engine = engine
         self._experiment = experiment
 
-    @property
-    def calls(self) -> Calls:
-        return {"train_step": self.train_step, "evaluate": self.evaluate, "generate": self.generate}
-
     def train_step(self, work: Work, call: MFC) -> Outcome:
-        training = Training(self.engine, work, 1, Objective(answer_loss), "token-mean")
+        training = Training(self.engine, work, batch(self._experiment), Objective(answer_loss), "token-mean")
         training.run(answers(work.batch), columns={})
         return Outcome(stats=training.stats(), record=training.record())
 
@@ -65,7 +60,5 @@ def answer_loss(
     return -(columns["weights"] * predictions.log_probs).sum(), {}
 
 
-ROLES: Mapping[str, Callable[[Builder[SFTExperiment]], Role]] = {
-    "actor": lambda b: SFTActor(b.engine(b.experiment.actor), b.experiment),
-    "reward": lambda b: b.reward(b.experiment.reward),
-}
+def actor(at: Builder[SFTExperiment]) -> SFTActor:
+    return SFTActor(at.engine(), at.experiment)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hpcrl.algos.functional.losses import Denominators, token_weights
+from hpcrl.data.batch import Batch
 from hpcrl.engines.engine import (
     Columns,
     Decision,
@@ -47,7 +48,7 @@ def find_minibatches(engine: Engine, work: Work, labels: np.ndarray) -> list[Min
 
 
 class Training:
-    """One train_step of at most `updates` updates. Decides by `stop`, or, in replay, by the record alone.
+    """One train_step, cut as `batch` says. Decides by `stop`, or, in replay, by the record alone.
 
     Statistics of the loss are sums over tokens; `stop` says that their means have gone too far.
     """
@@ -56,29 +57,29 @@ class Training:
         self,
         engine: Engine,
         work: Work,
-        updates: int,
+        batch: Batch,
         objective: Objective,
         aggregation: str,
         stop: Callable[[Totals], bool] | None = None,
     ) -> None:
         self._engine = engine
         self._work = work
-        self._updates = updates
+        self._batch = batch
         self._objective = objective
         self._aggregation = aggregation
         self._stop = stop
         self._results: list[TrainResult] = []
         self._tokens = 0
 
-    def run(self, sequences: Sequences, columns: Columns, passes: int = 1) -> None:
-        """Train on the mini-batches, so many times over, until one is refused."""
+    def run(self, sequences: Sequences, columns: Columns) -> None:
+        """Train on the mini-batches, as often as the batch says, until one is refused."""
         minibatches = find_minibatches(self._engine, self._work, sequences.labels)
-        for index, minibatch in enumerate(minibatches * passes):
+        for index, minibatch in enumerate(minibatches * self._batch.passes):
             result = self._engine.train_batch(
                 sequences.select(minibatch.rows),
                 self._weighted(minibatch, sequences, columns),
                 self._judged(minibatch.whole.tokens),
-                Update(self._work.step, index, self._updates),
+                Update(self._work.step, index, self._batch.updates),
                 self._recorded(index),
             )
             self._results.append(result)

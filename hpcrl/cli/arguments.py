@@ -9,14 +9,15 @@ from types import MappingProxyType
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from hpcrl.config.experiment import EXPERIMENTS, Experiment
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, description, sections, settings
 from hpcrl.config.load import load_config
-from hpcrl.config.validate import notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.launcher import launcher_problems
 from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.plugins import names
+from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 
 SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
 """Options that are short for a setting."""
@@ -67,13 +68,13 @@ def _refuse_misspelt(option: str, own: Collection[str]) -> None:
         raise ConfigurationError([f"{option} is not an option. The nearest is {near[0]}."])
 
 
-def read_experiment(config: str, overrides: Sequence[str]) -> Experiment:
+def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     """The experiment of a file and a command line; what is odd of it is said on stderr.
 
     Raises ConfigurationError with everything that is wrong.
     """
-    experiment = load_config(Path(config), overrides, (*ALL_CHECKS, launcher_problems))
-    for notice in notices(experiment):
+    experiment = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
+    for notice in algorithm_of(experiment).notices(experiment):
         print(f"hpcrl: note: {notice}", file=sys.stderr)
     return experiment
 
@@ -101,10 +102,11 @@ def asks_for_help(words: Collection[str]) -> bool:
 
 
 def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str]) -> str:
-    """The parser's help and every setting of the algorithm that the words name, or else of ppo."""
-    algorithm = _named_algorithm(words, overrides) or "ppo"
+    """The parser's help and every setting of the algorithm that the words name, or else of the first."""
+    known = names(ALGORITHMS)
+    algorithm = _named_algorithm(words, overrides) or known[0]
     listing = _listing(algorithm, lambda setting: True)
-    others = ", ".join(name for name in EXPERIMENTS if name != algorithm)
+    others = ", ".join(name for name in (*known, "file.py:NAME") if name != algorithm)
     return (
         f"{parser.format_help()}\n"
         f"Settings of algorithm {algorithm}; write them in the file without the dashes, or here, where they win.\n"
@@ -115,8 +117,8 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
 
 
 def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str:
-    """The parser's help and the settings that may change when a run is resumed, of the named algorithm or else ppo."""
-    algorithm = _named_algorithm([], overrides) or "ppo"
+    """The parser's help and what may change when a run is resumed, of the named algorithm or else of the first."""
+    algorithm = _named_algorithm([], overrides) or names(ALGORITHMS)[0]
     listing = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
     return (
         f"{parser.format_help()}\n"
@@ -128,7 +130,7 @@ def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str
 
 def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:
     """The settings of an algorithm, section by section."""
-    config = EXPERIMENTS[algorithm]
+    config = algorithm_of(algorithm).experiment
     chosen = [setting for setting in settings(config) if shown(setting)]
     listing = ArgumentParser(add_help=False, usage="")
     parts = {name: f"{name}: {description(owner, name).rstrip('.')}" for name, owner in sections(config)}
@@ -150,4 +152,4 @@ def _named_algorithm(words: Sequence[str], overrides: Sequence[str]) -> str | No
     named = [text.partition("=")[2] for text in overrides if text.startswith("algorithm=")]
     files = [Path(word) for word in words if not word.startswith("-") and Path(word).is_file()]
     named += [str(read_yaml(path).get("algorithm")) for path in files]
-    return next((name for name in named if name in EXPERIMENTS), None)
+    return next((name for name in named if name in names(ALGORITHMS) or ".py:" in name), None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
 from hpcrl.dataflow.dot import to_dot
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.recipes.algorithm import recipe
+from hpcrl.recipes.algorithm import algorithm_of
 
 ENDINGS = (".dot", ".svg", ".png", ".pdf")
 PROGRAMS = ("dot", "graphviz-pure")
@@ -32,7 +32,8 @@ def run(words: Sequence[str]) -> int:
     out = Path(given.out)
     if out.suffix not in ENDINGS:
         raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}. Name another file."])
-    text = to_dot(recipe(read_experiment(given.config, overrides)).graph()).encode()
+    experiment = read_experiment(given.config, overrides)
+    text = to_dot(algorithm_of(experiment).graph(experiment)).encode()
     picture, problem = (text, "") if out.suffix == ".dot" else _draw(text, out.suffix[1:])
     if problem:
         _write(out.with_suffix(".dot"), text)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
-from hpcrl.config.experiment import Experiment
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.errors import ExitCode
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
@@ -39,17 +39,17 @@ def run(words: Sequence[str]) -> int:
     return int(ExitCode.DONE)
 
 
-def run_directory(experiment: Experiment) -> str:
+def run_directory(experiment: ExperimentConfig) -> str:
     return str(Path(experiment.run_root) / f"{experiment.name}-<time>")
 
 
-def _as_json(plan: Plan, experiment: Experiment, roles: Mapping[str, Memory]) -> str:
+def _as_json(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]) -> str:
     memory = [round(gib, 3) for gib in worker_memory_gib(plan, roles)]
     shown = {"run_directory": run_directory(experiment), "memory_gib": memory, "plan": msgspec.to_builtins(plan)}
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
-def render(plan: Plan, experiment: Experiment, roles: Mapping[str, Memory]) -> RenderableType:
+def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]) -> RenderableType:
     """The plan for people."""
     cluster = experiment.cluster
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"

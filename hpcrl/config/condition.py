@@ -37,6 +37,11 @@ class Condition:
         """The call that reports the metric."""
         return self.metric.partition("/")[0]
 
+    @property
+    def name(self) -> str:
+        """The metric's name among those of its call."""
+        return self.metric.partition("/")[2]
+
     def lacks(self, metrics: Mapping[str, float]) -> bool:
         """Whether the call has reported, but not this metric."""
         return self.metric not in metrics and any(name.startswith(f"{self.call}/") for name in metrics)

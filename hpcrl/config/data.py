@@ -1,12 +1,14 @@
 """What is read and how it becomes batches."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count
-from hpcrl.config.fields import ChangeClass, PathText
+from hpcrl.config.fields import ChangeClass, PathText, section
+from hpcrl.config.model import models_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class DataConfig:
     evaluate: PathText | None = None
     """The rows to evaluate on, in the same form."""
     tokenizer: PathText | None = None
-    """A folder with tokenizer.json; null takes the actor's."""
+    """A folder with tokenizer.json; null takes that of the first role with a model."""
     batch_size: Annotated[Count, ChangeClass.NUMBERS]
     """Prompts per step; the training data has at least as many rows."""
     samples_per_prompt: Annotated[Count, ChangeClass.NUMBERS] = 1
@@ -32,6 +34,14 @@ class DataConfig:
     max_prompt_tokens: Count | None = None
     """Rows with a longer prompt are left out; null leaves out only what no model has positions for."""
     max_answer_tokens: Count | None = None
-    """Training rows with a longer answer are left out (SFT); null sets no bound."""
+    """Rows with a longer answer are not trained on, where answers are learnt; null sets no bound."""
     evaluate_rows: Annotated[Count | None, ChangeClass.NUMBERS] = None
     """Evaluate on the first so many rows; null takes all."""
+
+
+def tokenizer_of(experiment: Any) -> tuple[str, Path] | None:
+    """The setting that names the folder of the tokenizer, and the folder; None where neither data nor a model does."""
+    data = section(experiment, "data", DataConfig)
+    if data is not None and data.tokenizer is not None:
+        return "data.tokenizer", Path(data.tokenizer)
+    return next(((f"{role}.path", Path(model.path)) for role, model in models_of(experiment).items()), None)

@@ -91,6 +91,18 @@ class Setting:
         return attrgetter(self.key)(config)
 
 
+def section(config: Any, name: str, kind: type[T]) -> T | None:
+    """The section of this name; None where a configuration has none, or another kind of section there."""
+    found = getattr(config, name, None)
+    return found if isinstance(found, kind) else None
+
+
+def sections_of(config: Any, kind: type[T]) -> dict[str, T]:
+    """The sections of a kind, by name, in the order of the configuration."""
+    found = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {name: value for name, value in found.items() if isinstance(value, kind)}
+
+
 def description(section: type, key: str) -> str:
     """The string under the field of a dataclass, or of one of its bases, that the last part of a dotted key names."""
     return _descriptions(section).get(key.rpartition(".")[2], "")

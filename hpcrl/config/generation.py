@@ -13,10 +13,7 @@ Temperature = Annotated[float, Meta(gt=0, description="above 0 (for the likelies
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Sampling options of training rollouts. Evaluation takes the same lengths, and is greedy.
-
-    PPO draws from the whole distribution, that of training: no top-k or top-p, no least length, not greedy.
-    """
+    """Sampling options of training rollouts. Evaluation takes the same lengths, and is greedy."""
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 

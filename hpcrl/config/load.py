@@ -10,16 +10,18 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from jsonargparse import ArgumentError, ArgumentParser
 
-from hpcrl.config.experiment import EXPERIMENTS, Experiment
+from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, build, sections, settings
-from hpcrl.config.validate import CHECKS, Check, Problem, collect
+from hpcrl.config.validate import Check, Problem, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
+
+T = TypeVar("T", bound=ExperimentConfig)
 
 COMMAND_LINE = "command line"
 
@@ -36,7 +38,9 @@ class Given:
         return f"{self.key} = {'null' if self.value is None else self.value} ({self.place})"
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = CHECKS) -> Experiment:
+def load_config(
+    path: Path | str, overrides: Sequence[str], catalogue: Catalogue, checks: Sequence[Check]
+) -> ExperimentConfig:
     """The experiment in the file `path`, over the site's defaults, with overrides like `actor.optimizer.lr=1e-6`.
 
     Raises:
@@ -46,8 +50,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     values = read_yaml(path)
     found: list[Problem] = []
     words = list(_parse_overrides(overrides, found))
-    algorithm = _algorithm(values, words, path, found)
-    reading = _Reading(algorithm, found)
+    algorithm = _algorithm(values, words, path, catalogue.names(), found)
+    reading = _Reading(algorithm, catalogue.experiment(algorithm), found)
     site = site_file()
     if site is not None:
         reading.take(Given(key, value, str(site)) for key, value in reading.leaves(read_yaml(site)))
@@ -59,14 +63,14 @@ def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequenc
     return experiment
 
 
-def change_placement(experiment: Experiment, overrides: Sequence[str], checks: Sequence[Check] = CHECKS) -> Experiment:
+def change_placement(experiment: T, overrides: Sequence[str], checks: Sequence[Check]) -> T:
     """A run's experiment with other settings of where it runs, like `cluster.nodes=2`.
 
     Raises:
         ConfigurationError: all settings that a run keeps for life, and whatever `load_config` would refuse.
     """
     found: list[Problem] = []
-    reading = _Reading(experiment.algorithm, found)
+    reading = _Reading(experiment.algorithm, type(experiment), found)
     reading.begin_from(experiment)
     words = list(_parse_overrides(overrides, found))
     kept = [word for word in words if reading.keeps(word.key)]
@@ -103,17 +107,19 @@ def _parse_overrides(overrides: Sequence[str], found: list[Problem]) -> Iterator
             found.append(Problem((key,), f"{key} (command line) has no value. Write --{key} VALUE."))
 
 
-def _algorithm(values: Mapping[str, Any], words: Sequence[Given], path: Path, found: list[Problem]) -> str:
+def _algorithm(
+    values: Mapping[str, Any], words: Sequence[Given], path: Path, names: Sequence[str], found: list[Problem]
+) -> str:
     """The algorithm, or the one that was probably meant; without either, nothing else can be judged."""
     written = [Given("algorithm", values["algorithm"], path.name)] if "algorithm" in values else []
     written += [word for word in words if word.key == "algorithm"]
-    known = ", ".join(EXPERIMENTS)
+    known = f"{', '.join(names)}, or file.py:NAME"
     if not written:
         raise ConfigurationError([f"algorithm is not set in {path}: it is one of {known}. Set algorithm."])
     name = str(written[-1].value)
-    if name in EXPERIMENTS:
-        return name
-    near = difflib.get_close_matches(name.lower(), EXPERIMENTS, n=1)
+    if name in names or ".py:" in name:
+        return _absolute(name)
+    near = difflib.get_close_matches(name.lower(), names, n=1)
     text = f"{written[-1]} must be one of {known}. Set algorithm{f', probably to {near[0]}' if near else ''}."
     if not near:
         raise ConfigurationError([text])
@@ -121,14 +127,15 @@ def _algorithm(values: Mapping[str, Any], words: Sequence[Given], path: Path, fo
     return near[0]
 
 
-class _Reading:
+class _Reading(Generic[T]):
     """Collects the values of one algorithm's settings, and in `found` what is wrong with them one by one."""
 
-    def __init__(self, algorithm: str, found: list[Problem]) -> None:
+    def __init__(self, algorithm: str, config: type[T], found: list[Problem]) -> None:
         self._algorithm = algorithm
+        self._config = config
         self._found = found
-        self._settings = {setting.key: setting for setting in settings(EXPERIMENTS[algorithm])}
-        self._sections = [name for name, _ in sections(EXPERIMENTS[algorithm])]
+        self._settings = {setting.key: setting for setting in settings(config)}
+        self._sections = [name for name, _ in sections(config)]
         self._values: dict[str, Any] = {"algorithm": algorithm}
         self._parser = ArgumentParser(exit_on_error=False)
         for setting in self._settings.values():
@@ -145,7 +152,7 @@ class _Reading:
             elif value is not None:
                 yield key, value
 
-    def begin_from(self, experiment: Experiment) -> None:
+    def begin_from(self, experiment: T) -> None:
         """Take every setting's value from an experiment."""
         self._values |= {key: setting.of(experiment) for key, setting in self._settings.items()}
 
@@ -206,7 +213,7 @@ class _Reading:
 
         return max([*self._settings, *self._sections], key=likeness)
 
-    def experiment(self) -> Experiment:
+    def experiment(self) -> T:
         """The experiment; what is missing is reported and has a stand-in, so that the rest can be checked."""
         nested: dict[str, Any] = {}
         for setting in self._settings.values():
@@ -215,7 +222,7 @@ class _Reading:
             for name in names:
                 section = section.setdefault(name, {})
             section[last] = _settled(setting, self._value(setting))
-        return build(EXPERIMENTS[self._algorithm], nested)
+        return build(self._config, nested)
 
     def _value(self, setting: Setting) -> Any:
         if setting.key in self._values:
@@ -241,7 +248,10 @@ def _settled(setting: Setting, value: Any) -> Any:
     """Paths as other processes will find them: absolute."""
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
-    if setting.is_in_file and value and ".py:" in value:
-        path, _, name = value.rpartition(":")
-        return f"{os.path.abspath(os.path.expanduser(path))}:{name}"
-    return value
+    return _absolute(value) if setting.is_in_file and value else value
+
+
+def _absolute(place: str) -> str:
+    """`file.py:NAME` with the file absolute; any other name as it is."""
+    path, colon, name = place.rpartition(":")
+    return f"{os.path.abspath(os.path.expanduser(path))}:{name}" if colon and path.endswith(".py") else place

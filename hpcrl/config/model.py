@@ -1,12 +1,12 @@
 """A role's model, where it runs and how it is trained."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, NameText, PathText
+from hpcrl.config.fields import ChangeClass, NameText, PathText, sections_of
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -71,23 +71,6 @@ class TrainedModelConfig(ModelConfig):
     """How its parameters are updated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SFTModelConfig(TrainedModelConfig):
-    """A model that learns given answers."""
-
-    optimizer: OptimizerConfig = OptimizerConfig(lr=2e-5)
-    """How its parameters are updated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticConfig(TrainedModelConfig):
-    """A model whose head is replaced by one that gives a number."""
-
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
-    """How its parameters are updated."""
-
-
 def models_of(experiment: Any) -> dict[str, ModelConfig]:
     """Role → its model, of the roles that have one."""
-    sections = {field.name: getattr(experiment, field.name) for field in fields(experiment)}
-    return {role: section for role, section in sections.items() if isinstance(section, ModelConfig)}
+    return sections_of(experiment, ModelConfig)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrl.config.experiment import Experiment, to_dict
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import ChangeClass, settings
 
 
@@ -21,7 +21,7 @@ class Change:
         return f"{self.key} = {_written(self.value)} (was {_written(self.old)})"
 
 
-def placement_changes(before: Experiment, after: Experiment) -> list[Change]:
+def placement_changes(before: ExperimentConfig, after: ExperimentConfig) -> list[Change]:
     """The settings of placement that differ, in the order of the configuration."""
     keys = [setting.key for setting in settings(type(after)) if setting.change is ChangeClass.PLACEMENT]
     old, new = to_dict(before), to_dict(after)

@@ -4,43 +4,39 @@ import importlib.util
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import sections_of
 from hpcrl.config.model import models_of
-from hpcrl.data.tokens import SAYS_THE_END
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.rows.kind import RowKind
 from hpcrl.errors import DataError
 
 _BLOCK = 4 << 20  # bytes
 
 
-def fingerprints(experiment: Experiment) -> dict[str, str]:
-    """Setting → sizes and CRCs of the files that it names: data sets, tokenizer, base weights, the reward's file.
+def fingerprints(experiment: ExperimentConfig, rows: RowKind[Any]) -> dict[str, str]:
+    """Setting → sizes and CRCs of the files that it names: rows, tokenizer, base weights, a user's own code.
 
     Weights are known by the first and last 4 MiB of each file, everything else by all of it.
 
     Raises:
         DataError: a file cannot be read.
     """
-    return {setting: _of_files(setting, files) for setting, files in _inputs(experiment) if files}
+    return {setting: _of_files(setting, files) for setting, files in _inputs(experiment, rows) if files}
 
 
-def _inputs(experiment: Experiment) -> Iterator[tuple[str, list[Path]]]:
-    if isinstance(experiment, ToyExperiment):
-        return
-    data = experiment.data
-    yield "data.train", [Path(data.train)]
-    if data.evaluate is not None:
-        yield "data.evaluate", [Path(data.evaluate)]
-    tokenizer = Path(data.tokenizer or experiment.actor.path)
-    said = [tokenizer / name for name in SAYS_THE_END if (tokenizer / name).is_file()]
-    yield "data.tokenizer", [tokenizer / "tokenizer.json", *said]
+def _inputs(experiment: ExperimentConfig, rows: RowKind[Any]) -> Iterator[tuple[str, list[Path]]]:
+    yield from rows.inputs(experiment)
     for role, model in models_of(experiment).items():
         folder = Path(model.path)
         yield f"{role}.path", [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
         yield f"{role}.family", _source_of(model.family or "")
         yield f"{role}.backend", _source_of(model.backend)
-    yield "reward.function", _source_of(experiment.reward.function)
+    for role, reward in sections_of(experiment, RewardConfig).items():
+        yield f"{role}.function", _source_of(reward.function)
+    yield "algorithm", _source_of(experiment.algorithm)
 
 
 def _source_of(function: str) -> list[Path]:

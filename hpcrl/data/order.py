@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Batch(NamedTuple):
+class StepSamples(NamedTuple):
     """The samples of one step. `next_cursor` is where the step after it begins."""
 
     ids: tuple[str, ...]
@@ -57,11 +57,11 @@ class SampleOrder:
         """How many steps an epoch has."""
         return math.ceil(len(self._rows) / self._batch_size)
 
-    def batch_at(self, cursor: int) -> Batch:
+    def batch_at(self, cursor: int) -> StepSamples:
         epoch, begin = divmod(cursor, len(self._rows))
         rows = self.epoch(epoch)[begin : begin + self._batch_size]
         ids = sample_ids(rows, epoch, self._samples_per_prompt)
-        return Batch(ids, epoch, cursor + len(rows), begin + len(rows) == len(self._rows))
+        return StepSamples(ids, epoch, cursor + len(rows), begin + len(rows) == len(self._rows))
 
     def epoch(self, epoch: int) -> tuple[str, ...]:
         """All rows in the order of one epoch."""

@@ -6,7 +6,7 @@ Every result is a function of the arguments, ties included, so that a division c
 import heapq
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -54,14 +54,21 @@ def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]
 
 
 def partition_step(
-    lengths: Sequence[int], minibatches: int, dp: int
+    lengths: Sequence[int], minibatches: int, dp: int, rows: Sequence[str] | None = None
 ) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
     """A step's samples, by position, as minibatches, and as parts for `dp` workers: (minibatches, parts), both sorted.
 
     Minibatches are runs of samples that differ by one in size at most; there are fewer where samples are. Each is
     spread over the parts by `lengths` (whatever measures a sample's work), so that every optimizer step is balanced. A
     minibatch with fewer samples than parts leaves some parts idle, and in a small step a part may be empty.
+
+    With `rows`, the row of each sample, whole rows are divided instead of samples; those of one row are neighbours.
     """
+    if rows is not None:
+        samples = [tuple(positions) for _, positions in groupby(range(len(rows)), key=rows.__getitem__)]
+        by_row = partition_step([sum(lengths[i] for i in of_row) for of_row in samples], minibatches, dp)
+        whole, parts_ = (tuple(tuple(i for row in cut for i in samples[row]) for cut in cuts) for cuts in by_row)
+        return whole, parts_
     _check_division(len(lengths), minibatches, 0)
     _check_division(len(lengths), dp, 0)
     cuts = [len(lengths) * i // minibatches for i in range(minibatches + 1)]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from hpcrl.config.experiment import Experiment
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.placement import Change, placement_changes
 from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import RecoveryPlan
@@ -16,7 +16,7 @@ from hpcrl.placement.plan import Plan, make_plan
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
 
 
-def describe_placement(frozen: Experiment, before: Experiment, after: Experiment) -> Iterator[str]:
+def describe_placement(frozen: ExperimentConfig, before: ExperimentConfig, after: ExperimentConfig) -> Iterator[str]:
     """A line for each setting that changes with this submission, and for each that was changed by an earlier one."""
     changes = placement_changes(before, after)
     changed = {change.key for change in changes}
@@ -30,7 +30,7 @@ def _since_submission(kept: Change) -> str:
     return str(kept).replace("(was ", "(submitted with ")
 
 
-def describe_elastic(before: Experiment, after: Experiment, recovery: RecoveryPlan) -> Iterator[str]:
+def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery: RecoveryPlan) -> Iterator[str]:
     """What other workers change: how many there are, what stays cut as it was, what is replayed differently."""
     old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
     if old.world != new.world:
@@ -41,7 +41,7 @@ def describe_elastic(before: Experiment, after: Experiment, recovery: RecoveryPl
         yield PROMISE
 
 
-def _nodes(experiment: Experiment) -> str:
+def _nodes(experiment: ExperimentConfig) -> str:
     cluster = experiment.cluster
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
     return f"{nodes} of {cluster.workers_per_node} worker{'s' if cluster.workers_per_node > 1 else ''}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.experiment import from_dict
+from hpcrl.config.experiment import what_every_run_has
 from hpcrl.durable.files import no_fault
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
@@ -45,7 +45,7 @@ def main(
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
     try:
-        cluster = from_dict(RunDirectory(Path(run_dir)).configuration(submission)).cluster
+        cluster = what_every_run_has(RunDirectory(Path(run_dir)).configuration(submission)).cluster
         launcher = declaration_of(cluster.type)
         abilities = launcher.abilities(cluster)
         if process == "master":

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpcrl.config.cluster import Abilities, ClusterConfig
-from hpcrl.config.experiment import Experiment
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.validate import Problem
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
@@ -17,14 +17,14 @@ from hpcrl.plugins import Room, find, load, names
 class Launcher(Protocol):
     """Starts, looks for and ends the jobs of one run's submissions."""
 
-    def prepare(self, experiment: Experiment) -> Experiment:
+    def prepare(self, experiment: ExperimentConfig) -> ExperimentConfig:
         """The experiment with all that is left to `auto` settled, before anything is made.
 
         Raises ConfigurationError for what this machine or cluster cannot do.
         """
         ...
 
-    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+    def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         """What `start` would do, for `--dry-run`."""
         ...
 
@@ -118,7 +118,7 @@ class Launchers:
         return self._made[type_]
 
 
-def launcher_problems(experiment: Experiment) -> Iterator[Problem]:
+def launcher_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """A check of the configuration: whether `cluster.type` names a launcher."""
     try:
         declaration_of(experiment.cluster.type)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import submitit
 
-from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
@@ -25,10 +25,10 @@ A_YEAR_MIN = 60 * 24 * 365
 class LocalLauncher:
     """Starts the jobs of runs on this machine, and sees them by their command lines."""
 
-    def prepare(self, experiment: Experiment) -> Experiment:
+    def prepare(self, experiment: ExperimentConfig) -> ExperimentConfig:
         return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
 
-    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+    def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         cluster = experiment.cluster
         return (
             f"{run_dir}: a master and {cluster.nodes} agents with {cluster.workers_per_node} workers each, as "
@@ -71,7 +71,7 @@ class LocalLauncher:
 
 def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     """Name → process id of its submitit controller, and `group`: the process group that all of them share."""
-    experiment = from_dict(run.configuration(nonce))
+    experiment = what_every_run_has(run.configuration(nonce))
     cluster = experiment.cluster
     executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")
     jobs = {"group": os.getpgrp()}

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from types import FrameType
 
-from hpcrl.config.experiment import Experiment, from_dict, to_dict
+from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
 from hpcrl.config.load import change_placement
 from hpcrl.config.placement import placement_changes
 from hpcrl.data.datasets import open_datasets
@@ -31,6 +31,7 @@ from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
@@ -38,33 +39,34 @@ LEAVE_S = 20.0
 DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
 
 
-def submit(experiment: Experiment, run_dir: Path | None, wait: bool | None) -> int:
+def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None) -> int:
     """Make a run directory and start its jobs; returns the exit code.
 
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
     launcher = launcher_for(experiment.cluster.type)
     experiment = launcher.prepare(experiment)
-    open_datasets(experiment)  # a bad row is an error before anything is made
-    inputs = fingerprints(experiment)
+    algorithm = algorithm_of(experiment)
+    open_datasets(experiment, algorithm.rows)  # a bad row is an error before anything is made
+    inputs = fingerprints(experiment, algorithm.rows)
     key = RunKey.generate()
     run = RunDirectory.create(
         run_dir or _usual_directory(experiment),
         experiment=to_dict(experiment),
-        host=make_plan(experiment, experiment.cluster.nodes).host,
+        host=algorithm.host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
     )
     return _start(run, experiment, launcher, wait, {})
 
 
-def describe_submission(experiment: Experiment, run_dir: Path | None) -> str:
+def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
     launcher = launcher_for(experiment.cluster.type)
     return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
 
 
-def _usual_directory(experiment: Experiment) -> Path:
+def _usual_directory(experiment: ExperimentConfig) -> Path:
     return Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
@@ -79,7 +81,7 @@ def resume(
         print(f"{run.root} is done: {verdict.reason}.")
         return int(ExitCode.DONE)
     experiment, launcher = _placed(run, overrides)
-    current = fingerprints(experiment)
+    current = fingerprints(experiment, algorithm_of(experiment).rows)
     changed = changed_inputs(record.inputs | accepted_inputs(read_history(run)), current)
     refused = sorted(set(changed) - set(accept_changed))
     if refused:
@@ -88,14 +90,16 @@ def resume(
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
         )
     _end_older(run)
-    for line in describe_placement(from_dict(record.experiment), from_dict(run.configuration()), experiment):
+    for line in describe_placement(
+        experiment_from(record.experiment), experiment_from(run.configuration()), experiment
+    ):
         print(line)
     return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
 
 
-def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[Experiment, Launcher]:
+def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[ExperimentConfig, Launcher]:
     """What the next submission runs, and who starts it. Raises ConfigurationError with everything that is wrong."""
-    experiment = from_dict(run.configuration())
+    experiment = experiment_from(run.configuration())
     if not overrides:
         return experiment, launcher_for(experiment.cluster.type)
     experiment = change_placement(experiment, overrides, (*ALL_CHECKS, launcher_problems))
@@ -120,10 +124,10 @@ def _end_older(run: RunDirectory) -> None:
 def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
     """What `resume` would place differently, read, replay and run; changes nothing."""
     run = RunDirectory.open(run_dir)
-    before = from_dict(run.configuration())
+    before = experiment_from(run.configuration())
     after, _ = _placed(run, overrides)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
-    placement = describe_placement(from_dict(run.read_run().experiment), before, after)
+    placement = describe_placement(experiment_from(run.read_run().experiment), before, after)
     return "\n".join([*placement, *describe_elastic(before, after, recovery), recovery.describe()])
 
 
@@ -141,7 +145,7 @@ def stop(run_dir: Path, now: bool) -> int:
         commands.append(run.publish_command(Command("stop" if now else "drain", submission.nonce)))
         if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
-    cluster = from_dict(run.configuration()).cluster
+    cluster = what_every_run_has(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
     if not _wait_for_the_end(run, launchers, running, patience_s):
         answered = all(run.read_answer(name) is not None for name in commands)
@@ -179,13 +183,13 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
 
 
 def _start(
-    run: RunDirectory, experiment: Experiment, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
+    run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
 ) -> int:
     Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
-    if placement := placement_changes(from_dict(run.read_run().experiment), experiment):
+    if placement := placement_changes(experiment_from(run.read_run().experiment), experiment):
         run.place(nonce, {change.key: change.value for change in placement})
     submission = launcher.start(run, nonce)
     if not (declaration_of(experiment.cluster.type).waits if wait is None else wait):
@@ -195,7 +199,7 @@ def _start(
     return _conclude(run, submission)
 
 
-def _watch(run: RunDirectory, experiment: Experiment, launcher: Launcher, submission: Submission) -> None:
+def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, submission: Submission) -> None:
     """Show progress until the jobs have ended. Ctrl-C once drains the run, twice stops it now."""
     interrupts: list[int] = []
 

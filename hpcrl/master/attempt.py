@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from hpcrl.config.experiment import Experiment
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.journal import Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
@@ -34,7 +34,7 @@ class Attempt:
     def __init__(
         self,
         files: AttemptFiles,
-        experiment: Experiment,
+        experiment: ExperimentConfig,
         data: Future[RunData],
         schedule: RunSchedule,
         reactor: Reactor,

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcrl.config.cluster import Abilities
-from hpcrl.config.experiment import from_dict
 from hpcrl.dataflow.graph import train_steps
 from hpcrl.durable.history import attempts_without_progress
 from hpcrl.durable.records import Verdict
@@ -30,7 +29,7 @@ from hpcrl.master.reactor import Reactor, Sockets
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
 from hpcrl.processes import Signals
-from hpcrl.recipes.algorithm import evaluates, recipe
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Finish, StartWorkers
 
@@ -68,14 +67,15 @@ class Master:
     ) -> None:
         self._run = run
         self._submission = submission
-        self._experiment = from_dict(run.configuration(submission))
+        self._experiment = experiment_from(run.configuration(submission))
         cluster, keys = self._experiment.cluster, run.read_key()
         key = RunKey(keys.public.encode(), keys.secret.encode())
         sockets = Sockets(key, f"master.{submission}.{os.getpid()}", host, signals.fileno())
         members = Members(cluster.nodes, cluster.lost_after_s)
         self._reactor = Reactor(sockets, members, signals, Control(run, submission), cluster)
         self._data = self._reactor.in_background(lambda: open_data(self._experiment))
-        self._schedule = RunSchedule(self._experiment.control, evaluates(self._experiment))
+        evaluates = algorithm_of(self._experiment).evaluates(self._experiment)
+        self._schedule = RunSchedule(self._experiment.control, evaluates)
         self._watch = AllocationWatch(allocation, self._reactor.note)
         self._nodes = NodeWait(run, submission, cluster, abilities.replaces_nodes, members, self._watch)
         self._last: Attempt | None = None
@@ -108,7 +108,7 @@ class Master:
             reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         reactor.members.new_attempt()
-        trained = train_steps(recipe(self._experiment).calls)
+        trained = train_steps(algorithm_of(self._experiment).calls(self._experiment))
         files = reactor.while_beating(
             lambda: begin_attempt(self._run, trained, self._submission, control.keep_checkpoints, control.compact)
         )

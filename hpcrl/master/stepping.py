@@ -4,23 +4,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from hpcrl.config.experiment import Experiment, PPOExperiment
-from hpcrl.data.datasets import Dataset, open_datasets, open_order
-from hpcrl.data.order import Batch, SampleOrder, sample_ids
-from hpcrl.data.partition import partition_step
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.batch import Batch
+from hpcrl.data.datasets import open_datasets, open_order
+from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
+from hpcrl.data.partition import Positions, partition_step
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.durable.journal import Cuts, Ids, Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 @dataclass(frozen=True)
 class RunData:
-    """The data sets of a run, opened once by its master, and the order of the training rows."""
+    """The data sets of a run, opened once by its master, the order of the training rows, and how a step cuts them."""
 
     datasets: Mapping[str, Dataset]
     order: SampleOrder
     eval_ids: Ids
-    minibatches: int
+    batch: Batch
     notices: Sequence[str]
     """What is left out and why."""
 
@@ -28,15 +31,23 @@ class RunData:
         """How many training steps the run has, unless it is stopped before."""
         return schedule.steps(self.order.batches_per_epoch)
 
+    def divide(self, source: str, ids: Ids, parts: int) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
+        """(minibatches, parts) of a step's samples, by position; samples of evaluation data are one minibatch."""
+        lengths = self.datasets[source].lengths(ids)
+        if source == "eval":
+            return partition_step(lengths, 1, parts)
+        rows = [row_of(sample) for sample in ids] if self.batch.kept_whole == "row" else None
+        return partition_step(lengths, self.batch.minibatches, parts, rows)
 
-def open_data(experiment: Experiment) -> RunData:
+
+def open_data(experiment: ExperimentConfig) -> RunData:
     """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
-    datasets = open_datasets(experiment)
-    minibatches = experiment.ppo.minibatches if isinstance(experiment, PPOExperiment) else 1
-    order = open_order(experiment, datasets["train"].ids)
+    algorithm = algorithm_of(experiment)
+    datasets, batch = open_datasets(experiment, algorithm.rows), algorithm.batch(experiment)
+    order = open_order(experiment, algorithm.rows, batch, datasets["train"].ids)
     eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
     notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
-    return RunData(datasets, order, eval_ids, minibatches, notices)
+    return RunData(datasets, order, eval_ids, batch, notices)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -54,7 +65,7 @@ class StepSource:
     def __init__(
         self,
         plan: Plan,
-        experiment: Experiment,
+        experiment: ExperimentConfig,
         data: RunData,
         schedule: RunSchedule,
         in_background: Callable[[Callable[[], None]], Future[None]],
@@ -66,7 +77,7 @@ class StepSource:
         self._schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
-        self._eval_partitions = self._cut("eval", data.eval_ids, 1)[1]
+        self._eval_partitions = self._cut("eval", data.eval_ids)[1]
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
     def measure(self, opened: Iterable[Opened]) -> None:
@@ -102,7 +113,7 @@ class StepSource:
             return None
         due = self._schedule.due(step, batch.epoch + 1 if batch.ends_epoch else None)
         ids = batch.ids if due.train else ()
-        minibatches, partitions = self._cut("train", ids, self._data.minibatches)
+        minibatches, partitions = self._cut("train", ids)
         sources = {"train": due.train, "eval": due.evaluate}
         return Opened(
             step=step,
@@ -125,8 +136,7 @@ class StepSource:
         ids, cuts = (opened.ids, opened.partitions) if training else (opened.eval_ids, opened.eval_partitions)
         if str(count) in cuts:
             return take(ids, cuts[str(count)])
-        lengths = self._data.datasets[source].lengths(ids)
-        return take(ids, partition_step(lengths, self._data.minibatches if training else 1, count)[1])
+        return take(ids, self._data.divide(source, ids, count)[1])
 
     def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
         """The ids of each minibatch."""
@@ -135,15 +145,14 @@ class StepSource:
     def _cursor(self, before: Opened | None) -> int:
         return self._data.order.start if before is None else before.cursor
 
-    def _batch_after(self, before: Opened | None) -> Batch:
+    def _batch_after(self, before: Opened | None) -> StepSamples:
         return self._data.order.batch_at(self._cursor(before))
 
-    def _cut(self, source: str, ids: Ids, minibatches: int) -> tuple[Cuts, dict[str, Cuts]]:
+    def _cut(self, source: str, ids: Ids) -> tuple[Cuts, dict[str, Cuts]]:
         """Minibatches, and the parts for every data-parallel size that a call on this source has."""
         if not ids:
             return (), {}
-        lengths = self._data.datasets[source].lengths(ids)
         sizes = {len(self._plan.parts(call.name)) for call in self._plan.calls if call.dataset == source}
-        cuts = {dp: partition_step(lengths, minibatches, dp) for dp in sorted(sizes)}
+        cuts = {dp: self._data.divide(source, ids, dp) for dp in sorted(sizes)}
         found = next(iter(cuts.values()))[0]
         return found, {str(dp): parts for dp, (_, parts) in cuts.items()}

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from hpcrl.config.condition import Condition
-from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, ToyExperiment
-from hpcrl.config.model import PlacementConfig, models_of
-from hpcrl.config.validate import CHECKS, Check, Problem
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import models_of
+from hpcrl.config.validate import Check, Problem, bound_problems, section_problems
+from hpcrl.data.batch import Batch
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import FAMILIES
@@ -14,30 +18,38 @@ from hpcrl.families.reader import read_config
 from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.plugins import find
-from hpcrl.recipes.algorithm import recipe
+from hpcrl.recipes.algorithm import Algorithm, Head, algorithm_of
+from hpcrl.recipes.check import algorithm_problems, declaration_problems, statistic_problems
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""
 
 
-def placement_problems(experiment: Experiment) -> Iterator[Problem]:
+def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
-    calls = recipe(experiment).calls
+    if any(declaration_problems(experiment)):
+        return
+    algorithm = algorithm_of(experiment)
+    calls = algorithm.calls(experiment)
     for role in dict.fromkeys(call.role for call in calls):
-        yield from _role_problems(experiment, role, getattr(experiment, role))
+        yield from _role_problems(experiment, algorithm, role)
     for role, model in models_of(experiment).items():
         yield from backend_problems(role, model, calls)
-    if not isinstance(experiment, ToyExperiment):
-        yield from _model_problems(experiment)
-    yield from _stop_problems(experiment)
+    yield from _model_problems(experiment, algorithm)
 
 
-ALL_CHECKS: tuple[Check, ...] = (*CHECKS, placement_problems)
+ALL_CHECKS: tuple[Check, ...] = (
+    bound_problems,
+    algorithm_problems,
+    section_problems,
+    statistic_problems,
+    placement_problems,
+)
 """What an experiment must pass before anything is made."""
 
 
-def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig) -> Iterator[Problem]:
-    cluster = experiment.cluster
+def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role: str) -> Iterator[Problem]:
+    cluster, placement = experiment.cluster, getattr(experiment, role)
     world = cluster.nodes * cluster.workers_per_node
     mesh_key, layout_key = f"{role}.mesh", f"{role}.layout"
     try:
@@ -60,23 +72,20 @@ def _role_problems(experiment: Experiment, role: str, placement: PlacementConfig
         )
     elif problem := axes_problem(layout_key, placement.layout, layout, axes_of(role, placement)):
         yield Problem((layout_key,), problem)
-    yield from _batch_problems(experiment, layout_key, layout)
+    yield from _batch_problems(algorithm.batch(experiment), algorithm.rows.batch_setting, layout_key, layout)
 
 
-def _batch_problems(experiment: Experiment, layout_key: str, layout: Layout) -> Iterator[Problem]:
-    if isinstance(experiment, ToyExperiment):
-        key, rows = "toy.batch_size", experiment.toy.batch_size
-    else:
-        key, rows = "data.batch_size", experiment.data.batch_size * experiment.data.samples_per_prompt
-    if rows < layout.dp:
+def _batch_problems(batch: Batch, key: str, layout_key: str, layout: Layout) -> Iterator[Problem]:
+    if batch.units < layout.dp:
+        whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
         yield Problem(
             (key, layout_key, *WORLD),
-            f"{key} gives {rows} samples per step, but {layout_key} has dp = {layout.dp}, and every part needs one. "
-            f"Raise {key} or lower {layout_key}.",
+            f"{key} gives {batch.units} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part needs "
+            f"one. Raise {key} or lower {layout_key}.",
         )
 
 
-def _model_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Problem]:
+def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:
     """Models that cannot be loaded, are too short for the longest sequence, or do not know each other's tokens."""
     models: dict[str, DecoderConfig] = {}
     for role, model in models_of(experiment).items():
@@ -93,15 +102,16 @@ def _model_problems(experiment: SFTExperiment | PPOExperiment) -> Iterator[Probl
             models[role] = read_config(Path(model.path), model.family, family_key)
         except ConfigurationError as error:
             yield from (Problem((key,), f"{key}: {problem} Set {key}.") for problem in error.problems)
-    if any(call.kind == "generate" for call in recipe(experiment).calls):
+    if any(call.kind == "generate" for call in algorithm.calls(experiment)):
         yield from _position_problems(experiment, models)
-    yield from _vocabulary_problems(models)
+    yield from _vocabulary_problems(models, {role: algorithm.roles[role].head for role in models})
 
 
-def _position_problems(
-    experiment: SFTExperiment | PPOExperiment, models: Mapping[str, DecoderConfig]
-) -> Iterator[Problem]:
-    longest = (experiment.data.max_prompt_tokens or 1) + experiment.generation.max_new_tokens
+def _position_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfig]) -> Iterator[Problem]:
+    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
+    if data is None or generation is None:
+        return
+    longest = (data.max_prompt_tokens or 1) + generation.max_new_tokens
     for role, model in models.items():
         if longest > model.max_positions:
             key = f"{role}.path"
@@ -113,32 +123,18 @@ def _position_problems(
             )
 
 
-def _vocabulary_problems(models: Mapping[str, DecoderConfig]) -> Iterator[Problem]:
-    """The reference gives probabilities of the actor's tokens, so it has the same; the critic only reads them."""
-    if "actor" not in models:
+def _vocabulary_problems(models: Mapping[str, DecoderConfig], heads: Mapping[str, Head | None]) -> Iterator[Problem]:
+    """Roles that give probabilities give them of the same tokens, those of the first; the others only read these."""
+    speaking = [role for role in models if heads[role] == "vocabulary"]
+    if not speaking:
         return
-    actors = models["actor"].vocabulary_size
+    first, tokens = f"{speaking[0]}.path", models[speaking[0]].vocabulary_size
     for role, model in models.items():
         own, key = model.vocabulary_size, f"{role}.path"
-        if own < actors or (role == "reference" and own != actors):
-            least = "" if role == "reference" else "at least "
+        if own < tokens or (role in speaking and own != tokens):
+            least = "" if role in speaking else "at least "
             yield Problem(
-                (key, "actor.path"),
-                f"{key} has vocab_size = {own}, but actor.path has {actors}; {least}as many are needed, of the same "
+                (key, first),
+                f"{key} has vocab_size = {own}, but {first} has {tokens}; {least}as many are needed, of the same "
                 f"tokens. Set {key}.",
             )
-
-
-def _stop_problems(experiment: Experiment) -> Iterator[Problem]:
-    """A condition on a call that the graph lacks would never hold."""
-    try:
-        condition = Condition.parse(experiment.control.stop_when or "")
-    except ValueError:
-        return
-    calls = [call.name for call in recipe(experiment).calls]
-    if condition.call not in calls:
-        yield Problem(
-            ("control.stop_when",),
-            f"control.stop_when = {condition.metric!r} is a metric of a call {condition.call!r}, but the calls are "
-            f"{', '.join(calls)}. Set control.stop_when.",
-        )

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.config.experiment import Experiment, ToyExperiment
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig, models_of
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameter_count, read_config
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import Plan
+from hpcrl.recipes.algorithm import algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
 GIB = 2**30
@@ -46,21 +49,24 @@ def worker_memory_gib(plan: Plan, roles: Mapping[str, Memory]) -> tuple[float, .
     return tuple(total)
 
 
-def estimate_roles(plan: Plan, experiment: Experiment) -> dict[str, Memory]:
+def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory]:
     """The memory of every role that holds a model. Reads each model's config.json."""
-    if isinstance(experiment, ToyExperiment):
-        return {}
-    found = {}
+    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     generating = {call.role for call in plan.calls if call.kind == "generate"}
+    models, found = models_of(experiment), {}
     for replica in plan.replicas:
-        name = replica.role
-        config = getattr(experiment, name)
-        if isinstance(config, ModelConfig):
-            model = read_config(Path(config.path), config.family, f"{name}.family")
-            count = parameter_count(model.with_head("value" if name == "critic" else "vocabulary"))
-            longest = longest_sequence(model, experiment.data.max_prompt_tokens, experiment.generation)
-            cached = experiment.generation.slots * longest if name in generating else 0
-            found[name] = role_memory(model, count, config, replica.arrangement, cached)
+        role = replica.role
+        if role not in models:
+            continue
+        config = models[role]
+        model = read_config(Path(config.path), config.family, f"{role}.family")
+        head = algorithm_of(plan.algorithm).roles[role].head
+        count = parameter_count(model.with_head("vocabulary" if head == "vocabulary" else "value"))
+        cached = 0
+        if generation is not None and role in generating:
+            longest_prompt = None if data is None else data.max_prompt_tokens
+            cached = generation.slots * longest_sequence(model, longest_prompt, generation)
+        found[role] = role_memory(model, count, config, replica.arrangement, cached)
     return found
 
 

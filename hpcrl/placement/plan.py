@@ -5,14 +5,11 @@ from typing import Any
 import msgspec
 import networkx
 
-from hpcrl.config.experiment import Experiment, to_dict
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.graph import MFC, build_graph, train_steps
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
-from hpcrl.recipes.algorithm import recipe
-
-HOSTS = {"sft": "hpcrl.algos.host:TorchHost", "ppo": "hpcrl.algos.host:TorchHost", "toy": "hpcrl.workers.toy:ToyHost"}
-"""The class that holds an algorithm's roles in a worker, as module:Class; the worker imports it by name."""
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 class ModelName(msgspec.Struct, frozen=True, order=True):
@@ -149,22 +146,23 @@ def plan_from_json(text: bytes) -> Plan:
     return msgspec.json.decode(text, type=Plan)
 
 
-def make_plan(experiment: Experiment, nodes: int) -> Plan:
+def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
     """Place the recipe's roles on the workers of so many nodes. The experiment is valid; nothing is read or made."""
-    made = recipe(experiment)
+    algorithm = algorithm_of(experiment)
+    calls = algorithm.calls(experiment)
     slots = experiment.cluster.workers_per_node
     workers = tuple(WorkerPlan(node * slots + slot, node, slot) for node in range(nodes) for slot in range(slots))
-    trained = {call.role for call in made.calls if call.kind == "train_step"}
-    roles = dict.fromkeys(call.role for call in made.calls)
+    trained = {call.role for call in calls if call.kind == "train_step"}
+    roles = dict.fromkeys(call.role for call in calls)
     return Plan(
         algorithm=experiment.algorithm,
-        calls=made.calls,
-        dataset_keys=made.dataset_keys,
-        eval_keys=made.eval_keys,
-        at={call.name: ModelName(call.role) for call in made.calls},
+        calls=calls,
+        dataset_keys=algorithm.rows.keys,
+        eval_keys=algorithm.eval_keys(experiment),
+        at={call.name: ModelName(call.role) for call in calls},
         replicas=tuple(_place(role, getattr(experiment, role), len(workers), role in trained) for role in roles),
         workers=workers,
-        host=HOSTS[experiment.algorithm],
+        host=algorithm.host,
         experiment=to_dict(experiment),
     )
 

@@ -1,117 +1,110 @@
-"""Every algorithm's dataflow graph, on one page.
+"""What an algorithm declares in its file: experiment, graph, roles, rows, batch, checks, notices, statistics.
 
-Evaluation (`eval_gen` → `eval_rew`, for SFT `eval_loss` too, on samples of the evaluation data set) is part of a
-recipe only where the experiment evaluates. Its keys are remapped, so that the roles see the plain names.
+One file in this folder is one algorithm, found by its name; a user's own is found as `file.py:NAME`. Nothing here
+knows torch: roles and host are named by import path, and imported by workers alone.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
 
+import msgspec
 import networkx as nx
-from msgspec.structs import replace
 
+from hpcrl.config.experiment import Catalogue, ExperimentConfig
+from hpcrl.config.validate import Problem
+from hpcrl.data.batch import Batch
+from hpcrl.data.datasets import evaluates
+from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind
 from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.plugins import Room, find, names
+
+E = TypeVar("E", bound=ExperimentConfig)
+
+Head = Literal["vocabulary", "value", "reward"]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The calls of an algorithm, and the keys that its data sets are to deliver."""
+class RoleKind:
+    """What a role is in a worker. What it must be able to do follows from its calls."""
 
-    calls: tuple[MFC, ...]
-    dataset_keys: tuple[str, ...]
-    eval_keys: tuple[str, ...] = ()
-
-    def graph(self) -> nx.DiGraph:
-        return build_graph(self.calls, self.dataset_keys, self.eval_keys)
+    maker: str
+    """`module:NAME` of what makes it there; in a user's file, f"{__name__}:NAME"."""
+    head: Head | None = None
+    """What its model ends with; None where it has none."""
 
 
-def sft() -> Recipe:
-    """Supervised fine-tuning: one call."""
-    return Recipe((MFC("actor_train", "actor", "train_step", ("prompts", "answers")),), ("prompts", "answers"))
+@dataclass(frozen=True, kw_only=True)
+class Algorithm(Generic[E]):
+    """All that hpcrl has to know of an algorithm."""
+
+    experiment: type[E]
+    """The root dataclass of its configuration: sections, roles and hyper-parameters."""
+    recipe: Callable[[E], tuple[MFC, ...]]
+    """The calls of a step, and those of an evaluation by `on_eval`."""
+    roles: Mapping[str, RoleKind]
+    """Every role of the recipe. The experiment has a section of the same name, which says where it is placed."""
+    rows: RowKind[E]
+    """What samples begin with."""
+    batch: Callable[[E], Batch]
+    """How steps are cut, and how many updates a run has."""
+    check: Callable[[E], Iterable[Problem]] = lambda experiment: ()
+    """What is wrong with its own settings."""
+    notices: Callable[[E], Iterable[str]] = lambda experiment: ()
+    """What is allowed, as in a short trial of a long recipe, but hardly meant for a whole run."""
+    metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Call → the statistics that it reports. A reward function may report more."""
+    host: str = "hpcrl.algos.host:TorchHost"
+    """The class that holds its roles in a worker, as module:Class."""
+
+    def evaluates(self, experiment: E) -> bool:
+        """Whether some step may evaluate."""
+        return evaluates(experiment, self.rows)
+
+    def calls(self, experiment: E) -> tuple[MFC, ...]:
+        """The calls that are made: those of an evaluation only where there may be one."""
+        every = self.evaluates(experiment)
+        return tuple(call for call in self.recipe(experiment) if every or call.dataset == "train")
+
+    def eval_keys(self, experiment: E) -> tuple[str, ...]:
+        """What samples of the evaluation data set begin with."""
+        return tuple(EVAL_PREFIX + key for key in self.rows.keys) if self.evaluates(experiment) else ()
+
+    def graph(self, experiment: E) -> nx.DiGraph:
+        """Raises ConfigurationError."""
+        return build_graph(self.calls(experiment), self.rows.keys, self.eval_keys(experiment))
 
 
-def ppo() -> Recipe:
-    """PPO with actor, critic, reference and reward (Ouyang et al. 2022, arXiv:2203.02155)."""
-    rollout = ("prompts", "responses", "finished", "logprobs", "ref_logprobs", "rewards", "values")
-    calls = (
-        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
-        MFC("rew_inf", "reward", "inference", ("prompts", "responses"), ("rewards",)),
-        MFC("ref_inf", "reference", "inference", ("prompts", "responses"), ("ref_logprobs",)),
-        MFC("critic_inf", "critic", "inference", ("prompts", "responses"), ("values",)),
-        MFC("actor_train", "actor", "train_step", rollout),
-        MFC("critic_train", "critic", "train_step", rollout),
-    )
-    return Recipe(calls, ("prompts",))
+ALGORITHMS = Room("hpcrl.recipes", "ALGORITHM", Algorithm)
 
 
-def text_evaluation() -> Recipe:
-    """Generate answers to held-out prompts, and judge them."""
-    calls = (
-        MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
-        MFC("eval_rew", "reward", "inference", ("prompts", "responses"), ("rewards",)),
-    )
-    return Recipe(tuple(map(_on_eval_samples, calls)), (), ("eval_prompts",))
+def algorithm_of(of: ExperimentConfig | str) -> Algorithm[Any]:
+    """The declaration of an experiment's algorithm, or of that of this name. Raises ConfigurationError."""
+    return find(ALGORITHMS, of if isinstance(of, str) else of.algorithm, "algorithm")
 
 
-def sft_evaluation() -> Recipe:
-    """Generate and judge, and the loss on the held-out answers."""
-    loss = _on_eval_samples(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers"), ("losses",)))
-    judged = text_evaluation()
-    return Recipe((*judged.calls, loss), (), ("eval_prompts", "eval_answers"))
+def experiment_from(values: Mapping[str, Any]) -> Any:
+    """The experiment of a configuration as JSON holds it.
+
+    Raises:
+        ConfigurationError: its algorithm is no longer there.
+        msgspec.ValidationError: the values are not its.
+    """
+    return msgspec.convert(values, algorithm_of(values["algorithm"]).experiment)
 
 
-def toy() -> Recipe:
-    """PPO's shape with one-letter keys, for roles that are a vector each."""
-    calls = (
-        MFC("actor_gen", "actor", "generate", ("x",), ("y",)),
-        MFC("rew_inf", "reward", "inference", ("x", "y"), ("r",)),
-        MFC("ref_inf", "reference", "inference", ("x", "y"), ("z",)),
-        MFC("critic_inf", "critic", "inference", ("x", "y"), ("v",)),
-        MFC("actor_train", "actor", "train_step", ("x", "y", "r", "z", "v")),
-        MFC("critic_train", "critic", "train_step", ("x", "y", "r", "z", "v")),
-    )
-    return Recipe(calls, ("x",))
+CATALOGUE = Catalogue(lambda: names(ALGORITHMS), lambda name: algorithm_of(name).experiment)
+"""For those that read configurations."""
 
 
-def toy_evaluation() -> Recipe:
-    calls = (
-        MFC("eval_gen", "actor", "generate", ("x",), ("y",)),
-        MFC("eval_rew", "reward", "inference", ("x", "y"), ("r",)),
-    )
-    return Recipe(tuple(map(_on_eval_samples, calls)), (), ("eval_x",))
-
-
-RECIPES: Mapping[str, tuple[Callable[[], Recipe], Callable[[], Recipe]]] = MappingProxyType(
-    {"sft": (sft, sft_evaluation), "ppo": (ppo, text_evaluation), "toy": (toy, toy_evaluation)}
-)
-"""Algorithm → its recipe, and that of its evaluation."""
-
-
-def recipe(experiment: Any) -> Recipe:
-    """The recipe of `experiment.algorithm`, with evaluation where the experiment asks for it."""
-    training, evaluation = (make() for make in RECIPES[experiment.algorithm])
-    if not evaluates(experiment):
-        return training
-    return Recipe(training.calls + evaluation.calls, training.dataset_keys, evaluation.eval_keys)
-
-
-def evaluates(experiment: Any) -> bool:
-    """Whether some step may evaluate: it is due now and then, and there is data for it."""
-    every = experiment.control.evaluate
-    due = any((every.steps, every.epochs, every.seconds))
-    return due and (experiment.algorithm == "toy" or bool(experiment.data.evaluate))
-
-
-def _on_eval_samples(mfc: MFC) -> MFC:
-    """The call under keys of its own (`eval_` before each), which the role sees without that prefix."""
-    own = {key: f"eval_{key}" for key in (*mfc.inputs, *mfc.outputs)}
-    return replace(
-        mfc,
-        inputs=tuple(own[key] for key in mfc.inputs),
-        outputs=tuple(own[key] for key in mfc.outputs),
-        input_remap={own[key]: key for key in mfc.inputs},
-        output_remap={key: own[key] for key in mfc.outputs},
+def on_eval(call: MFC) -> MFC:
+    """The call on samples of the evaluation data set: it has keys of its own, which its role sees as in training."""
+    own = {key: EVAL_PREFIX + key for key in (*call.inputs, *call.outputs)}
+    return msgspec.structs.replace(
+        call,
+        inputs=tuple(own[key] for key in call.inputs),
+        outputs=tuple(own[key] for key in call.outputs),
+        input_remap={own[key]: key for key in call.inputs},
+        output_remap={key: own[key] for key in call.outputs},
         dataset="eval",
     )

@@ -1,12 +1,27 @@
-"""The hyper-parameters of PPO (Schulman et al. 2017, Ziegler et al. 2019). The defaults are verl's where it has one."""
+"""Proximal policy optimisation: actor, critic, reference and a reward function (Ouyang et al. 2022, arXiv:2203.02155).
 
+The hyper-parameters are Schulman et al.'s (2017) and Ziegler et al.'s (2019); the defaults are verl's where it has one.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import ChangeClass, NameText
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.validate import Problem
+from hpcrl.data.batch import Batch
+from hpcrl.data.rows.prompts import PROMPTS
+from hpcrl.dataflow.graph import MFC
+from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, TRAINED, sampling_problems, warm_up_notices
 
 ADAPTIVE_ERROR_LIMIT = 0.2
 """An adaptive weight moves by at most this share in `horizon` samples."""
@@ -72,3 +87,117 @@ class PPOConfig:
     """Skip the rest of a step's minibatches when the KL to the rollout's policy exceeds this; null is off."""
     early_stop_ratio: Annotated[float, Meta(gt=1)] | None = None
     """Skip the rest of a step's minibatches when the mean probability ratio exceeds this; null is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(TrainedModelConfig):
+    """A model whose head is replaced by one that gives a number."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
+    """How its parameters are updated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOExperiment(ExperimentConfig):
+    """Proximal policy optimisation: actor, critic, reference, and a reward function."""
+
+    algorithm: NameText = "ppo"
+    """What to run."""
+    data: DataConfig
+    """What is read and how it becomes batches."""
+    actor: TrainedModelConfig
+    """The policy."""
+    critic: CriticConfig
+    """The value function: a model whose head is replaced by one that gives a number."""
+    reference: ModelConfig
+    """The policy that the actor is held close to."""
+    reward: RewardConfig
+    """What scores a response."""
+    generation: GenerationConfig = GenerationConfig()
+    """How responses are sampled."""
+    ppo: PPOConfig = PPOConfig()
+    """PPO's hyper-parameters."""
+
+
+ROLLOUT = ("prompts", "responses", "finished", "logprobs", "ref_logprobs", "rewards", "values")
+
+CALLS = (
+    MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
+    MFC("rew_inf", "reward", "inference", ("prompts", "responses"), ("rewards",)),
+    MFC("ref_inf", "reference", "inference", ("prompts", "responses"), ("ref_logprobs",)),
+    MFC("critic_inf", "critic", "inference", ("prompts", "responses"), ("values",)),
+    MFC("actor_train", "actor", "train_step", ROLLOUT),
+    MFC("critic_train", "critic", "train_step", ROLLOUT),
+    *EVALUATION,
+)
+
+
+def batch(experiment: PPOExperiment) -> Batch:
+    data, ppo = experiment.data, experiment.ppo
+    return Batch(
+        rows=data.batch_size,
+        per_row=data.samples_per_prompt,
+        minibatches=ppo.minibatches,
+        passes=ppo.epochs,
+        shuffled=data.shuffle,
+    )
+
+
+def check(experiment: PPOExperiment) -> Iterator[Problem]:
+    yield from sampling_problems("ppo", experiment.generation)
+    samples = batch(experiment).samples
+    if experiment.ppo.minibatches > samples:
+        yield Problem(
+            ("ppo.minibatches", "data.batch_size", "data.samples_per_prompt"),
+            f"ppo.minibatches = {experiment.ppo.minibatches} must be at most data.batch_size · data.samples_per_prompt "
+            f"= {samples}, so that none is empty. Lower ppo.minibatches or raise data.batch_size.",
+        )
+    yield from _kl_problems(experiment.ppo.kl, samples)
+
+
+def _kl_problems(kl: KLConfig, samples: int) -> Iterator[Problem]:
+    """An adaptive weight is multiplied once a step, by a factor that must stay above 0."""
+    if not kl.adaptive:
+        return
+    if kl.coef == 0:
+        yield Problem(
+            ("ppo.kl.coef",),
+            "ppo.kl.coef = 0 must be above 0 where ppo.kl.adaptive is true: it is multiplied from step to step, and "
+            "would stay 0. Set ppo.kl.coef or ppo.kl.adaptive.",
+        )
+    if kl.horizon <= ADAPTIVE_ERROR_LIMIT * samples:
+        yield Problem(
+            ("ppo.kl.horizon", "data.batch_size", "data.samples_per_prompt"),
+            f"ppo.kl.horizon = {kl.horizon:g} must be above {ADAPTIVE_ERROR_LIMIT} · data.batch_size · "
+            f"data.samples_per_prompt = {ADAPTIVE_ERROR_LIMIT * samples:g}, or one step could turn the adaptive "
+            "ppo.kl.coef negative. Raise ppo.kl.horizon.",
+        )
+
+
+def notices(experiment: PPOExperiment) -> Iterator[str]:
+    yield from warm_up_notices(experiment, batch(experiment).updates, " · ppo.minibatches · ppo.epochs")
+
+
+ALGORITHM = Algorithm(
+    experiment=PPOExperiment,
+    recipe=lambda experiment: CALLS,
+    roles={
+        "actor": RoleKind("hpcrl.algos.ppo:actor", "vocabulary"),
+        "critic": RoleKind("hpcrl.algos.ppo:critic", "value"),
+        "reference": RoleKind("hpcrl.algos.ppo:reference", "vocabulary"),
+        "reward": RoleKind("hpcrl.algos.reward:reward"),
+    },
+    rows=PROMPTS,
+    batch=batch,
+    check=check,
+    notices=notices,
+    metrics={
+        "actor_gen": GENERATED,
+        "rew_inf": JUDGED,
+        "critic_inf": ("value",),
+        "actor_train": (*TRAINED, "approx_kl", "ratio", "clip_fraction", "entropy", "kl", "kl_coef"),
+        "critic_train": (*TRAINED, "clip_fraction", "value", "return", "explained_variance"),
+        "eval_gen": GENERATED,
+        "eval_rew": JUDGED,
+    },
+)

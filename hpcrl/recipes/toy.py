@@ -1,10 +1,18 @@
-"""The roles that try a cluster's plumbing without a model."""
+"""PPO's graph over numpy vectors, with one-letter keys: tries a cluster's plumbing in seconds, without a model."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from hpcrl.config.bounds import Count, NonNegative
-from hpcrl.config.fields import ChangeClass
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import ChangeClass, NameText
+from hpcrl.config.model import PlacementConfig
+from hpcrl.config.validate import Problem
+from hpcrl.data.batch import Batch
+from hpcrl.data.rows.vectors import vector_rows
+from hpcrl.dataflow.graph import MFC
+from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,3 +29,65 @@ class ToyConfig:
     """Rows per step."""
     delay_s: Annotated[NonNegative, ChangeClass.NUMBERS] = 0.0
     """How long each call sleeps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyExperiment(ExperimentConfig):
+    """PPO's graph over numpy vectors: tries a cluster's plumbing in seconds."""
+
+    algorithm: NameText = "toy"
+    """What to run."""
+    toy: ToyConfig = ToyConfig()
+    """The size of the toy."""
+    actor: PlacementConfig = PlacementConfig()
+    """Stands for the policy."""
+    critic: PlacementConfig = PlacementConfig()
+    """Stands for the value function."""
+    reference: PlacementConfig = PlacementConfig()
+    """Stands for the reference."""
+    reward: PlacementConfig = PlacementConfig()
+    """Stands for the reward."""
+
+
+ROLLOUT = ("x", "y", "r", "z", "v")
+
+CALLS = (
+    MFC("actor_gen", "actor", "generate", ("x",), ("y",)),
+    MFC("rew_inf", "reward", "inference", ("x", "y"), ("r",)),
+    MFC("ref_inf", "reference", "inference", ("x", "y"), ("z",)),
+    MFC("critic_inf", "critic", "inference", ("x", "y"), ("v",)),
+    MFC("actor_train", "actor", "train_step", ROLLOUT),
+    MFC("critic_train", "critic", "train_step", ROLLOUT),
+    on_eval(MFC("eval_gen", "actor", "generate", ("x",), ("y",))),
+    on_eval(MFC("eval_rew", "reward", "inference", ("x", "y"), ("r",))),
+)
+
+
+def check(experiment: ToyExperiment) -> Iterator[Problem]:
+    toy = experiment.toy
+    if toy.batch_size > toy.rows:
+        yield Problem(
+            ("toy.batch_size", "toy.rows"),
+            f"toy.batch_size = {toy.batch_size} must be at most toy.rows = {toy.rows}. Lower the first.",
+        )
+
+
+ALGORITHM = Algorithm(
+    experiment=ToyExperiment,
+    recipe=lambda experiment: CALLS,
+    roles=dict.fromkeys(("actor", "critic", "reference", "reward"), RoleKind("hpcrl.workers.toy:ToyRole")),
+    rows=vector_rows("x", lambda experiment: (experiment.toy.rows, experiment.toy.width), "toy.batch_size"),
+    batch=lambda experiment: Batch(rows=experiment.toy.batch_size),
+    check=check,
+    metrics={
+        "actor_gen": ("norm",),
+        "rew_inf": ("r",),
+        "ref_inf": ("z",),
+        "critic_inf": ("v",),
+        "actor_train": ("loss",),
+        "critic_train": ("loss",),
+        "eval_gen": ("norm",),
+        "eval_rew": ("r",),
+    },
+    host="hpcrl.workers.toy:ToyHost",
+)

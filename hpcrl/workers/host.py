@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcrl.data.datasets import Dataset
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import Plan
 from hpcrl.wire.address import LOOPBACK

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hpcrl.data.datasets import Dataset
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError

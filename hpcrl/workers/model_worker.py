@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hpcrl.config.experiment import from_dict
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -19,6 +19,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import Plan
 from hpcrl.plugins import load
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello, WorkerReady
 from hpcrl.wire.zygote import WorkerArgs
@@ -43,8 +44,8 @@ class ModelWorker:
         self._plan = plan
         self._fault = fault
         self._run = RunDirectory(Path(args.run_dir), fault)
-        self._experiment = from_dict(plan.experiment)
-        self._datasets = open_datasets(self._experiment)
+        self._experiment: ExperimentConfig = experiment_from(plan.experiment)
+        self._datasets = open_datasets(self._experiment, algorithm_of(self._experiment).rows)
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import PeerLostError
 from hpcrl.placement.plan import ModelName
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 
@@ -90,19 +91,11 @@ class ToyHost:
 
     def __init__(self, context: HostContext) -> None:
         self._context = context
-        experiment = from_dict(context.plan.experiment)
-        if not isinstance(experiment, ToyExperiment):
-            raise TypeError(f"ToyHost runs algorithm toy, not {experiment.algorithm}")
-        self._experiment = experiment
+        self._experiment: ToyExperiment = experiment_from(context.plan.experiment)
         self._plan = context.plan
         secret = RunDirectory(context.run_dir).read_key().secret.encode()
         self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest())
         self._roles: dict[ModelName, ToyRole] = {}
-        self._methods: Mapping[str, Callable[[Work, ToyRole], Outcome]] = {
-            "generate": self._generate,
-            "inference": self._inference,
-            "train_step": self._train_step,
-        }
 
     @property
     def software(self) -> str:
@@ -128,9 +121,9 @@ class ToyHost:
         call = self._plan.call(work.call)
         if self._experiment.toy.delay_s:
             time.sleep(self._experiment.toy.delay_s)
-        return self._methods[call.kind](work, self._roles[self._plan.at[call.name]])
+        return getattr(self, call.method or call.kind)(work, self._roles[self._plan.at[call.name]])
 
-    def _generate(self, work: Work, role: ToyRole) -> Outcome:
+    def generate(self, work: Work, role: ToyRole) -> Outcome:
         rows = []
         for sample_id, x in zip(work.batch.ids, work.batch.rows("x"), strict=True):
             seed = sample_seed(self._experiment.seed, work.step, work.call, sample_id)
@@ -138,7 +131,7 @@ class ToyHost:
         stats = {"norm": (float(sum(np.abs(row).sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
 
-    def _inference(self, work: Work, role: ToyRole) -> Outcome:
+    def inference(self, work: Work, role: ToyRole) -> Outcome:
         output = {"reward": "r", "reference": "z", "critic": "v"}[self._plan.call(work.call).role]
         rows = [
             np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
@@ -146,7 +139,7 @@ class ToyHost:
         stats = {output: (float(sum(row.sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)
 
-    def _train_step(self, work: Work, role: ToyRole) -> Outcome:
+    def train_step(self, work: Work, role: ToyRole) -> Outcome:
         ranks = self._plan.replica(work.call).ranks
         run, losses = len(work.minibatches), []
         if work.record is not None:

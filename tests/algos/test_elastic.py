@@ -14,14 +14,16 @@ from support.hosts import write_task
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import Experiment, PPOExperiment, SFTExperiment, from_dict
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
 DType = Literal["fp32", "fp64"]
@@ -67,7 +69,7 @@ def sft(task: Path, dtype: DType) -> SFTExperiment:
     )
 
 
-def on(experiment: Experiment, workers: int) -> Experiment:
+def on(experiment: ExperimentConfig, workers: int) -> ExperimentConfig:
     return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, workers_per_node=workers))
 
 
@@ -86,7 +88,7 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
         (tmp_path / f"{before}").mkdir()
         run = create_run(tmp_path / f"{before}" / "run", on(experiment, before))
         strike = Strike(tmp_path / f"{before}", "kill", "master", "manifest.published", "KILL", "all", 2)
-        jobs = begin_on(run, "first", from_dict(run.configuration()), strike)
+        jobs = begin_on(run, "first", experiment_from(run.configuration()), strike)
         jobs.wait_for("master", 120)
         jobs.kill_all()
         assert shards_of_the_newest_checkpoint(run) == dict.fromkeys(reference.state, before)
@@ -98,7 +100,7 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
 
 
 def shards_of_the_newest_checkpoint(run: RunDirectory) -> dict[str, int]:
-    experiment = from_dict(run.configuration())
+    experiment = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None
     return {role: len(shards) for role, shards in recovery.checkpoint.roles.items()}

@@ -10,23 +10,23 @@ import torch
 from support import toy_family
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
+from support.rows import open_datasets, training_steps
 from support.tiny import flat
 
-from hpcrl.algos.host import TorchHost, training_steps
+from hpcrl.algos.host import TorchHost
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import ModelName, make_plan
-from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import HostContext, Work
 
 OPTIMIZER = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=2)
@@ -290,8 +290,8 @@ def test_a_crashed_reward_ends_the_run(folder):
 def test_the_length_of_a_run_counts_epochs_once(folder):
     experiment = sft(folder)
     in_epochs = replace(experiment, control=ControlConfig(epochs=3))
-    assert training_steps(experiment, open_texts(experiment, open_datasets(experiment))) == 4
-    assert training_steps(in_epochs, open_texts(in_epochs, open_datasets(in_epochs))) == 3 * 3
+    assert training_steps(experiment) == 4
+    assert training_steps(in_epochs) == 3 * 3
 
 
 def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folder, tmp_path):

@@ -116,7 +116,7 @@ def test_training_uses_the_temperature_of_the_rollout():
 def test_the_reference_uses_the_temperature_of_the_rollout():
     reference = Reference(native(optimizer=None), ppo_experiment(PPO))
     batch = BATCH.select_keys(["prompts", "responses"])
-    made = reference.calls["inference"](Work(0, "ref_inf", 0, batch), CALL).sample
+    made = reference.inference(Work(0, "ref_inf", 0, batch), CALL).sample
     np.testing.assert_allclose(made.data["ref_logprobs"], BATCH.data["logprobs"], rtol=1e-6, atol=1e-6)
     assert made.length("ref_logprobs") == BATCH.length("responses")
 
@@ -262,7 +262,7 @@ def test_values_are_in_the_units_of_the_rewards():
     for number in (1, 2, 3):
         step(critic, number)
     batch = BATCH.select_keys(["prompts", "responses"])
-    made = critic.calls["inference"](Work(3, "critic_inf", 0, batch), CALL)
+    made = critic.inference(Work(3, "critic_inf", 0, batch), CALL)
     raw = critic.engine.forward(estimate(BATCH, PPO, 0.0, alone).sequences)
     moments = critic.state()["normaliser"]
     mean = moments["sum"] / moments["count"]

@@ -67,7 +67,7 @@ def trained(kind, head, config):
     for step in range(1, STEPS + 1):
         batch = batch_of(step)
         work = Work(step, "train", 0, batch, cut(batch.ids, config.minibatches))
-        outcomes.append(role.calls["train_step"](work, call))
+        outcomes.append(role.train_step(work, call))
     return flat(role.engine), outcomes
 
 

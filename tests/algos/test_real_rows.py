@@ -9,10 +9,11 @@ from support.hosts import run_of, write_model
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k" / "train.jsonl"
 ROWS = 24

@@ -37,7 +37,7 @@ BATCH = SequenceSample.from_rows(
 def scored(call, function="exact", **options):
     role = Reward(RewardFunction(RewardConfig(function=function, **options)), Letters())
     try:
-        return role.calls["inference"](Work(1, call.name, 0, BATCH), call)
+        return role.inference(Work(1, call.name, 0, BATCH), call)
     finally:
         role.close()
 

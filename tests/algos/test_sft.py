@@ -45,11 +45,11 @@ def test_the_loss_is_the_mean_over_all_answer_tokens():
 
 def test_it_learns_the_answers_and_evaluation_sees_it():
     trained = student()
-    before = trained.calls["evaluate"](Work(0, "eval", 0, BATCH), CALL).stats["loss"]
+    before = trained.evaluate(Work(0, "eval", 0, BATCH), CALL).stats["loss"]
     for number in range(1, 41):
         step(trained, number)
-    after = trained.calls["evaluate"](Work(40, "eval", 0, BATCH), CALL).stats["loss"]
-    made = trained.calls["evaluate"](Work(40, "eval", 0, BATCH), CALL).sample
+    after = trained.evaluate(Work(40, "eval", 0, BATCH), CALL).stats["loss"]
+    made = trained.evaluate(Work(40, "eval", 0, BATCH), CALL).sample
     assert made.length("losses") == BATCH.length("answers")
     assert float(made.data["losses"].sum(dtype=np.float64)) == pytest.approx(after[0])
     assert after[1] == before[1] == sum(BATCH.length("answers"))

@@ -1,11 +1,12 @@
 """A command's own words are told from settings."""
 
 import pytest
+from support.experiments import KNOWN
 
 from hpcrl.cli.arguments import command_parser, help_with_settings, parse, separate
-from hpcrl.config.experiment import EXPERIMENTS
 from hpcrl.config.fields import settings
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import algorithm_of
 
 OWN = ("--detach", "--run-dir")
 
@@ -47,11 +48,11 @@ def test_what_the_parser_refuses_is_one_line_with_a_hint():
     assert "\n" not in problem
 
 
-@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+@pytest.mark.parametrize("algorithm", KNOWN)
 def test_help_lists_every_setting_of_the_named_algorithm(algorithm):
     text = help_with_settings(command_parser("submit", "Start a run."), [], [f"algorithm={algorithm}"])
     keys = {word.strip() for line in text.splitlines() if line.startswith("  --") for word in line.split()[:1]}
-    assert {f"--{setting.key}" for setting in settings(EXPERIMENTS[algorithm])} <= keys
+    assert {f"--{setting.key}" for setting in settings(algorithm_of(algorithm).experiment)} <= keys
 
 
 def test_help_is_about_the_algorithm_of_the_file(tmp_path):

@@ -18,10 +18,11 @@ import hpcrl.cli.resume
 import hpcrl.cli.stop
 import hpcrl.launch.submit
 from hpcrl.cli.main import main
-from hpcrl.config.experiment import PPOExperiment, from_dict
 from hpcrl.config.fields import ChangeClass, settings
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.ppo import PPOExperiment
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_plan_as_json_holds_the_plan_itself(config, capsys):
     assert main(["plan", config, "--json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)
     plan = msgspec.convert(shown["plan"], Plan)
-    assert plan == make_plan(from_dict(plan.experiment), nodes=1)
+    assert plan == make_plan(experiment_from(plan.experiment), nodes=1)
     assert len(shown["memory_gib"]) == 2
 
 

@@ -9,8 +9,10 @@ import pytest
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NonNegative, Positive, Share, broken_bound
-from hpcrl.config.experiment import ToyExperiment, from_dict, to_dict
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.fields import build, settings
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 
 NAMED = Annotated[float, Meta(gt=0, le=1, description="a share that is not 0")]
 
@@ -50,7 +52,7 @@ def test_a_configuration_is_made_whatever_its_bounds_and_read_within_them():
     wrong = build(ToyExperiment, values)
     assert [s.key for s in settings(ToyExperiment) if s.broken_bound(s.of(wrong))] == ["seed"]
     with pytest.raises(msgspec.ValidationError, match=r"\$\.seed"):
-        from_dict(values)
+        experiment_from(values)
 
 
 def test_a_field_without_a_class_of_change_has_none():

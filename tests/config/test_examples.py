@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from support.experiments import load_config
 
-from hpcrl.config.load import load_config
 from hpcrl.config.validate import bound_problems
 from hpcrl.placement.plan import make_plan
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs
+from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
 
-from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, SFTExperiment
 from hpcrl.config.fields import settings
-from hpcrl.config.load import load_config
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.ppo import PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def test_a_missing_algorithm_is_reported_with_the_known_ones(folder):
     values = ppo_values()
     del values["algorithm"]
     (problem,) = problems_of(values)
-    assert "sft, ppo, toy" in problem
+    assert "ppo, sft, toy, or file.py:NAME" in problem
 
 
 def test_a_misspelt_algorithm_does_not_hide_other_problems(folder):
@@ -196,9 +197,9 @@ def test_a_file_that_is_no_mapping_is_refused_with_the_place(folder, text, words
         load_config("bad.yaml")
 
 
-@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+@pytest.mark.parametrize("algorithm", KNOWN)
 def test_every_setting_has_a_help_text(algorithm):
-    assert [setting.key for setting in settings(EXPERIMENTS[algorithm]) if not setting.help] == []
+    assert [setting.key for setting in settings(algorithm_of(algorithm).experiment) if not setting.help] == []
 
 
 def test_the_site_is_below_the_file_and_named_in_what_is_wrong(folder, monkeypatch):

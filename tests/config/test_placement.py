@@ -4,16 +4,19 @@ import dataclasses
 import json
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs
+from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.control import ControlConfig
-from hpcrl.config.experiment import EXPERIMENTS, PPOExperiment, ToyExperiment, from_dict, to_dict
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.fields import ChangeClass, settings
-from hpcrl.config.load import change_placement, load_config
+from hpcrl.config.load import change_placement
 from hpcrl.config.placement import Change, placement_changes
 from hpcrl.durable.records import with_settings
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.ppo import PPOExperiment
+from hpcrl.recipes.toy import ToyExperiment
 
 TOY = ToyExperiment(run_root="/runs", control=ControlConfig(steps=3))
 
@@ -34,9 +37,9 @@ def problems_of(experiment, *overrides) -> list[str]:
     return list(raised.value.problems)
 
 
-@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+@pytest.mark.parametrize("algorithm", KNOWN)
 def test_placement_is_the_cluster_and_the_mesh_and_layout_of_roles(algorithm):
-    classes = {setting.key: setting.change for setting in settings(EXPERIMENTS[algorithm])}
+    classes = {setting.key: setting.change for setting in settings(algorithm_of(algorithm).experiment)}
     keys = classes.keys()
     placement = {key for key, change in classes.items() if change is ChangeClass.PLACEMENT}
     assert {key for key in keys if key.startswith("cluster.")} <= placement
@@ -46,9 +49,9 @@ def test_placement_is_the_cluster_and_the_mesh_and_layout_of_roles(algorithm):
     assert {"cluster.nodes", "cluster.type", "cluster.slurm.time", "cluster.grace_s"} <= placement
 
 
-@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+@pytest.mark.parametrize("algorithm", KNOWN)
 def test_every_field_says_what_changing_it_means(algorithm):
-    assert [setting.key for setting in settings(EXPERIMENTS[algorithm]) if setting.change is None] == []
+    assert [setting.key for setting in settings(algorithm_of(algorithm).experiment) if setting.change is None] == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_a_layout_of_the_file_has_to_change_with_the_number_of_workers(ppo):
 
 
 def test_changes_name_new_and_old_value_as_a_user_writes_them():
-    after = change_placement(TOY, ["cluster.nodes=2", "actor.mesh=0-1", "cluster.snapshot=true"])
+    after = change_placement(TOY, ["cluster.nodes=2", "actor.mesh=0-1", "cluster.snapshot=true"], ALL_CHECKS)
     assert placement_changes(TOY, after) == [
         Change("cluster.snapshot", True, False), Change("cluster.nodes", 2, 1), Change("actor.mesh", "0-1", None)
     ]  # fmt: skip
@@ -125,8 +128,8 @@ def test_changes_name_new_and_old_value_as_a_user_writes_them():
 
 def test_what_changed_is_all_that_has_to_be_written_down():
     words = ["cluster.nodes=3", 'cluster.slurm.flags=["--switches=1"]', "critic.layout=d6", "cluster.slurm.time=30"]
-    after = change_placement(TOY, words)
+    after = change_placement(TOY, words, ALL_CHECKS)
     written = json.loads(json.dumps({change.key: change.value for change in placement_changes(TOY, after)}))
     values = to_dict(TOY)
-    assert from_dict(with_settings(values, written)) == after
+    assert experiment_from(with_settings(values, written)) == after
     assert values == to_dict(TOY), "the frozen values are not written into"

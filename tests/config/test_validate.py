@@ -4,14 +4,14 @@ import inspect
 from dataclasses import replace
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs
+from support.experiments import KNOWN, VALUES, load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.control import Frequency
-from hpcrl.config.experiment import EXPERIMENTS, ToyExperiment
 from hpcrl.config.fields import settings
-from hpcrl.config.load import load_config
-from hpcrl.config.validate import REWARDS, notices, validate
+from hpcrl.config.validate import REWARDS, collect
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.rewards.run import BUILT_IN
 
 
@@ -21,6 +21,10 @@ def load(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_config(tmp_path / "ppo.yaml", ppo_values())
     return lambda *overrides: load_config(path, overrides)
+
+
+def problems_of(experiment):
+    return [problem.text for problem in collect(experiment, VALUES, [])]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def test_a_value_out_of_place_is_the_only_problem_and_names_its_knob(load, overr
 
 
 def test_a_valid_experiment_has_no_problem(load):
-    assert validate(load()) == []
+    assert problems_of(load()) == []
 
 
 def test_the_tokenizer_of_a_model_without_one_must_be_named(load, tmp_path):
@@ -95,13 +99,6 @@ def test_a_model_without_weights_is_refused(load, tmp_path):
     assert load()
 
 
-def test_a_toy_batch_is_not_larger_than_the_data_set():
-    toy = ToyExperiment(control=replace(ToyExperiment().control, steps=1))
-    assert validate(toy) == []
-    (problem,) = validate(replace(toy, toy=replace(toy.toy, rows=4)))
-    assert problem.startswith("toy.batch_size = 8 must be at most toy.rows = 4")
-
-
 @pytest.fixture
 def load_sft(tmp_path, load):
     values = ppo_values() | {"algorithm": "sft"}
@@ -112,23 +109,9 @@ def load_sft(tmp_path, load):
 
 def test_a_toy_that_waits_for_evaluations_makes_some():
     control = replace(ToyExperiment().control, steps=1, stop_when="eval_rew/r > 1")
-    (problem,) = validate(ToyExperiment(control=control))
+    (problem,) = problems_of(ToyExperiment(control=control))
     assert problem.endswith("waits for evaluations, but none is made. Set control.evaluate.")
-    assert validate(ToyExperiment(control=replace(control, evaluate=Frequency(steps=1)))) == []
-
-
-def test_sft_learns_one_answer_a_row(load_sft):
-    with pytest.raises(ConfigurationError, match="sft learns each row's answer"):
-        load_sft("data.samples_per_prompt=2")
-
-
-def test_a_warm_up_that_the_run_does_not_outlast_is_said(load, load_sft):
-    assert list(notices(load("actor.optimizer.warmup_steps=11", "critic.optimizer.warmup_steps=11"))) == []
-    (notice,) = notices(load("critic.optimizer.warmup_steps=12"))
-    assert notice.startswith("critic.optimizer.warmup_steps = 12 is no less than control.steps · ppo.minibatches")
-    assert list(notices(load_sft("actor.optimizer.warmup_steps=2"))) == []
-    (notice,) = notices(load_sft("actor.optimizer.warmup_steps=3"))
-    assert "control.steps = 3, the updates of the run, so the rate never reaches actor.optimizer.lr" in notice
+    assert problems_of(ToyExperiment(control=replace(control, evaluate=Frequency(steps=1)))) == []
 
 
 def test_what_hpcrls_rewards_take_is_what_is_checked():
@@ -143,7 +126,7 @@ def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest
         load_sft("generation.min_new_tokens=17")
 
 
-@pytest.mark.parametrize("algorithm", EXPERIMENTS)
+@pytest.mark.parametrize("algorithm", KNOWN)
 def test_every_default_keeps_its_bound(algorithm):
-    given = [setting for setting in settings(EXPERIMENTS[algorithm]) if not setting.required]
+    given = [setting for setting in settings(algorithm_of(algorithm).experiment) if not setting.required]
     assert [setting.key for setting in given if setting.broken_bound(setting.default)] == []

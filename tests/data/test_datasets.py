@@ -7,21 +7,23 @@ import numpy as np
 import pytest
 from support.batches import assert_same
 from support.experiments import QWEN2_TINY
+from support.rows import open_datasets, open_order
 from support.tiny_tokenizer import train_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Replace
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment, ToyExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, SFTModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.data.datasets import open_datasets, open_order, open_texts
+from hpcrl.data.datasets import open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.tokens import load_tokens
 from hpcrl.errors import DataError
-from hpcrl.recipes.toy import ToyConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+from hpcrl.recipes.toy import ToyConfig, ToyExperiment
 
 PAIRS = [
     ("2 + 2 = ", "#### 4"),

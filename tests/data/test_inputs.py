@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.rows import fingerprints
 
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import SFTExperiment, ToyExperiment
-from hpcrl.config.model import SFTModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.data.inputs import fingerprints
 from hpcrl.errors import DataError
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+from hpcrl.recipes.toy import ToyExperiment
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcrl.data.order import Batch, SampleOrder, row_of, sample_ids
+from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
 
 ROWS = [f"r{i}" for i in range(10)]
 
 
-def batches(order: SampleOrder, count: int, cursor: int = SampleOrder.start) -> list[Batch]:
+def batches(order: SampleOrder, count: int, cursor: int = SampleOrder.start) -> list[StepSamples]:
     found = []
     for _ in range(count):
         found.append(order.batch_at(cursor))

@@ -92,6 +92,18 @@ def test_fewer_sequences_than_parts_leave_parts_empty() -> None:
     assert partition_step([], 1, 2)[1] == ((), ())
 
 
+def test_rows_that_are_kept_whole_are_divided_instead_of_samples() -> None:
+    rows = [f"r{i}" for i in range(10) for _ in range(4)]
+    lengths = [random.Random(i).randint(1, 50) for i in range(len(rows))]
+    minibatches, parts = partition_step(lengths, 3, 2, rows)
+    for cut in (minibatches, parts):
+        assert sorted(i for piece in cut for i in piece) == list(range(40))
+        assert sum(len({rows[i] for i in piece}) for piece in cut) == 10, "each row is in one piece"
+    of_rows = [sum(lengths[4 * i : 4 * i + 4]) for i in range(10)]
+    assert [[i // 4 for i in part[::4]] for part in parts] == [list(part) for part in partition_step(of_rows, 3, 2)[1]]
+    assert partition_step(lengths, 3, 2, [str(i) for i in range(40)]) == partition_step(lengths, 3, 2)
+
+
 def test_reordered_batches_are_a_permutation_within_the_size_longest_first_and_far_more_even() -> None:
     lengths = np.random.default_rng(1).lognormal(5, 1, 1000).astype(int).tolist()
     batches = balanced_batches(lengths, 32)

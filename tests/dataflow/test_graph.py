@@ -5,10 +5,10 @@ import random
 import networkx as nx
 import pytest
 from msgspec.structs import replace
+from support.recipes import ppo
 
 from hpcrl.dataflow.graph import MFC, build_graph, producers, topological_order, trained_by
 from hpcrl.errors import ConfigurationError
-from hpcrl.recipes.algorithm import ppo
 
 GEN = MFC("gen", "actor", "generate", ("x",), ("y",))
 REW = MFC("rew", "reward", "inference", ("y",), ("r",))

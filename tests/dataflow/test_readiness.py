@@ -1,12 +1,11 @@
 import pytest
 from support.graph_readiness import GraphReadiness
 from support.imagined_run import Imagined, Scene, lagging, random_scene
+from support.recipes import PPO, Recipe, ppo
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Offer, Readiness, Unit
-from hpcrl.recipes.algorithm import Recipe, ppo, text_evaluation
 
-PPO = Recipe(ppo().calls + text_evaluation().calls, ("prompts",), ("eval_prompts",))
 IDS = ["a", "b", "c", "d"]
 
 

@@ -9,11 +9,13 @@ from support.formats import of_format
 from support.kills import KillAt, Recorder, in_child
 from support.miniature import claim_five, make_run
 
-from hpcrl.config.experiment import ToyExperiment, from_dict, to_dict
+from hpcrl.config.experiment import to_dict
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.durable.records import FORMAT, KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 
 KEY = KeyPair("p" * 40, "s" * 40)
 
@@ -198,16 +200,19 @@ def test_verdict_and_submissions_are_read_back_and_damaged_ones_are_absent(root:
 
 def test_a_submission_has_its_own_placement_whatever_comes_later(root: Path) -> None:
     run = RunDirectory.create(root / "run", experiment=to_dict(ToyExperiment()), host="m:C", key=KEY, inputs={})
-    assert from_dict(run.configuration()) == ToyExperiment()
+    assert experiment_from(run.configuration()) == ToyExperiment()
     run.record_submission("one", {"master": 1})
     run.place("two", {"cluster.nodes": 3, "actor.mesh": "0"})
-    assert from_dict(run.configuration()) == ToyExperiment(), "nothing was sent with it"
+    assert experiment_from(run.configuration()) == ToyExperiment(), "nothing was sent with it"
     run.record_submission("two", {"master": 2})
     run.record_successor("one", "workers", "7")
     assert run.newest_nonce() == "two"
-    assert from_dict(run.configuration()) == from_dict(run.configuration("two"))
-    assert (from_dict(run.configuration()).cluster.nodes, from_dict(run.configuration()).actor.mesh) == (3, "0")
-    assert from_dict(run.configuration("one")) == ToyExperiment()
+    assert experiment_from(run.configuration()) == experiment_from(run.configuration("two"))
+    assert (experiment_from(run.configuration()).cluster.nodes, experiment_from(run.configuration()).actor.mesh) == (
+        3,
+        "0",
+    )
+    assert experiment_from(run.configuration("one")) == ToyExperiment()
     assert [submission.nonce for submission in run.submissions()] == ["one", "two", "one"]
 
 
@@ -217,10 +222,10 @@ def test_a_damaged_placement_is_noticed_and_never_taken_for_none(root: Path) -> 
     path = run.submission / "s.placement"
     path.write_bytes(path.read_bytes().replace(b"3", b"4"))
     with pytest.raises(InternalError, match=r"s\.placement is damaged: its content does not match its digest"):
-        from_dict(run.configuration("s"))
+        experiment_from(run.configuration("s"))
     path.write_bytes(b"{")
     with pytest.raises(InternalError, match=r"s\.placement is damaged"):
-        from_dict(run.configuration("s"))
+        experiment_from(run.configuration("s"))
 
 
 def test_closing_an_attempt_is_seen(root: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, workers_of
 from support.cluster import alive_of
+from support.experiments import load_config
 from support.faults import Strike
 
-from hpcrl.config.experiment import PPOExperiment
-from hpcrl.config.load import load_config
+from hpcrl.recipes.ppo import PPOExperiment
 
 ROOT = Path(__file__).parents[2]
 POINTS = [

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 from support.chaos import rows_of
+from support.experiments import load_config
 from support.fake_slurm.cluster import FakeSlurm
 from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm
 
 from hpcrl.config.cluster import Abilities, ClusterConfig
-from hpcrl.config.load import load_config
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.status import read_status

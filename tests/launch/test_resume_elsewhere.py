@@ -9,9 +9,9 @@ from support.chaos import rows_of, started_twice, wait_until
 from support.cluster import alive_of
 from support.elastic import Whole, assert_nearly_equal, opened_parts, whole
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.recipes.algorithm import experiment_from
 
 TOY = """
 algorithm: toy
@@ -79,7 +79,7 @@ def test_a_run_goes_on_elsewhere_and_stays_there_until_it_is_moved_again(
     kept = hpcrl("resume", str(run.root), "--detach", "--cluster.grace_s", "7")
     assert "with cluster.grace_s = 7.0 (was 25.0)\nstill with cluster.nodes = 3 (submitted with 1)" in kept.stdout
     stop_after(run, steps=closed_steps(run) + 1)
-    assert [from_dict(run.configuration(sub.nonce)).cluster.nodes for sub in run.submissions()] == [1, 3, 3]
+    assert [experiment_from(run.configuration(sub.nonce)).cluster.nodes for sub in run.submissions()] == [1, 3, 3]
 
     back = hpcrl("resume", str(run.root), "--nodes", "1")
     assert back.returncode == ExitCode.DONE, back.stdout + back.stderr

@@ -14,10 +14,8 @@ from support.hosts import write_task
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import SFTModelConfig
-from hpcrl.data.datasets import TextDataset
+from hpcrl.data.rows.texts import TextDataset
 from hpcrl.durable.records import Command
 from hpcrl.errors import ExitCode
 from hpcrl.master.members import Members
@@ -25,6 +23,7 @@ from hpcrl.master.reactor import Reactor
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.wire.messages import AgentHello, Message
 
 ROWS = 100_000

@@ -42,11 +42,12 @@ from support.elastic import (
 )
 from support.faults import InWorkers, Strike
 
-from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Checkpointed, Done, Trained, decode_line, encode_line
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 TWO, ONE = (1, 2), (1, 1)
@@ -93,13 +94,13 @@ def long_reference() -> Whole:
 def undisturbed_on_two(experiment: ToyExperiment) -> Whole:
     with tempfile.TemporaryDirectory(dir=FAST) as name:
         run = create_run(Path(name, "run"), placed(experiment, TWO))
-        finish_on(run, from_dict(run.configuration()))
+        finish_on(run, experiment_from(run.configuration()))
         return whole(run)
 
 
 def killed(run: RunDirectory, strike: Strike, nonce: str = "first") -> None:
     """A submission of the run as it was placed last, with everybody killed where the strike says."""
-    jobs = begin_on(run, nonce, from_dict(run.configuration()), strike)
+    jobs = begin_on(run, nonce, experiment_from(run.configuration()), strike)
     jobs.wait_for("master", 20)
     jobs.kill_all()
     assert strike.marker.exists(), "the strike never came: the test tests nothing"
@@ -128,7 +129,7 @@ def test_a_run_killed_and_moved_again_and_again_ends_as_if_nothing_had_happened(
         place(run, f"s{number}", placed(LONG, dice.choice([ONE, TWO, (3, 1)])))
         run.record_submission(f"s{number}", {})
         strike = Strike(folder, f"kill{number}", "master", "journal.after", "KILL", "all", dice.randint(4, 16))
-        jobs = begin(run, f"s{number}", strike, nodes=from_dict(run.configuration()).cluster.nodes)
+        jobs = begin(run, f"s{number}", strike, nodes=experiment_from(run.configuration()).cluster.nodes)
         if jobs.wait_for("master", 30) == 0:
             break
         jobs.kill_all()
@@ -147,7 +148,10 @@ def test_a_step_that_was_open_keeps_its_parts_and_those_that_open_later_have_new
     run = create_run(folder / "run", placed(toy_experiment(lost_after_s=20.0, orphan_timeout_s=20.0), (1, 4)))
     # The last worker stops in its part of the first generation: the other three parts are finished.
     jobs = begin_on(
-        run, "first", from_dict(run.configuration()), Strike(folder, "sleep", "worker-3", "worker.call", "STOP", nth=2)
+        run,
+        "first",
+        experiment_from(run.configuration()),
+        Strike(folder, "sleep", "worker-3", "worker.call", "STOP", nth=2),
     )
     wait_until(lambda: finished_parts(run, step=1) == {0, 1, 2}, 20, "three of four parts")
     jobs.kill_all()
@@ -176,7 +180,7 @@ def test_a_replay_over_other_workers_may_differ_in_rounding_and_says_so(folder: 
     run = create_run(folder / "run", placed(toy_experiment(), TWO))
     killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
     finish_on(run, placed(toy_experiment(), (3, 1)))
-    assert from_dict(run.configuration()).deterministic
+    assert experiment_from(run.configuration()).deterministic
     found = drifts(run)
     assert found and {row["role"] for row in found} == {"actor"}, "the critic has one worker in both"
     assert found[0]["why"].startswith("recorded over 2 workers of 1 thread (")
@@ -191,7 +195,7 @@ def test_a_replay_over_as_many_workers_must_give_the_recorded_bits(folder: Path)
     run = create_run(folder / "run", placed(toy_experiment(), TWO))
     killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
     tell_of_another_digest(run, "actor_train")
-    jobs = begin_on(run, "same", from_dict(run.configuration()))
+    jobs = begin_on(run, "same", experiment_from(run.configuration()))
     assert jobs.wait_for("master", 20) == ExitCode.INTERNAL, outputs(run)
     jobs.kill_all()
     [drift] = drifts(run)
@@ -255,7 +259,7 @@ def test_the_same_kinds_of_hardware_at_other_ranks_or_other_software_may_give_ot
     killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
     numpy = f"numpy {np.__version__}"
     tell_of_another_digest(run, "actor_train", **({"hardware": ("B", "A"), "software": (numpy, numpy)} | recorded))
-    jobs = begin_on(run, "again", from_dict(run.configuration()), InWorkers(compute_on_b_and_a))
+    jobs = begin_on(run, "again", experiment_from(run.configuration()), InWorkers(compute_on_b_and_a))
     assert jobs.wait_for("master", 20) == code, outputs(run)
     jobs.kill_all()
     assert (drifts(run)[0]["why"] == "not explained") == (code is ExitCode.INTERNAL)
@@ -283,7 +287,7 @@ def test_other_timeouts_on_the_same_workers_keep_every_bit(folder: Path, undistu
     run = create_run(folder / "run", toy_experiment())
     killed(run, Strike(folder, "kill", "master", "manifest.write", "KILL", "all", 1))
     finish_on(run, toy_experiment(grace_s=6.0, lost_after_s=2.0))
-    assert from_dict(run.configuration()).cluster.grace_s == 6.0
+    assert experiment_from(run.configuration()).cluster.grace_s == 6.0
     assert remains(run) == undisturbed
     assert drifts(run) == [] and started_twice(run) == []
 
@@ -294,7 +298,10 @@ def test_a_replay_from_a_checkpoint_that_other_workers_replayed_may_differ_too(
     """Two workers train step 3, one replays steps 1 and 2 and saves them, two replay step 3 from there."""
     run = create_run(folder / "run", placed(LONG, TWO))
     jobs = begin_on(
-        run, "two", from_dict(run.configuration()), Strike(folder, "slow disk", "worker-0", "shard.write", "SLEEP")
+        run,
+        "two",
+        experiment_from(run.configuration()),
+        Strike(folder, "slow disk", "worker-0", "shard.write", "SLEEP"),
     )
     wait_until(lambda: ("actor_train", 3) in trained(run), 20, "step 3")
     jobs.kill_all()

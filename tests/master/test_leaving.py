@@ -9,8 +9,6 @@ from support.hosts import write_task
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import SFTExperiment
-from hpcrl.config.model import SFTModelConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.records import Command, Verdict
@@ -18,6 +16,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.master.master import Master
 from hpcrl.processes import Signals
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.wire.address import LOOPBACK
 from hpcrl.wire.channel import Hub
 from hpcrl.wire.messages import AgentHello, Finish, Message

@@ -17,16 +17,15 @@ import hpcrl
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Closed, Compacted, Done, Opened, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import group_name, read_spill
-from hpcrl.recipes.ppo import PPOConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.wire.messages import Reply, Rows
 
 STEP, GENERATE, TRAIN = 1, "actor_gen", ("actor_train", "critic_train")

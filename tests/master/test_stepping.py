@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from support.chaos import toy_experiment
 
-from hpcrl.config.experiment import ToyExperiment
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.journal import Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.algorithm import evaluates
+from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.toy import ToyExperiment
 
 
 def at_once(work: Callable[[], None]) -> Future[None]:
@@ -29,7 +29,7 @@ def at_once(work: Callable[[], None]) -> Future[None]:
 
 def source_of(experiment: ToyExperiment, in_background: Callable[..., Future[None]] = at_once) -> StepSource:
     plan = make_plan(experiment, experiment.cluster.nodes)
-    schedule = RunSchedule(experiment.control, evaluates(experiment))
+    schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
     return StepSource(plan, experiment, open_data(experiment), schedule, in_background)
 
 

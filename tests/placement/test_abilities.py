@@ -1,10 +1,9 @@
 """What roles ask of their backends, and what is said of a backend that cannot do it."""
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs
+from support.experiments import load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.backends.backend import BACKENDS
-from hpcrl.config.load import load_config
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.abilities import axes_problem
 from hpcrl.placement.check import ALL_CHECKS

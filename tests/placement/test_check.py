@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from support.experiments import QWEN2_TINY, ppo_values, write_config, write_inputs
+from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
 
-from hpcrl.config.load import load_config
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.check import ALL_CHECKS
 

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from support.experiments import QWEN2_TINY, ppo_values, write_config, write_inputs
+from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.load import load_config
 from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.families.reader import config_from_json, parameter_count
 from hpcrl.placement.layouts import Layout

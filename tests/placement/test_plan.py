@@ -6,10 +6,10 @@ import networkx as nx
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import Frequency
-from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.placement.plan import ModelName, Part, ReplicaPlan, WorkerPlan, make_plan, plan_from_json
-from hpcrl.recipes.algorithm import recipe
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 
 EXPERIMENT = ToyExperiment(
     cluster=ClusterConfig(nodes=2, workers_per_node=2),
@@ -21,7 +21,7 @@ EXPERIMENT = ToyExperiment(
 def test_a_plan_survives_json():
     plan = make_plan(EXPERIMENT, 2)
     assert plan_from_json(plan.to_json()) == plan
-    assert from_dict(plan_from_json(plan.to_json()).experiment) == EXPERIMENT
+    assert experiment_from(plan_from_json(plan.to_json()).experiment) == EXPERIMENT
 
 
 def test_workers_are_numbered_node_by_node():
@@ -85,5 +85,5 @@ def test_a_train_step_is_one_part_on_all_ranks_of_its_role():
 def test_the_graph_of_a_plan_is_the_recipes():
     evaluated = replace(EXPERIMENT, control=replace(EXPERIMENT.control, evaluate=Frequency(steps=1)))
     for experiment in (EXPERIMENT, evaluated):
-        made, expected = make_plan(experiment, 2).graph(), recipe(experiment).graph()
+        made, expected = make_plan(experiment, 2).graph(), algorithm_of(experiment).graph(experiment)
         assert nx.utils.graphs_equal(made, expected)

@@ -1,21 +1,42 @@
-from types import SimpleNamespace
+"""What hpcrl's own algorithms declare: graphs, evaluation, batches, roles and statistics."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.control import Frequency
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.batch import Batch
 from hpcrl.dataflow.graph import producers, topological_order, trained_by
-from hpcrl.recipes.algorithm import RECIPES, evaluates, recipe
+from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+
+TEXTS = {"algorithm", "control", "data", "actor", "reward", "generation"}
+SECTIONS = {"ppo": {*TEXTS, "critic", "reference"}, "sft": TEXTS, "toy": {"control"}}
 
 
-def experiment(
-    algorithm: str, *, every: int | None = None, stop_when: str | None = None, rows: str | None = "held-out"
-):
-    frequency = SimpleNamespace(steps=every, epochs=None, seconds=None)
-    control = SimpleNamespace(evaluate=frequency, stop_when=stop_when)
-    return SimpleNamespace(algorithm=algorithm, control=control, data=SimpleNamespace(evaluate=rows))
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """An experiment of an algorithm, with evaluation now and then if asked for."""
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def made(algorithm: str, every: int | None = None, **data: Any) -> Any:
+        values = {key: value for key, value in ppo_values().items() if key in SECTIONS[algorithm]}
+        values["algorithm"] = algorithm
+        if "data" in values:
+            values["data"] |= {"evaluate": "rows.jsonl"} | data
+        experiment = load_config(write_config(Path("config.yaml"), values))
+        return replace(experiment, control=replace(experiment.control, evaluate=Frequency(steps=every)))
+
+    return made
 
 
-def test_ppo_is_the_graph_of_its_paper() -> None:
-    graph = recipe(experiment("ppo")).graph()
+def test_ppo_is_the_graph_of_its_paper(make) -> None:
+    graph = algorithm_of("ppo").graph(make("ppo"))
     inference = {"rew_inf": ("rewards",), "ref_inf": ("ref_logprobs",), "critic_inf": ("values",)}
     of_rollout = {"actor_gen": ("responses", "finished", "logprobs"), **inference}
     assert producers(graph, "actor_gen") == {}
@@ -25,30 +46,63 @@ def test_ppo_is_the_graph_of_its_paper() -> None:
     assert graph.graph["dataset_keys"] == {"prompts"}
 
 
-def test_the_toy_has_the_shape_of_ppo() -> None:
-    toy, ppo = (recipe(experiment(algorithm, every=1)).graph() for algorithm in ("toy", "ppo"))
+def test_the_toy_has_the_shape_of_ppo(make) -> None:
+    toy, ppo = (algorithm_of(algorithm).graph(make(algorithm, every=1)) for algorithm in ("toy", "ppo"))
     assert {edge: toy.edges[edge]["kind"] for edge in toy.edges} == {
         edge: ppo.edges[edge]["kind"] for edge in ppo.edges
     }
 
 
-@pytest.mark.parametrize("algorithm", sorted(RECIPES))
-def test_evaluation_is_seen_by_the_roles_under_plain_names(algorithm: str) -> None:
-    made = recipe(experiment(algorithm, every=5))
-    graph = made.graph()
-    expected = {"eval_gen", "eval_rew"} | ({"eval_loss"} if algorithm == "sft" else set())
-    assert set(topological_order(graph)[-len(expected) :]) == expected
-    for mfc in (mfc for mfc in made.calls if mfc.dataset == "eval"):
+@pytest.mark.parametrize("name", KNOWN)
+def test_evaluation_is_seen_by_the_roles_under_plain_names(make, name: str) -> None:
+    algorithm, experiment = algorithm_of(name), make(name, every=5)
+    expected = {"eval_gen", "eval_rew"} | ({"eval_loss"} if name == "sft" else set())
+    assert set(topological_order(algorithm.graph(experiment))[-len(expected) :]) == expected
+    for mfc in (mfc for mfc in algorithm.calls(experiment) if mfc.dataset == "eval"):
         assert all(mfc.input_remap[key] == key.removeprefix("eval_") for key in mfc.inputs)
         assert all(f"eval_{plain}" == key for plain, key in mfc.output_remap.items())
         assert set(mfc.output_remap.values()) == set(mfc.outputs)
 
 
-@pytest.mark.parametrize("algorithm", sorted(RECIPES))
-def test_calls_of_evaluation_exist_only_where_an_evaluation_is_asked_for(algorithm: str) -> None:
-    assert not evaluates(experiment(algorithm))
-    assert evaluates(experiment(algorithm, every=3))
-    assert not evaluates(experiment(algorithm, stop_when="actor_train/loss < 0.5"))
-    assert evaluates(experiment(algorithm, every=3, rows=None)) == (algorithm == "toy")
-    assert all(mfc.dataset == "train" for mfc in recipe(experiment(algorithm)).calls)
-    assert recipe(experiment(algorithm)).eval_keys == ()
+@pytest.mark.parametrize("name", KNOWN)
+def test_calls_of_evaluation_exist_only_where_an_evaluation_is_asked_for(make, name: str) -> None:
+    algorithm = algorithm_of(name)
+    without = make(name)
+    assert not algorithm.evaluates(without)
+    assert all(call.dataset == "train" for call in algorithm.calls(without))
+    assert algorithm.eval_keys(without) == ()
+    assert algorithm.evaluates(make(name, every=3))
+    assert algorithm.eval_keys(make(name, every=3)) == tuple(f"eval_{key}" for key in algorithm.rows.keys)
+    if name != "toy":
+        asked = make(name, every=3)
+        assert not algorithm.evaluates(replace(asked, data=replace(asked.data, evaluate=None)))
+
+
+def test_the_batch_says_how_steps_are_cut_and_how_many_updates_they_have(make) -> None:
+    experiment = make("ppo", samples_per_prompt=2)
+    experiment = replace(experiment, ppo=replace(experiment.ppo, minibatches=3, epochs=2))
+    made = algorithm_of("ppo").batch(experiment)
+    assert made == Batch(rows=8, per_row=2, minibatches=3, passes=2)
+    assert (made.samples, made.units, made.updates) == (16, 16, 6)
+    assert replace(made, kept_whole="row").units == 8
+    assert algorithm_of("sft").batch(make("sft", shuffle=False)) == Batch(rows=8, shuffled=False)
+    assert algorithm_of("toy").batch(make("toy")) == Batch(rows=8)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_role_of_the_graph_is_declared_with_its_section(make, name: str) -> None:
+    algorithm, experiment = algorithm_of(name), make(name, every=1)
+    assert {call.role for call in algorithm.calls(experiment)} == algorithm.roles.keys()
+    assert all(hasattr(experiment, role) for role in algorithm.roles)
+    assert experiment_from({"algorithm": name} | _as_json(experiment)) == experiment
+
+
+def _as_json(experiment: ExperimentConfig) -> dict[str, Any]:
+    from hpcrl.config.experiment import to_dict
+
+    return to_dict(experiment)
+
+
+def test_a_name_that_is_none_gets_the_list_and_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match=r"algorithm = pppo must be one of ppo, sft, toy, or file.py:NAME"):
+        algorithm_of("pppo")

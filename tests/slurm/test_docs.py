@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.experiments import load_config
 from support.slurm_cluster import SlurmCluster
 from support.slurm_runs import SlurmRun, toy_values
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.fields import settings
-from hpcrl.config.load import load_config
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode

@@ -14,7 +14,7 @@ from support.cluster import Jobs, no_fault, start
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
-from hpcrl.config.experiment import Experiment, ToyExperiment, from_dict, to_dict
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
@@ -26,7 +26,8 @@ from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.toy import ToyConfig
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyConfig, ToyExperiment
 from hpcrl.wire.channel import RunKey
 
 MOST_RESUMES = 8
@@ -45,7 +46,7 @@ def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyE
     )
 
 
-def create_run(root: Path, experiment: Experiment) -> RunDirectory:
+def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
     key = RunKey.generate()
     return RunDirectory.create(
         root,
@@ -84,7 +85,7 @@ def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s
 
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
-    experiment = from_dict(run.configuration())
+    experiment = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage

@@ -9,7 +9,6 @@ import numpy as np
 from support.chaos import MOST_RESUMES, begin, outputs, rows_of
 from support.cluster import Jobs, no_fault
 
-from hpcrl.config.experiment import ToyExperiment, from_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.config.placement import placement_changes
 from hpcrl.durable.checkpoints import read_shard
@@ -19,6 +18,8 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers import model_worker
 from hpcrl.workers.toy import Exchange
 
@@ -36,7 +37,7 @@ def placed(experiment: ToyExperiment, shape: Shape) -> ToyExperiment:
 
 def place(run: RunDirectory, nonce: str, experiment: Any) -> None:
     """As `hpcrl resume` does, before anything is started."""
-    if changes := placement_changes(from_dict(run.read_run().experiment), experiment):
+    if changes := placement_changes(experiment_from(run.read_run().experiment), experiment):
         run.place(nonce, {change.key: change.value for change in changes})
 
 
@@ -75,7 +76,7 @@ WHOLE_ARRAYS = ("w",)
 
 
 def whole(run: RunDirectory) -> Whole:
-    experiment = from_dict(run.configuration())
+    experiment = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
     arrays: dict[str, np.ndarray] = {}

@@ -1,8 +1,19 @@
 """Configuration files and experiments to test with, over a model folder whose weights are an empty file."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from hpcrl.config import load
+from hpcrl.config.validate import Check, bound_problems, section_problems
+from hpcrl.plugins import names
+from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE
+from hpcrl.recipes.check import algorithm_problems
+
+KNOWN = names(ALGORITHMS)
+VALUES: tuple[Check, ...] = (bound_problems, algorithm_problems, section_problems)
+"""All checks that ask for no workers and no models."""
 
 QWEN2_TINY: dict[str, Any] = {
     "model_type": "qwen2",
@@ -45,3 +56,8 @@ def write_config(path: Path, values: dict[str, Any]) -> Path:
     """JSON is YAML."""
     path.write_text(json.dumps(values))
     return path
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = (), checks: Sequence[Check] = VALUES) -> Any:
+    """The experiment of a file, whose values alone are checked unless a test asks for more."""
+    return load.load_config(path, overrides, CATALOGUE, checks)

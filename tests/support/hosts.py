@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from support.pool import RankPool
+from support.rows import open_datasets, open_order
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
@@ -15,8 +16,7 @@ from tokenizers.pre_tokenizers import Split
 
 from hpcrl.algos.host import TorchHost
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import Experiment, from_dict
-from hpcrl.data.datasets import open_datasets, open_order
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
@@ -24,6 +24,7 @@ from hpcrl.durable.files import Files
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import Plan, make_plan, plan_from_json
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import HostContext, Outcome, Work
 
 NOWHERE = Path("nowhere")
@@ -90,7 +91,7 @@ class Ranks:
 
 @contextmanager
 def run_of(
-    experiment: Experiment, pool: RankPool | None = None, checkpoint: Mapping[str, Sequence[Path]] | None = None
+    experiment: ExperimentConfig, pool: RankPool | None = None, checkpoint: Mapping[str, Sequence[Path]] | None = None
 ) -> Iterator["Conductor"]:
     """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
@@ -110,7 +111,7 @@ def make_on_rank(context: Any, plan: bytes) -> str:
     """The pool's own process group makes way for the host's."""
     context.leave()
     made = plan_from_json(plan)
-    context.host = TorchHost(HostContext(context.rank, made, NOWHERE, open_datasets(from_dict(made.experiment))))
+    context.host = TorchHost(HostContext(context.rank, made, NOWHERE, open_datasets(experiment_from(made.experiment))))
     return context.host.prepare()
 
 
@@ -146,7 +147,7 @@ class Conductor:
         self.ranks = ranks
         self._datasets = open_datasets(experiment)
         self._order = open_order(experiment, self._datasets["train"].ids)
-        self._minibatches = experiment.ppo.minibatches if experiment.algorithm == "ppo" else 1
+        self._minibatches = algorithm_of(experiment).batch(experiment).minibatches
 
     @property
     def trained(self) -> list[str]:

@@ -14,11 +14,11 @@ from itertools import chain
 
 import msgspec
 from support.graph_readiness import GraphReadiness
+from support.recipes import Recipe
 
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.dataflow.readiness import Unit
 from hpcrl.errors import ConfigurationError
-from hpcrl.recipes.algorithm import Recipe
 
 
 @dataclass

@@ -8,8 +8,8 @@ from pathlib import Path
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment, to_dict
-from hpcrl.config.model import CriticConfig, ModelConfig, TrainedModelConfig
+from hpcrl.config.experiment import to_dict
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
@@ -27,6 +27,7 @@ from hpcrl.events import (
     WorkersReady,
     encode,
 )
+from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 
 BEGAN = 1_700_000_000.0
 STEP_S = 0.5

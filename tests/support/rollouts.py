@@ -8,14 +8,14 @@ import numpy as np
 from support.tiny import native, random_rows
 
 from hpcrl.config.data import DataConfig
-from hpcrl.config.experiment import PPOExperiment, SFTExperiment
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import CriticConfig, ModelConfig, OptimizerConfig, SFTModelConfig, TrainedModelConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Sequences
-from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import Outcome, Work
 
 DATA = DataConfig(train="train.jsonl", batch_size=8)
@@ -44,7 +44,7 @@ def sft_experiment(optimizer: OptimizerConfig) -> SFTExperiment:
 
 def trained_by(role: Any, work: Work, call: MFC) -> Outcome:
     """What the role's train_step gives, with the digest that a host puts into the record."""
-    outcome = role.calls["train_step"](work, call)
+    outcome = role.train_step(work, call)
     return replace(outcome, record={**outcome.record, "digest": role.engine.digest()})
 
 

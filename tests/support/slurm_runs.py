@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from support.chaos import Remains, begin, create_run, outputs, remains, rows_of, wait_until
+from support.experiments import load_config
 from support.slurm_cluster import SlurmCluster
 
-from hpcrl.config.load import load_config
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Closed
 from hpcrl.durable.rundir import RunDirectory

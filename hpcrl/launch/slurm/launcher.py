@@ -9,7 +9,7 @@ from pathlib import Path
 
 import hpcrl
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import Experiment, from_dict
+from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
@@ -48,7 +48,7 @@ class SlurmLauncher:
         self._asked: dict[tuple[str, int], tuple[float, list[str]]] = {}
         self._wondered: set[str] = set()
 
-    def prepare(self, experiment: Experiment) -> Experiment:
+    def prepare(self, experiment: ExperimentConfig) -> ExperimentConfig:
         topology, _ = choose_topology(experiment.cluster)
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology=topology)
         self._refuse(cluster.nodes, topology)
@@ -72,7 +72,7 @@ class SlurmLauncher:
                 ["cluster.topology = hetjob, but this site disables steps of such jobs. Set cluster.topology to array."]
             )
 
-    def describe(self, experiment: Experiment, run_dir: Path) -> str:
+    def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         """What `start` would send, word for word, and why."""
         topology, why = choose_topology(experiment.cluster)
         cluster = self.prepare(experiment).cluster
@@ -87,7 +87,7 @@ class SlurmLauncher:
         return "\n".join(lines)
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
-        experiment = from_dict(run.configuration(nonce))
+        experiment = what_every_run_has(run.configuration(nonce))
         scripts = self._scripts(experiment, run.root, nonce)
         rules = {script.name: self._rules(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))
@@ -181,7 +181,7 @@ class SlurmLauncher:
         """Find what a submission that was cut off has sent."""
         finish_intents(run, self._slurm)
 
-    def _scripts(self, experiment: Experiment, run_dir: Path, nonce: str) -> Sequence[Script]:
+    def _scripts(self, experiment: ExperimentConfig, run_dir: Path, nonce: str) -> Sequence[Script]:
         topology, _ = choose_topology(experiment.cluster)
         code = code_folder(run_dir, nonce) if experiment.cluster.snapshot else None
         return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce, code))

@@ -9,7 +9,6 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm, Fate
 
-from hpcrl.config.experiment import from_dict
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.allocation import SlurmAllocation
@@ -28,6 +27,7 @@ from hpcrl.launch.slurm.submission import (
     successor_is_under_way,
     write_intent,
 )
+from hpcrl.recipes.algorithm import experiment_from
 
 
 class Killed(BaseException):
@@ -366,5 +366,5 @@ def test_a_grace_that_is_too_long_is_told_by_the_dry_run_and_by_submit(
     launcher.start(run, "n1")
     said = capsys.readouterr().out
     assert "Set cluster.grace_s to at most 0." in said and "GraceTime is 0" in said
-    described = launcher.describe(from_dict(run.read_run().experiment), run.root)
+    described = launcher.describe(experiment_from(run.read_run().experiment), run.root)
     assert "Set cluster.grace_s to at most 0." in described

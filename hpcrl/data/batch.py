@@ -1,0 +1,37 @@
+"""What an algorithm's training steps are made of. Knows no data set and no ranks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How many samples a step has, how they are cut, and how often each is trained on."""
+
+    rows: int
+    """Rows of the data set in a step."""
+    per_row: int = 1
+    """Samples of each row."""
+    minibatches: int = 1
+    """Optimizer steps of a pass; fewer where a step has fewer samples."""
+    passes: int = 1
+    """How often a step goes over its samples."""
+    kept_whole: Literal["sample", "row"] = "sample"
+    """What is never cut: `row` keeps all samples of a row in one minibatch and in one data-parallel part."""
+    shuffled: bool = True
+    """Whether every epoch reads the rows in an order of its own."""
+
+    @property
+    def samples(self) -> int:
+        """Of a whole step."""
+        return self.rows * self.per_row
+
+    @property
+    def units(self) -> int:
+        """How many things that are never cut a whole step has."""
+        return self.samples if self.kept_whole == "sample" else self.rows
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps of a training step at most."""
+        return self.minibatches * self.passes

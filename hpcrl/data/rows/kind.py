@@ -1,0 +1,67 @@
+"""A kind of row: what an algorithm's samples begin with, how it is opened and measured. A file per kind beside this."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.samples import SequenceSample
+from hpcrl.errors import DataError
+
+E = TypeVar("E", bound=ExperimentConfig)
+
+EVAL_PREFIX = "eval_"
+"""What stands before the keys of samples of the evaluation data set."""
+
+
+class Dataset(Protocol):
+    """Rows under keys. Sample ids come from `hpcrl.data.order`; several may be of one row."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The rows to use, in the order of the file."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The rows that are not used."""
+
+    @property
+    def notice(self) -> str:
+        """What is left out and why, in a sentence; empty if nothing is."""
+
+    def lengths(self, samples: Sequence[str]) -> list[int]:
+        """Tokens of each sample, all keys together."""
+
+    def rows(self, samples: Sequence[str]) -> SequenceSample: ...
+
+    def text(self, sample: str) -> Mapping[str, Any]:
+        """The record that the sample was made of, for a reward function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowKind(Generic[E]):
+    """One kind of row. Evaluation has rows of the same kind, under keys with `eval_` before each."""
+
+    fields: tuple[str, ...]
+    """What a line of its file has; empty where there is no file."""
+    keys: tuple[str, ...]
+    """What it gives to the graph."""
+    open: Callable[[E, bool], Mapping[str, Dataset]]
+    """(experiment, whether it evaluates) → "train" and maybe "eval". Reads and checks every line, and tokenises
+    nothing yet. Raises DataError naming file, line, field and setting."""
+    evaluates: Callable[[E], bool] = lambda experiment: True
+    """Whether there are rows to evaluate on."""
+    inputs: Callable[[E], Iterable[tuple[str, list[Path]]]] = lambda experiment: ()
+    """The files that are read, by the setting that names them; those of the training rows come first."""
+    batch_setting: str = "data.batch_size"
+    """What says how many rows a step has."""
+
+
+def refuse_small(setting: str, wanted: int, source: str, rows: int) -> None:
+    """Raise DataError where the training rows do not fill a batch."""
+    if wanted > rows:
+        raise DataError(
+            f"{setting} = {wanted}, but {source} has {rows} rows to train on, so no step would be as large. "
+            f"Lower {setting}."
+        )

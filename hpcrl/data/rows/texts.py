@@ -1,0 +1,274 @@
+"""Rows of texts: prompts, or prompts with answers, of .jsonl files, tokenised when asked for."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcrl.config.data import DataConfig, tokenizer_of
+from hpcrl.config.fields import section, sections_of
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import models_of
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.validate import REWARDS
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.order import row_of
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind, refuse_small
+from hpcrl.data.samples import SequenceSample
+from hpcrl.data.tokens import SAYS_THE_END, Tokens, load_tokens
+from hpcrl.errors import DataError
+from hpcrl.families.reader import read_config
+
+_CHUNK = 1024  # rows tokenised at once when all lengths are needed
+_SHOWN = 20  # ids in a notice
+
+
+@dataclass(frozen=True)
+class LengthLimit:
+    """A length that no row may exceed: (tokens of the prompt, of the answer with its EOS) → what is bounded."""
+
+    text: str
+    limit: int
+    length: Callable[[int, int], int]
+    always: bool = True
+    """Whether it is worth tokenising all rows; else only those that have more bytes than the limit has tokens."""
+
+
+class TextDataset:
+    """Prompts, or prompts with answers, of a .jsonl file, tokenised.
+
+    A row that is longer than one of the bounds is left out. Knows nothing of batches.
+    """
+
+    def __init__(
+        self,
+        records: JsonLines,
+        tokens: Tokens,
+        config: DataConfig,
+        *,
+        knob: str,
+        prompt_key: str,
+        answer_key: str | None = None,
+        first_rows: int | None = None,
+        bounds: Sequence[LengthLimit] = (),
+        vocabulary_size: int | None = None,
+    ) -> None:
+        self._records = records
+        self._tokens = tokens
+        self._config = config
+        self._knob = knob
+        self._prompt_key = prompt_key
+        self._answer_key = answer_key
+        self._candidates = records.ids[:first_rows]
+        self._bounds = tuple(bounds)
+        self._vocabulary_size = vocabulary_size
+        self._lengths: dict[str, tuple[int, int]] = {}  # row → tokens of (prompt, answer with its EOS)
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        unwanted = frozenset(self.left_out)
+        kept = tuple(row for row in self._candidates if row not in unwanted)
+        if not kept:
+            raise DataError(f"{self.notice} No row remains; raise the bound.")
+        return kept
+
+    @property
+    def notice(self) -> str:
+        if not self.left_out:
+            return ""
+        bounds = [bound.text for bound in self._bounds if any(self._exceeds(bound, row) for row in self.left_out)]
+        count, shown = len(self.left_out), ", ".join(self.left_out[:_SHOWN])
+        return (
+            f"{count} of {len(self._candidates)} rows of {self._knob} ({self._records.path}) are longer than "
+            f"{' or '.join(bounds)} tokens and left out: {shown}{', …' if count > _SHOWN else ''}."
+        )
+
+    def lengths(self, samples: Sequence[str]) -> list[int]:
+        rows = [row_of(sample) for sample in samples]
+        self._measure(rows)
+        return [sum(self._lengths[row]) for row in rows]
+
+    def rows(self, samples: Sequence[str]) -> SequenceSample:
+        rows = [row_of(sample) for sample in samples]
+        distinct = list(dict.fromkeys(rows))
+        of_row = {row: encoded for row, *encoded in zip(distinct, *self._encode(distinct), strict=True)}
+        keys = (self._prompt_key, self._answer_key)
+        made = {key: [of_row[row][i] for row in rows] for i, key in enumerate(keys) if key is not None}
+        return SequenceSample.from_rows(samples, made)
+
+    def text(self, sample: str) -> dict[str, Any]:
+        return self._records.read([row_of(sample)])[0]
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        rows = [row for row in self._candidates if any(self._may_exceed(bound, row) for bound in self._bounds)]
+        self._measure(rows)
+        return tuple(row for row in rows if any(self._exceeds(bound, row) for bound in self._bounds))
+
+    def _may_exceed(self, bound: LengthLimit, row: str) -> bool:
+        """Without tokenising it. A token stands for a byte of text at least; the prefix and an EOS come on top."""
+        texts = self._records.size(row) + len(self._config.prompt_template.encode())
+        return bound.always or texts + len(self._tokens.prefix) + 1 > bound.limit
+
+    def _exceeds(self, bound: LengthLimit, row: str) -> bool:
+        return row in self._lengths and bound.length(*self._lengths[row]) > bound.limit
+
+    def _measure(self, rows: Sequence[str]) -> None:
+        """Note the lengths of rows that are not known yet, some at a time."""
+        pending = list(dict.fromkeys(row for row in rows if row not in self._lengths))
+        for start in range(0, len(pending), _CHUNK):
+            chunk = pending[start : start + _CHUNK]
+            prompts, answers = self._encode(chunk)
+            self._lengths.update(
+                (row, (len(prompt), len(answer))) for row, prompt, answer in zip(chunk, prompts, answers, strict=True)
+            )
+
+    def _encode(self, rows: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Tokens of the prompts, and of the answers; those are empty where answers are not wanted."""
+        records = self._records.read(rows)
+        texts = [self._config.prompt_template.replace("{prompt}", record["prompt"]) for record in records]
+        prompts = self._tokens.encode_prompts(texts)
+        answers = [np.zeros(0, np.int32)] * len(prompts)
+        if self._answer_key is not None:
+            answers = self._tokens.encode_answers([record["answer"] for record in records])
+        for row, prompt, answer in zip(rows, prompts, answers, strict=True):
+            self._check(row, prompt, answer)
+        return prompts, answers
+
+    def _check(self, row: str, prompt: np.ndarray, answer: np.ndarray) -> None:
+        """Refuse a row that no model can be given. Raises DataError."""
+        where = f"row {row!r} of {self._knob} ({self._records.path})"
+        if not len(prompt):
+            raise DataError(
+                f"the prompt of {where} has no tokens, and a response needs one to follow. Change the row, or put "
+                "some text into data.prompt_template."
+            )
+        largest = max(int(prompt.max()), int(answer.max(initial=0)))
+        if self._vocabulary_size is not None and largest >= self._vocabulary_size:
+            raise DataError(
+                f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}. Set "
+                "data.tokenizer or actor.path, so that they belong together."
+            )
+
+
+def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
+    """Rows of data.train and data.evaluate. The first key is the prompts', the second, if there is one, the answers'.
+
+    An experiment of such rows has a section `data`, and `generation` if responses follow the prompts.
+    """
+    return RowKind(
+        fields=fields,
+        keys=keys,
+        open=lambda experiment, evaluates: _open(experiment, evaluates, *keys),
+        evaluates=lambda experiment: experiment.data.evaluate is not None,
+        inputs=_inputs,
+    )
+
+
+def open_tokens(experiment: Any) -> Tokens:
+    """The tokenizer of data.tokenizer, or else of the first role with a model."""
+    named = tokenizer_of(experiment)
+    assert named is not None, "the checks of a configuration refuse texts without a tokenizer"
+    knob, folder = named
+    return load_tokens(folder, knob if knob == "data.tokenizer" else f"{knob} or data.tokenizer")
+
+
+def _open(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | None = None) -> dict[str, Dataset]:
+    data, learns = experiment.data, answer_key is not None
+    tokens, limits = open_tokens(experiment), _limits(experiment)
+    # A user's function says itself what it needs of a row.
+    judged = any(reward.function in REWARDS for reward in sections_of(experiment, RewardConfig).values())
+    records = JsonLines(data.train, "data.train", answers=learns or judged)
+    refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.ids))
+    room = _room(section(experiment, "generation", GenerationConfig), limits)
+    learnt = [*_answer_bounds(data), *_whole_bounds(limits)]
+    training = TextDataset(
+        records,
+        tokens,
+        data,
+        knob="data.train",
+        prompt_key=prompt_key,
+        answer_key=answer_key,
+        bounds=[*_prompt_bounds(data), *(learnt if learns else room)],
+        vocabulary_size=limits.vocabulary_size,
+    )
+    if not evaluates:
+        return {"train": training}
+    held_out = TextDataset(
+        JsonLines(data.evaluate, "data.evaluate", answers=learns or judged),
+        tokens,
+        data,
+        knob="data.evaluate",
+        prompt_key=EVAL_PREFIX + prompt_key,
+        answer_key=None if answer_key is None else EVAL_PREFIX + answer_key,
+        first_rows=data.evaluate_rows,
+        bounds=[*_prompt_bounds(data), *room, *(_whole_bounds(limits) if learns else ())],
+        vocabulary_size=limits.vocabulary_size,
+    )
+    return {"train": training, "eval": held_out}
+
+
+def _inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
+    data: DataConfig = experiment.data
+    yield "data.train", [Path(data.train)]
+    if data.evaluate is not None:
+        yield "data.evaluate", [Path(data.evaluate)]
+    if named := tokenizer_of(experiment):
+        folder = named[1]
+        said = [folder / name for name in SAYS_THE_END if (folder / name).is_file()]
+        yield "data.tokenizer", [folder / "tokenizer.json", *said]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The least that the models of an experiment have; None where no config.json is there to say it."""
+
+    positions: int | None = None
+    vocabulary_size: int | None = None
+
+
+def _limits(experiment: Any) -> Limits:
+    models = [
+        read_config(Path(model.path), model.family, f"{role}.family")
+        for role, model in models_of(experiment).items()
+        if (Path(model.path) / "config.json").is_file()
+    ]
+    if not models:
+        return Limits()
+    return Limits(min(model.max_positions for model in models), min(model.vocabulary_size for model in models))
+
+
+def _prompt_bounds(data: DataConfig) -> list[LengthLimit]:
+    bound = data.max_prompt_tokens
+    if bound is None:
+        return []
+    return [LengthLimit(f"data.max_prompt_tokens = {bound}", bound, lambda prompt, answer: prompt)]
+
+
+def _answer_bounds(data: DataConfig) -> list[LengthLimit]:
+    bound = data.max_answer_tokens
+    return (
+        []
+        if bound is None
+        else [LengthLimit(f"data.max_answer_tokens = {bound}", bound, lambda prompt, answer: answer)]
+    )
+
+
+def _whole_bounds(limits: Limits) -> list[LengthLimit]:
+    """Of rows whose answers a model is given."""
+    if limits.positions is None:
+        return []
+    text = f"max_position_embeddings = {limits.positions} (prompt and answer together)"
+    return [LengthLimit(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
+
+
+def _room(generation: GenerationConfig | None, limits: Limits) -> list[LengthLimit]:
+    """Of prompts that responses follow."""
+    if generation is None or limits.positions is None:
+        return []
+    new = generation.max_new_tokens
+    text = f"max_position_embeddings - generation.max_new_tokens = {limits.positions} - {new}"
+    return [LengthLimit(text, limits.positions - new, lambda prompt, answer: prompt, always=False)]

@@ -1,0 +1,73 @@
+"""What is wrong with an algorithm's declaration, and with an experiment where its values meet it."""
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from hpcrl.config.condition import Condition
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.config.validate import Problem
+from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+
+
+def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """What the algorithm says of its own settings; before that, whether it is declared as it is to be."""
+    found = list(declaration_problems(experiment))
+    yield from found or algorithm_of(experiment).check(experiment)
+
+
+def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """A graph that cannot run, and roles and statistics that do not fit it."""
+    algorithm = algorithm_of(experiment)
+    for what in _misfits(algorithm, experiment):
+        yield Problem(("algorithm",), f"algorithm = {experiment.algorithm}: {what}. Fix the file or set algorithm.")
+
+
+def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterator[str]:
+    try:
+        algorithm.graph(experiment)
+    except ConfigurationError as error:
+        yield from (problem.rstrip(".") for problem in error.problems)
+    calls = algorithm.recipe(experiment)
+    for role in dict.fromkeys(call.role for call in calls):
+        if role not in algorithm.roles:
+            yield f"its recipe calls role {role!r}, but its roles are {', '.join(algorithm.roles)}"
+            continue
+        section, head = getattr(experiment, role, None), algorithm.roles[role].head
+        needed = PlacementConfig if head is None else ModelConfig
+        if not isinstance(section, needed) or (head is None and isinstance(section, ModelConfig)):
+            kind = "no model" if head is None else f"a model with a {head} head"
+            yield (
+                f"role {role!r} is declared with {kind}, so {algorithm.experiment.__name__} needs a section {role} "
+                f"that is a {needed.__name__}, but it has {type(section).__name__}"
+            )
+    for call in sorted(algorithm.metrics.keys() - {call.name for call in calls}):
+        yield f"it has metrics of a call {call!r}, but the calls are {', '.join(call.name for call in calls)}"
+
+
+def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """A condition on what no call reports would never hold. Only a reward function may report more than is known."""
+    try:
+        condition = Condition.parse(experiment.control.stop_when or "")
+    except ValueError:
+        return
+    algorithm = algorithm_of(experiment)
+    roles = {call.name: call.role for call in algorithm.calls(experiment)}
+    reported, given = algorithm.metrics.get(condition.call, ()), f"control.stop_when = {condition.metric!r}"
+    if condition.call not in roles:
+        yield Problem(
+            ("control.stop_when",),
+            f"{given} is a metric of a call {condition.call!r}, but the calls are {', '.join(roles)}. Set "
+            "control.stop_when.",
+        )
+    elif condition.name not in reported and not isinstance(getattr(experiment, roles[condition.call]), RewardConfig):
+        near = difflib.get_close_matches(condition.name, reported, n=1)
+        probably = f", probably to {condition.call}/{near[0]}" if near else ""
+        yield Problem(
+            ("control.stop_when",),
+            f"{given} is no statistic of {condition.call}, which reports {', '.join(reported) or 'none'}. Set "
+            f"control.stop_when{probably}.",
+        )

@@ -1,0 +1,51 @@
+"""What algorithms over texts have in common: their evaluation, the statistics of their calls, checks and notices."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hpcrl.config.fields import sections_of
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import TrainedModelConfig
+from hpcrl.config.validate import Problem
+from hpcrl.dataflow.graph import MFC
+from hpcrl.recipes.algorithm import on_eval
+
+WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
+    {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
+)
+"""The sampling options under which a response is drawn from the very distribution that training differentiates."""
+
+GENERATED = ("response_length", "finished")
+JUDGED = ("reward", "accuracy")
+TRAINED = ("loss", "lr", "grad_norm")
+
+EVALUATION = (
+    on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"))),
+    on_eval(MFC("eval_rew", "reward", "inference", ("prompts", "responses"), ("rewards",))),
+)
+"""Generate answers to held-out prompts, and judge them."""
+
+
+def sampling_problems(algorithm: str, generation: GenerationConfig) -> Iterator[Problem]:
+    """Training and a reference take log-probabilities over the whole vocabulary, so a rollout must too."""
+    for name, needed in WHOLE_DISTRIBUTION.items():
+        value = getattr(generation, name)
+        if value != needed:
+            yield Problem(
+                (f"generation.{name}",),
+                f"generation.{name} = {str(value).lower()} must be {str(needed).lower()} for {algorithm}: training "
+                "takes log-probabilities over the whole vocabulary, so ratios and KL would be wrong. "
+                f"Set generation.{name}.",
+            )
+
+
+def warm_up_notices(experiment: Any, updates: int, of: str = "") -> Iterator[str]:
+    """Rates that never reach their peak, in a run whose steps have so many `updates`; `of` says what these are of."""
+    steps = experiment.control.steps
+    for role, model in sections_of(experiment, TrainedModelConfig).items():
+        if steps is not None and model.optimizer.warmup_steps >= steps * updates:
+            yield (
+                f"{role}.optimizer.warmup_steps = {model.optimizer.warmup_steps} is no less than control.steps{of} = "
+                f"{steps * updates}, the updates of the run, so the rate never reaches {role}.optimizer.lr."
+            )

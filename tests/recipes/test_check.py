@@ -1,0 +1,71 @@
+"""What is wrong with a declaration, and with a condition on a statistic, before anything is made."""
+
+from pathlib import Path
+
+import pytest
+from support.experiments import load_config, ppo_values, write_config, write_inputs
+
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.placement.check import ALL_CHECKS
+
+DECLARATION = """
+from dataclasses import replace
+from hpcrl.dataflow.graph import MFC
+from hpcrl.recipes.algorithm import RoleKind
+from hpcrl.recipes.toy import ALGORITHM, CALLS
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values()
+    values["data"]["evaluate"] = "rows.jsonl"
+    values["control"]["evaluate"] = {"steps": 1}
+    path = write_config(tmp_path / "ppo.yaml", values)
+    return lambda *overrides: load_config(path, overrides, ALL_CHECKS)
+
+
+def refusal(load, *overrides) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        load(*overrides)
+    assert raised.value.exit_code == ExitCode.CONFIGURATION
+    (problem,) = raised.value.problems
+    return problem
+
+
+def test_a_condition_on_a_statistic_that_its_call_does_not_report_gets_the_nearest_and_the_list(load):
+    said = refusal(load, "control.stop_when=actor_train/aprox_kl > 1")
+    assert said == (
+        "control.stop_when = 'actor_train/aprox_kl' is no statistic of actor_train, which reports loss, lr, grad_norm, "
+        "approx_kl, ratio, clip_fraction, entropy, kl, kl_coef. Set control.stop_when, probably to "
+        "actor_train/approx_kl."
+    )
+    assert "which reports none. Set control.stop_when." in refusal(load, "control.stop_when=ref_inf/loss < 1")
+
+
+def test_a_reward_function_may_report_numbers_of_its_own(load):
+    assert load("control.stop_when=eval_rew/format > 0.5").control.stop_when == "eval_rew/format > 0.5"
+    assert load("control.stop_when=actor_train/kl_coef > 0.5")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ("recipe=lambda e: (*CALLS, MFC('nap', 'actor', 'inference', ('q',), ('w',)))", "nap needs key 'q'"),
+        ("recipe=lambda e: (*CALLS, MFC('nap', 'bed', 'inference', ('x',), ('w',)))", "calls role 'bed', but"),
+        ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', 'vocabulary'))", "section actor that is a ModelConfig"),
+        ("metrics={'nap': ('loss',)}", "it has metrics of a call 'nap', but the calls are actor_gen"),
+    ],
+)  # fmt: skip
+def test_a_declaration_that_does_not_fit_itself_is_refused_by_name(tmp_path, monkeypatch, changes, words):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(f"{DECLARATION}\nMINE = replace(ALGORITHM, {changes})\n")
+    path = write_config(Path("toy.yaml"), {"algorithm": "mine.py:MINE", "control": {"steps": 3}})
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(path, (), ALL_CHECKS)
+    problems = raised.value.problems
+    assert any(words in problem for problem in problems), problems
+    assert all(problem.startswith(f"algorithm = {tmp_path / 'mine.py'}:MINE: ") for problem in problems)
+    assert all(problem.endswith("Fix the file or set algorithm.") for problem in problems)

@@ -1,0 +1,28 @@
+"""The data sets of an experiment, by what its algorithm declares."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpcrl.data import datasets, inputs
+from hpcrl.data.order import SampleOrder
+from hpcrl.data.rows.kind import Dataset
+from hpcrl.recipes.algorithm import algorithm_of
+
+
+def open_datasets(experiment: Any) -> Mapping[str, Dataset]:
+    return datasets.open_datasets(experiment, algorithm_of(experiment).rows)
+
+
+def open_order(experiment: Any, rows: Sequence[str]) -> SampleOrder:
+    algorithm = algorithm_of(experiment)
+    return datasets.open_order(experiment, algorithm.rows, algorithm.batch(experiment), rows)
+
+
+def training_steps(experiment: Any) -> int:
+    algorithm = algorithm_of(experiment)
+    opened = open_datasets(experiment)
+    return datasets.training_steps(experiment, algorithm.rows, algorithm.batch(experiment), opened)
+
+
+def fingerprints(experiment: Any) -> dict[str, str]:
+    return inputs.fingerprints(experiment, algorithm_of(experiment).rows)
