@@ -24,7 +24,7 @@ from hpcrl.algos.training import Training
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences, Totals
-from hpcrl.recipes.ppo import KLConfig, PPOConfig, PPOExperiment, batch
+from hpcrl.recipes.ppo import ADAPTIVE_ERROR_LIMIT, KLConfig, PPOConfig, PPOExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999
@@ -88,7 +88,8 @@ class KLCoefficient:
         if record is not None:
             self.value = record["next_kl_coef"]
         elif self._config.adaptive:
-            self.value = adapted_kl_coef(self.value, kl, self._config.target, self._config.horizon, samples)
+            target, horizon = self._config.target, self._config.horizon
+            self.value = adapted_kl_coef(self.value, kl, target, horizon, samples, ADAPTIVE_ERROR_LIMIT)
         return self.value
 
 

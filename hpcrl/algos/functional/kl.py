@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from hpcrl.recipes.ppo import ADAPTIVE_ERROR_LIMIT
-
 LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0
 
@@ -42,10 +40,10 @@ def sequence_means(tokens_N: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Te
     return sums.index_add_(0, owner, tokens_N.double()) / lengths.clamp(min=1)
 
 
-def adapted_kl_coef(coef: float, kl: float, target: float, horizon: float, sequences: int) -> float:
+def adapted_kl_coef(coef: float, kl: float, target: float, horizon: float, sequences: int, error_limit: float) -> float:
     """β ← β · (1 + clip(KL/target - 1, ±0.2) · n/horizon): a KL above the target makes it dearer.
 
     Above 0 for ever, given a coefficient above 0 and more than 0.2 · n samples of horizon.
     """
-    error = min(max(kl / target - 1.0, -ADAPTIVE_ERROR_LIMIT), ADAPTIVE_ERROR_LIMIT)
+    error = min(max(kl / target - 1.0, -error_limit), error_limit)
     return coef * (1.0 + error * sequences / horizon)

@@ -44,8 +44,10 @@ def test_sequences_count_alike_whatever_their_length():
     ("kl", "sequences", "expected"), [(12.0, 256, 0.100512), (3.0, 256, 0.099488), (6.6, 100, 0.1001)]
 )
 def test_adaptive_coefficient_equals_closed_numbers(kl, sequences, expected):
-    assert adapted_kl_coef(0.1, kl, target=6.0, horizon=1e4, sequences=sequences) == pytest.approx(expected, rel=1e-12)
+    assert adapted_kl_coef(0.1, kl, target=6.0, horizon=1e4, sequences=sequences, error_limit=0.2) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_a_kl_above_the_target_raises_the_coefficient():
-    assert adapted_kl_coef(0.1, 6.01, 6.0, 1e4, 8) > 0.1 > adapted_kl_coef(0.1, 5.99, 6.0, 1e4, 8)
+    assert adapted_kl_coef(0.1, 6.01, 6.0, 1e4, 8, 0.2) > 0.1 > adapted_kl_coef(0.1, 5.99, 6.0, 1e4, 8, 0.2)

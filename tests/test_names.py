@@ -1,0 +1,69 @@
+"""An algorithm, a family and a backend are named in their own files only: the rest of the package finds them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrl.backends.backend import BACKENDS
+from hpcrl.families.family import FAMILIES
+from hpcrl.plugins import names
+from hpcrl.recipes.algorithm import ALGORITHMS
+
+PACKAGE = Path(__file__).parent.parent / "hpcrl"
+NAMES = (*names(ALGORITHMS), *names(FAMILIES), *names(BACKENDS))
+
+ELSEWHERE = {
+    "cli/main.py": "  hpcrl plan ppo.yaml",
+    "config/yaml_file.py": "`algorithm: ppo` and so on",
+    "config/model.py": "native",
+}
+"""File → a text that may hold a name: examples in help and errors, and the default of a setting."""
+
+
+def own_files(name: str) -> set[str]:
+    return {f"{room}/{name}.py" for room in ("recipes", "algos", "families", "backends", "engines", "workers")}
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Identifiers, imports, and literal texts; what only explains (docstrings) may name whatever it likes."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    explaining = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in explaining:
+            yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias | ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+
+
+def holds(text: str, name: str) -> bool:
+    """As a word of its own, or as the beginning or a part of a CamelCase name."""
+    as_word = re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", text, re.IGNORECASE)
+    in_class = re.search(rf"(?:{name.capitalize()}|{name.upper()})[A-Z]", text)
+    return bool(as_word or in_class)
+
+
+def test_the_rooms_declare_what_they_did() -> None:
+    assert {"ppo", "sft", "toy", "llama", "qwen2", "native"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_known_in_its_own_files_only(name: str) -> None:
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = str(path.relative_to(PACKAGE))
+        if place in own_files(name):
+            continue
+        allowed = ELSEWHERE.get(place)
+        wrong += [
+            f"{place}: {text[:60]}" for text in texts(path) if holds(text, name) and not (allowed and allowed in text)
+        ]
+    assert wrong == []
