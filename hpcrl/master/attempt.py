@@ -118,8 +118,9 @@ class Attempt:
                 introduced = True
             if self._clock() > deadline:
                 late = [rank for rank in ranks if rank not in self._members.ready]
-                limit = f"cluster.start_timeout_s = {self._cluster.start_timeout_s:g}"
-                return Ending("incomplete", ExitCode.REQUEUE, f"workers {late} were not ready within {limit}")
+                limit_s = self._cluster.start_timeout_s
+                why = f"workers {late} were not ready within cluster.start_timeout_s = {limit_s:g}"
+                return Ending("incomplete", ExitCode.REQUEUE, why)
         self.note(WorkersReady(len(ranks)))
         return None
 
