@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint kill same bench slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all lint kill same docs bench slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-all  the tests, the slow ones too"
 	@echo "make kill      the long kill matrix: every process, at every point, then resume and compare bit for bit"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
+	@echo "make docs      write docs/algorithms.md from the declarations of the algorithms"
 	@echo "make bench     measure, and write docs/performance.md"
 	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
 	@echo "make lint      ruff and mypy"
@@ -35,6 +36,9 @@ kill: $(STAMP)
 
 same: $(STAMP)
 	@PYTHONPATH=tools python -P -m same $(BASE) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)
+
+docs: $(STAMP)
+	@PYTHONPATH=tools python -P -m algorithms_page
 
 bench: $(STAMP)
 	python bench/run.py
