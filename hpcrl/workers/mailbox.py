@@ -45,7 +45,7 @@ class Mailbox:
             read_spill=self._read_spill,
             in_background=self._readers.submit,
             later=self._transport.later,
-            ready=lambda request: self.post(Syn(request, rank)),
+            ready=lambda request: self._transport.send(Syn(request, rank)),
             fail=self.failed,
         )
         self._inputs = Inputs(rank, store, through)

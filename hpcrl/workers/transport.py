@@ -81,7 +81,11 @@ class Transport:
 
     def post(self, message: Message) -> None:
         """Send to the master."""
-        self.later(lambda: self._master.send(message))
+        self.later(lambda: self.send(message))
+
+    def send(self, message: Message) -> None:
+        """Send to the master; on the talking thread only."""
+        self._master.send(message)
 
     def later(self, action: Callable[[], None]) -> None:
         """Do it on the talking thread."""
@@ -128,10 +132,10 @@ class Transport:
     def _drain(self, source: zmq.Socket | int) -> None:
         self._guarded(self._drains[source])
         ends: tuple[Link | Hub, ...] = (self._master, self._hub, *self._peers.values())
-        for sender in [sender for end in ends for sender in end.incoming.lost_from]:
-            self._failed(PeerLostError(f"a message of {sender} got lost while it reconnected"))
         for end in ends:
-            end.incoming.lost_from.clear()
+            while end.incoming.lost_from:
+                sender = end.incoming.lost_from.pop()
+                self._failed(PeerLostError(f"a message of {sender} got lost while it reconnected"))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """This thread must not die of what a listener raises: the worker would be silent, and nobody would know why."""
