@@ -14,9 +14,10 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
+from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 from hpcrl.plugins import load
-from hpcrl.recipes.algorithm import Head, algorithm_of
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 def settle() -> None:
@@ -26,7 +27,7 @@ def settle() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
-def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head | None = None) -> Builder[Any]:
+def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: HeadKind | None = None) -> Builder[Any]:
     """With another head than its algorithm gives the role, if one is named."""
     alone = Group((0,), 0, torch.device("cpu"))
     endless = Texts(Tokens(Tokenizer.from_file(str(tokenizer)), eos_ids=()), {})

@@ -10,10 +10,10 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import DataError
+from hpcrl.families.config import HeadKind
 from hpcrl.parallel.context import Group
 from hpcrl.placement.abilities import backend_of
 from hpcrl.plugins import load
-from hpcrl.recipes.algorithm import Head
 
 E = TypeVar("E", bound=ExperimentConfig)
 
@@ -24,7 +24,7 @@ class Builder(Generic[E]):
     for a role that is not trained."""
 
     role: str
-    head: Head | None
+    head: HeadKind | None
     experiment: E
     steps: int | None
     group: Group
@@ -39,11 +39,11 @@ class Builder(Generic[E]):
     def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
         config, tokenizer = self.section, tokenizer_of(self.experiment)
-        assert tokenizer is not None, "this role has a model"
+        assert tokenizer is not None and self.head is not None, "this role has a model"
         context = EngineContext(
             role=self.role,
             model=config,
-            head="vocabulary" if self.head == "vocabulary" else "value",
+            head=self.head,
             seed=self.experiment.seed,
             group=self.group,
             device=self.device,

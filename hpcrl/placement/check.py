@@ -12,13 +12,13 @@ from hpcrl.config.model import models_of
 from hpcrl.config.validate import Check, Problem, bound_problems, section_problems
 from hpcrl.data.batch import Batch
 from hpcrl.errors import ConfigurationError
-from hpcrl.families.config import DecoderConfig
+from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import read_config
 from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.plugins import find
-from hpcrl.recipes.algorithm import Algorithm, Head, algorithm_of
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 from hpcrl.recipes.check import algorithm_problems, declaration_problems, statistic_problems
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
@@ -123,7 +123,9 @@ def _position_problems(experiment: ExperimentConfig, models: Mapping[str, Decode
             )
 
 
-def _vocabulary_problems(models: Mapping[str, DecoderConfig], heads: Mapping[str, Head | None]) -> Iterator[Problem]:
+def _vocabulary_problems(
+    models: Mapping[str, DecoderConfig], heads: Mapping[str, HeadKind | None]
+) -> Iterator[Problem]:
     """Roles that give probabilities give them of the same tokens, those of the first; the others only read these."""
     speaking = [role for role in models if heads[role] == "vocabulary"]
     if not speaking:

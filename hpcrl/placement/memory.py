@@ -61,7 +61,7 @@ def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory
         config = models[role]
         model = read_config(Path(config.path), config.family, f"{role}.family")
         head = algorithm_of(plan.algorithm).roles[role].head
-        count = parameter_count(model.with_head("vocabulary" if head == "vocabulary" else "value"))
+        count = parameter_count(model if head is None else model.with_head(head))
         cached = 0
         if generation is not None and role in generating:
             longest_prompt = None if data is None else data.max_prompt_tokens

@@ -6,7 +6,7 @@ knows torch: roles and host are named by import path, and imported by workers al
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import networkx as nx
@@ -17,11 +17,10 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import evaluates
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind
 from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
 
 E = TypeVar("E", bound=ExperimentConfig)
-
-Head = Literal["vocabulary", "value", "reward"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class RoleKind:
 
     maker: str
     """`module:NAME` of what makes it there; in a user's file, f"{__name__}:NAME"."""
-    head: Head | None = None
+    head: HeadKind | None = None
     """What its model ends with; None where it has none."""
 
 
