@@ -27,7 +27,7 @@ class Batch:
         return self.rows * self.per_row
 
     @property
-    def units(self) -> int:
+    def pieces(self) -> int:
         """How many things that are never cut a whole step has."""
         return self.samples if self.kept_whole == "sample" else self.rows
 

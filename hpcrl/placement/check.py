@@ -76,11 +76,11 @@ def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role
 
 
 def _batch_problems(batch: Batch, key: str, layout_key: str, layout: Layout) -> Iterator[Problem]:
-    if batch.units < layout.dp:
+    if batch.pieces < layout.dp:
         whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
         yield Problem(
             (key, layout_key, *WORLD),
-            f"{key} gives {batch.units} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part needs "
+            f"{key} gives {batch.pieces} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part needs "
             f"one. Raise {key} or lower {layout_key}.",
         )
 

@@ -83,8 +83,8 @@ def test_the_batch_says_how_steps_are_cut_and_how_many_updates_they_have(make) -
     experiment = replace(experiment, ppo=replace(experiment.ppo, minibatches=3, epochs=2))
     made = algorithm_of("ppo").batch(experiment)
     assert made == Batch(rows=8, per_row=2, minibatches=3, passes=2)
-    assert (made.samples, made.units, made.updates) == (16, 16, 6)
-    assert replace(made, kept_whole="row").units == 8
+    assert (made.samples, made.pieces, made.updates) == (16, 16, 6)
+    assert replace(made, kept_whole="row").pieces == 8
     assert algorithm_of("sft").batch(make("sft", shuffle=False)) == Batch(rows=8, shuffled=False)
     assert algorithm_of("toy").batch(make("toy")) == Batch(rows=8)
 
