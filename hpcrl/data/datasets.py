@@ -9,15 +9,9 @@ import numpy as np
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.order import SampleOrder
-from hpcrl.data.rows.kind import Dataset, RowKind, refuse_small
+from hpcrl.data.rows.kind import Dataset, RowKind, evaluates, refuse_small
 from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.tokens import Tokens
-
-
-def evaluates(experiment: ExperimentConfig, rows: RowKind[Any]) -> bool:
-    """Whether some step may evaluate: it is due now and then, and there is data for it."""
-    every = experiment.control.evaluate
-    return any((every.steps, every.epochs, every.seconds)) and rows.evaluates(experiment)
 
 
 def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any]) -> Mapping[str, Dataset]:

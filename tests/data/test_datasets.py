@@ -7,9 +7,9 @@ from support.rows import open_datasets, open_order
 
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.data.batch import Batch
-from hpcrl.data.datasets import evaluates, training_steps
 from hpcrl.data.datasets import open_order as open_order_of
-from hpcrl.data.rows.kind import RowKind
+from hpcrl.data.datasets import training_steps
+from hpcrl.data.rows.kind import RowKind, evaluates
 from hpcrl.errors import DataError
 from hpcrl.recipes.toy import ALGORITHM, ToyConfig, ToyExperiment
 

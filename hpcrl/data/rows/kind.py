@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.data.samples import SequenceSample
 from hpcrl.errors import DataError
+
+if TYPE_CHECKING:
+    # Whoever plans a run needs no arrays.
+    from hpcrl.data.samples import SequenceSample
 
 E = TypeVar("E", bound=ExperimentConfig)
 
@@ -33,7 +36,7 @@ class Dataset(Protocol):
     def lengths(self, samples: Sequence[str]) -> list[int]:
         """Tokens of each sample, all keys together."""
 
-    def rows(self, samples: Sequence[str]) -> SequenceSample: ...
+    def rows(self, samples: Sequence[str]) -> "SequenceSample": ...
 
     def text(self, sample: str) -> Mapping[str, Any]:
         """The record that the sample was made of, for a reward function."""
@@ -56,6 +59,12 @@ class RowKind(Generic[E]):
     """The files that are read, by the setting that names them; those of the training rows come first."""
     batch_setting: str = "data.batch_size"
     """What says how many rows a step has."""
+
+
+def evaluates(experiment: ExperimentConfig, rows: RowKind[Any]) -> bool:
+    """Whether some step may evaluate: it is due now and then, and there is data for it."""
+    every = experiment.control.evaluate
+    return any((every.steps, every.epochs, every.seconds)) and rows.evaluates(experiment)
 
 
 def refuse_small(setting: str, wanted: int, source: str, rows: int) -> None:

@@ -1,5 +1,5 @@
 """Rows with a prompt that responses are generated to."""
 
-from hpcrl.data.rows.texts import text_rows
+from hpcrl.data.rows.text_rows import text_rows
 
 PROMPTS = text_rows(fields=("prompt",), keys=("prompts",))

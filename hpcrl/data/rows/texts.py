@@ -16,7 +16,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import REWARDS
 from hpcrl.data.jsonl import JsonLines
 from hpcrl.data.order import row_of
-from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind, refuse_small
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, refuse_small
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import SAYS_THE_END, Tokens, load_tokens
 from hpcrl.errors import DataError
@@ -154,20 +154,6 @@ class TextDataset:
             )
 
 
-def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
-    """Rows of data.train and data.evaluate. The first key is the prompts', the second, if there is one, the answers'.
-
-    An experiment of such rows has a section `data`, and `generation` if responses follow the prompts.
-    """
-    return RowKind(
-        fields=fields,
-        keys=keys,
-        open=lambda experiment, evaluates: _open(experiment, evaluates, *keys),
-        evaluates=lambda experiment: experiment.data.evaluate is not None,
-        inputs=_inputs,
-    )
-
-
 def open_tokens(experiment: Any) -> Tokens:
     """The tokenizer of data.tokenizer, or else of the first role with a model."""
     named = tokenizer_of(experiment)
@@ -176,7 +162,7 @@ def open_tokens(experiment: Any) -> Tokens:
     return load_tokens(folder, knob if knob == "data.tokenizer" else f"{knob} or data.tokenizer")
 
 
-def _open(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | None = None) -> dict[str, Dataset]:
+def open_rows(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | None = None) -> dict[str, Dataset]:
     data, learns = experiment.data, answer_key is not None
     tokens, limits = open_tokens(experiment), _limits(experiment)
     # A user's function says itself what it needs of a row.
@@ -211,7 +197,7 @@ def _open(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | N
     return {"train": training, "eval": held_out}
 
 
-def _inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
+def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     data: DataConfig = experiment.data
     yield "data.train", [Path(data.train)]
     if data.evaluate is not None:
