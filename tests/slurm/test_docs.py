@@ -25,7 +25,7 @@ INSTALLS = ("python3 -m venv", "~/hpcrl-env/bin/pip install")
 """What is shown but not run here: `make` and the tests of packaging do that."""
 SILENT = ("mkdir", "scancel", "scontrol requeue")
 """What says nothing if it works."""
-FOLLOWED_FOR_S = 2
+FOLLOWED_FOR_S = 6
 TIMED_OUT = 124
 
 
