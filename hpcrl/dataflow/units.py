@@ -20,7 +20,9 @@ def units_of(graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts)
     unknown = sorted(set(calls) - set(graph)) or sorted(set(calls) - parts.keys())
     if unknown:
         raise ValueError(f"step {step}: calls {unknown} are not in the graph or have no partition")
-    trained, made, tasks = trained_by(graph), dict[str, dict[str, Unit]](), list[Task]()
+    trained = trained_by(graph)
+    made: dict[str, dict[str, Unit]] = {}
+    tasks: list[Task] = []
     for call in topological_order(graph):
         if call not in calls:
             continue

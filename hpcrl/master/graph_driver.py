@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hpcrl.dataflow.graph import producers
 from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened
@@ -172,7 +173,7 @@ class GraphDriver:
     def _job(self, opened: Opened, task: Task, parts: Sequence[Ids], minibatches: tuple[Ids, ...]) -> Job:
         """Who works on a unit, on which samples and rows. A train_step's shares are cut for the parts there are now."""
         unit, call = task.unit, self._plan.call(task.unit.call)
-        makers = {key: maker.name for maker in self._plan.calls for key in maker.outputs}
+        makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
         working = self._plan.working(unit.call, unit.part)
         shares = self._parts(opened, unit.call, len(working)) if task.changes else [parts[unit.part]]
         return Job(

@@ -55,7 +55,7 @@ class Transport:
         self._clock = clock
         self._listener: Listener
         self._context = zmq.Context(io_threads=1)
-        Gatekeeper(self._context, args.key)
+        Gatekeeper(self._context, args.key)  # its thread keeps it, for as long as the context
         self._hub = Hub(self._context, args.key, f"{args.name}.rows", args.host)
         self._master = Link(self._context, args.key, args.name, args.master)
         self._peers: dict[str, Link] = {}
