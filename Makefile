@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint kill same docs bench slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all lint kill same docs bench ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -18,6 +18,7 @@ help:
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
 	@echo "make docs      write docs/algorithms.md from the declarations of the algorithms"
 	@echo "make bench     measure, and write docs/performance.md"
+	@echo "make ratios    what this tree costs by what a commit (BASE=…) costs: call, step, submit, recovery (minutes)"
 	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
 	@echo "make lint      ruff and mypy"
 	@echo "make clean     remove .venv and caches"
@@ -42,6 +43,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	python bench/run.py
+
+ratios: $(STAMP)
+	@PYTHONPATH=tools python bench/ratios.py $(BASE) $(MEASURES)
 
 # The tests start the cluster by themselves and leave it up.
 slurm-up slurm-down slurm-status:

@@ -15,6 +15,7 @@ from typing import Any
 
 SIDES = Path(__file__).parent / "sides"
 ROOT = Path(__file__).parent.parent
+NO_TREES: Mapping[str, Path] = {}
 Rounds = dict[str, list[dict[str, Any]]]
 
 
@@ -23,10 +24,11 @@ class SideFailedError(Exception):
 
 
 class Side:
-    """One process of a duel. `log` takes all that it says besides figures."""
+    """One process of a duel, with the hpcrl of `tree`. `log` takes all that it says besides figures."""
 
-    def __init__(self, python: Path, script: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, python: Path, script: str, arguments: Sequence[str], log: Path, tree: Path = ROOT) -> None:
         environment = os.environ | {
+            "PYTHONPATH": str(tree),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
@@ -42,7 +44,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
-                cwd=ROOT,
+                cwd=tree,
                 text=True,
             )
         self.facts = self._read()
@@ -78,13 +80,16 @@ class Side:
 
 
 def duel(
-    sides: Mapping[str, tuple[Path, str, Sequence[str]]], rounds: int, logs: Path
+    sides: Mapping[str, tuple[Path, str, Sequence[str]]], rounds: int, logs: Path, trees: Mapping[str, Path] = NO_TREES
 ) -> tuple[dict[str, Any], Rounds]:
-    """Name → what the side said when it was warm; name → its rounds, taken in turn with those of the others."""
+    """Name → what the side said when it was warm; name → its rounds, taken in turn with those of the others.
+
+    `trees` names the sides that run another tree than this one.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         running = {
-            name: stack.enter_context(Side(python, script, arguments, logs / f"{name}.log"))
+            name: stack.enter_context(Side(python, script, arguments, logs / f"{name}.log", trees.get(name, ROOT)))
             for name, (python, script, arguments) in sides.items()
         }
         taken: Rounds = {name: [] for name in sides}

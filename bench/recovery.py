@@ -22,9 +22,9 @@ def recovery(work: Path, demos: Path) -> list[Figure]:
     with (work / "submit.log").open("w") as log:
         submitted = subprocess.Popen(_submit(run, demos), stdout=log, stderr=log, env=environment())
         try:
-            _wait_for_step(run, since=0.0, least=FIRST_STEPS)
+            wait_for_step(run, since=0.0, least=FIRST_STEPS)
             dice = random.Random(0)
-            kills = [_kill_and_wait(run, dice) for _ in range(KILLS)]
+            kills = [kill_and_wait(run, dice) for _ in range(KILLS)]
         finally:
             subprocess.run(hpcrl("stop", str(run.root), "--now"), stdout=log, stderr=log, env=environment())
             submitted.wait(60)
@@ -46,19 +46,19 @@ def _submit(run: RunDirectory, demos: Path) -> list[str]:
     return hpcrl("submit", recipe, "--run-dir", str(run.root), "--control.steps", "1000", *data, *roles)
 
 
-def _kill_and_wait(run: RunDirectory, dice: random.Random) -> dict[str, float]:
+def kill_and_wait(run: RunDirectory, dice: random.Random) -> dict[str, float]:
     """Kill a worker, some time after the last step; when it was noticed, made good, and passed."""
     time.sleep(dice.uniform(1.0, 6.0))
     killed = time.time()
     os.kill(dice.choice(_workers(run)), signal.SIGKILL)
-    stepped = _wait_for_step(run, killed)
+    stepped = wait_for_step(run, killed)
     after = [row for row in events_of(run) if row["time"] > killed]
     replays = sum(row["event"] == "executed" and row["replay"] for row in after)
     began, ready = moment(after, "attempt", min), moment(after, "ready", min)
     return {"total": stepped - killed, "noticed": began - killed, "ready": ready - began, "replays": replays}
 
 
-def _wait_for_step(run: RunDirectory, since: float, least: int = 0) -> float:
+def wait_for_step(run: RunDirectory, since: float, least: int = 0) -> float:
     """When the actor's next train step that is not a replay was executed, after a new attempt or `least` steps."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:

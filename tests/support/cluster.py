@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -104,21 +104,27 @@ def start(
 def alive_of(run_dir: Path) -> list[str]:
     """Command lines or names of processes that still have a file of the run open."""
     found = []
-    for proc in Path("/proc").iterdir():
-        if not proc.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            held = [os.readlink(fd) for fd in (proc / "fd").iterdir()]
-            if any(path.startswith(str(run_dir)) for path in held) and not _zombie(proc):
-                found.append(f"{proc.name} {(proc / 'comm').read_text().strip()}")
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if any(path.startswith(str(run_dir)) for path in _open_files(pid)) and is_alive(int(pid)):
+            with contextlib.suppress(OSError):
+                found.append(f"{pid} {Path(f'/proc/{pid}/comm').read_text().strip()}")
     return found
 
 
+def _open_files(pid: str) -> Iterator[str]:
+    """A file that is closed while we look does not hide the others."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
+
+
 def children_of(pid: int) -> list[int]:
-    """Process ids of a process's living children."""
-    return [
-        child for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) if is_alive(child)
-    ]
+    """Process ids of a process's living children; none where it is gone."""
+    with contextlib.suppress(OSError):
+        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return [child for child in children if is_alive(child)]
+    return []
 
 
 def is_alive(pid: int) -> bool:

@@ -265,7 +265,8 @@ class SlurmCluster:
         in_cgroups = {
             int(pid)
             for node in self.nodes
-            for file in Path(f"/sys/fs/cgroup/freezer/slurm_{node}").glob("uid_*/job_*/**/cgroup.procs")
+            for file in files_below(Path(f"/sys/fs/cgroup/freezer/slurm_{node}"), "cgroup.procs")
+            if "job_" in str(file)
             for pid in _read(file).split()
         }
         found = []
@@ -329,6 +330,11 @@ def hold(directory: Path) -> Iterator[SlurmCluster]:
             yield cluster
         finally:
             cluster.clean()
+
+
+def files_below(folder: Path, name: str) -> list[Path]:
+    """All files of this name; what vanishes while we look is no longer there (`Path.glob` would raise)."""
+    return [Path(where, name) for where, _, names in os.walk(folder) if name in names]
 
 
 def _read(path: Path) -> str:

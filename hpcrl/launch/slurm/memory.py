@@ -1,10 +1,12 @@
 """Whether the kernel has killed in this job for want of memory: Slurm's own word for it comes too late for a script."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 _JOB = re.compile(r"(/.*?/job_\d+)(?:/|$)")
+COUNTER = "memory.oom_control"
 _V2 = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -24,9 +26,11 @@ def _job_folders(cgroups: str, root: Path) -> Iterator[Path]:
 
 
 def _counters(folder: Path) -> list[Path]:
-    """Version 2 adds up what is below; version 1 counts each group apart."""
+    """Version 2 adds up what is below; version 1 counts each group apart, and steps vanish while we look."""
     whole = folder / "memory.events"
-    return [whole] if whole.is_file() else sorted(folder.rglob("memory.oom_control"))
+    if whole.is_file():
+        return [whole]
+    return [Path(where, COUNTER) for where, _, names in os.walk(folder) if COUNTER in names]
 
 
 def _count(path: Path) -> int:

@@ -1,5 +1,6 @@
 """Whether the kernel has killed for want of memory, from the files of control groups of both versions."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,28 @@ def test_version_1_counts_each_step_apart(tmp_path: Path) -> None:
     write(job / "step_0/memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 2\n")
     write(job.parent / "job_711/memory.oom_control", "oom_kill 100\n")
     assert oom_kills(V1, tmp_path) == 2
+
+
+def test_steps_may_vanish_while_they_are_counted(tmp_path: Path) -> None:
+    job = tmp_path / "memory/slurm/uid_1000/job_71"
+    write(job / "memory.oom_control", "oom_kill 1\n")
+    counted = threading.Event()
+
+    def come_and_go() -> None:
+        while not counted.is_set():
+            for step in range(20):
+                (job / f"step_{step}" / "task_0").mkdir(parents=True)
+            for step in range(20):
+                (job / f"step_{step}" / "task_0").rmdir()
+                (job / f"step_{step}").rmdir()
+
+    steps = threading.Thread(target=come_and_go)
+    steps.start()
+    try:
+        assert {oom_kills(V1, tmp_path) for _ in range(300)} == {1}
+    finally:
+        counted.set()
+        steps.join()
 
 
 @pytest.mark.parametrize("text", ["", "0::/\n", "0::/user.slice/session-3.scope\n", V2, V1])
