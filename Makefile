@@ -33,7 +33,7 @@ test-all: $(STAMP)
 	pytest -n $(JOBS) --dist loadfile --durations 30
 
 kill: $(STAMP)
-	pytest -n $(JOBS) --dist worksteal tests/workers/test_kill_matrix.py tests/durable/test_durability.py --durations 30
+	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/durable/test_durability.py --durations 30
 
 same: $(STAMP)
 	@PYTHONPATH=tools python -P -m same $(BASE) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)
