@@ -43,6 +43,7 @@ class Part:
     measured: str = ""
     load: float = 0.0
     seconds: float = 0.0
+    machine: str = ""
 
 
 def now() -> str:

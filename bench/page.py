@@ -1,7 +1,6 @@
 """docs/performance.md from figures."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from figures import Figure, Part
 
@@ -15,15 +14,20 @@ heads, vocabulary 4,096) in float32.
 """
 
 
-def write_page(path: Path, machine: str, parts: Sequence[Part]) -> None:
+def page(parts: Sequence[Part]) -> str:
+    """Where all parts were measured on one machine, it stands at the head, else with each part."""
     judged = [figure for part in parts for figure in part.figures if figure.target]
     met = sum(figure.verdict == "met" for figure in judged)
-    summary = f"Machine: {machine}.\n\n{met} of {len(judged)} targets are met.\n"
-    path.write_text("\n".join([HEAD, summary, *map(_section, parts)]))
+    machines = sorted({part.machine for part in parts})
+    summary = f"{met} of {len(judged)} targets are met.\n"
+    if len(machines) == 1:
+        summary = f"Machine: {machines[0]}.\n\n{summary}"
+    return "\n".join([HEAD, summary, *(_section(part, names_machine=len(machines) > 1) for part in parts)])
 
 
-def _section(part: Part) -> str:
-    when = f"Measured {part.measured} in {part.seconds:.0f} s; load before it: {part.load:g}."
+def _section(part: Part, names_machine: bool) -> str:
+    where = f" on {part.machine}" if names_machine else ""
+    when = f"Measured {part.measured}{where} in {part.seconds:.0f} s; load before it: {part.load:g}."
     rows = [_row(figure) for figure in part.figures]
     table = ["| figure | measured | target | verdict | detail |", "|---|---|---|---|---|", *rows]
     return "\n".join([f"## {part.title}", "", part.how, "", *table, "", f"<sub>{when}</sub>", ""])

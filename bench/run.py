@@ -1,7 +1,7 @@
 """`make bench`: measure everything and write docs/performance.md.
 
-`python bench/run.py calls spills` measures these two again. What was measured is kept in runs/bench/figures, so that
-parts measured apart still make one page.
+`python bench/run.py calls spills` measures these two again. What was measured is kept in bench/measured, beside the
+page, so that the rest of it stays as it was measured, on a fresh clone too.
 """
 
 import argparse
@@ -24,12 +24,13 @@ import scripts
 import slurm
 import spills
 from figures import Figure, Part, keep, kept, load, now
-from page import write_page
+from page import page
 from peers import Peers, peers
 
 ROOT = Path(__file__).parent.parent
 WORK = ROOT / "runs" / "bench"
 DEMOS = WORK / "demo"
+MEASURED = ROOT / "bench" / "measured"
 PAGE = ROOT / "docs" / "performance.md"
 Measure = Callable[[Path, Peers], list[Figure]]
 
@@ -116,7 +117,7 @@ SECTIONS: Mapping[str, Section] = {
         "Recovery in the demo",
         "A PPO run of the demo; a worker is killed with SIGKILL at random moments. Until the actor's next train step "
         "that is not a replay has been executed: the loss is noticed, an attempt begins with workers forked anew, "
-        "roles are loaded, train steps after the checkpoint are replayed, and the step goes on from its finished "
+        "roles are loaded, train steps after the checkpoint are replayed, and the step continues from its finished "
         "calls.",
         lambda work, _: recovery.recovery(work, DEMOS),
     ),
@@ -139,19 +140,24 @@ def main() -> None:
     for name in names:
         print(f"{name} …", flush=True)
         part = measured(name)
-        keep(WORK / "figures" / f"{name}.json", part)
+        keep(MEASURED / f"{name}.json", part)
         for figure in part.figures:
             value = "–" if figure.value is None else f"{figure.value:.3g} {figure.unit}"
             print(f"  {figure.what}: {value} {figure.target and f'(target {figure.target}: {figure.verdict})'}")
-        parts = {other: kept(WORK / "figures" / f"{other}.json") for other in SECTIONS}
-        write_page(PAGE, machine.describe(), [part for part in parts.values() if part is not None])
+        PAGE.write_text(page_of(MEASURED))
     print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+def page_of(folder: Path) -> str:
+    """The page of all that was ever measured, in the order of the sections."""
+    parts = [kept(folder / f"{name}.json") for name in SECTIONS]
+    return page([part for part in parts if part is not None])
 
 
 def measured(name: str) -> Part:
     """A section's figures; where it fails, why."""
     section = SECTIONS[name]
-    part = Part(section.title, section.how, [], now(), load())
+    part = Part(section.title, section.how, [], now(), load(), machine=machine.describe())
     work = WORK / name
     work.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
