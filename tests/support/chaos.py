@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,20 +69,55 @@ class Remains:
     ids: dict[int, tuple[str, ...]]
 
 
-def finish(run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 30.0) -> list[int]:
+def finish(
+    run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 30.0, nodes: int = 1
+) -> list[int]:
     """Start the run and resume it until it is done; returns the exit codes of its masters.
 
     As `hpcrl resume` does, what is left of the jobs before is killed before the next are started.
     """
     codes = []
     for attempt in range(MOST_RESUMES):
-        jobs = begin(run, f"s{attempt}", fault)
+        jobs = begin(run, f"s{attempt}", fault, nodes=nodes)
         codes.append(jobs.wait_for("master", timeout_s))
         if codes[-1] == 0:
             jobs.wait(timeout_s)
             return codes
         jobs.kill_all()
     raise AssertionError(f"not done after {MOST_RESUMES} submissions: {codes}\n{outputs(run)}")
+
+
+@contextlib.contextmanager
+def waking(run: RunDirectory, stopped: Callable[[], Sequence[int]]) -> Iterator[None]:
+    """Whoever was stopped continues once that was noticed: an attempt has ended for it, or its master is missed."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not stopped():
+            if over.wait(0.05):
+                return
+        before = run.newest_attempt()
+        while not _has_missed_somebody(run, before) and not over.wait(0.05):
+            pass
+        for pid in stopped():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _has_missed_somebody(run: RunDirectory, attempt: int | None) -> bool:
+    """Whether the attempt is over, or an agent has given up its master."""
+    if attempt is None or run.newest_attempt() != attempt or run.read_verdict(attempt) is not None:
+        return True
+    logs = run.logs(attempt).glob("agent-*.jsonl")
+    return any(row["event"] == "master lost" for path in logs for row in rows_of(path))
 
 
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from support.cluster import children_of
+
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
 
+REWARD = "hpcrl.rewards.process"
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 3.0
 SLEEP_S = 20.0
@@ -25,8 +28,9 @@ class Strike:
 
     A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP, FULL (the operation finds no
     room), RAISE (the user's code raises), SLEEP (the thread that passes does nothing for a while), or anything else,
-    which only leaves the mark. `target` is "self", "all", or the name of a job whose process id stands in
-    `folder/pids`. With `always` it strikes at every passage from the `nth` on.
+    which only leaves the mark. `target` is "self", "all" (jobs), the name of a job whose process id stands in
+    `folder/pids`, `worker-N`, or `reward-N`: the process of worker N in which the user's reward function runs.
+    With `always` it strikes at every passage from the `nth` on. Who was hit stands in the mark.
     """
 
     folder: Path
@@ -43,6 +47,8 @@ class Strike:
     def __call__(self, point: str) -> None:
         if point.startswith("as "):
             self.me, self.passed = point.removeprefix("as "), 0
+            if self.me.startswith("worker-"):
+                _write(self.folder / f"{self.me}.pid", str(os.getpid()))
             return
         if not fnmatch(self.me, self.role) or not fnmatch(point, self.point):
             return
@@ -70,7 +76,9 @@ class Strike:
             time.sleep(SLEEP_S)
         if self.what not in SIGNALS:
             return
-        for pid in self._pids():
+        pids = self._pids()
+        _write(self.marker, " ".join(map(str, pids)))
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, SIGNALS[self.what])
 
@@ -78,6 +86,11 @@ class Strike:
         """Whom to hit; this process last."""
         if self.target == "self":
             return [os.getpid()]
+        if self.target.startswith("worker-"):
+            return [self._worker(self.target)]
+        if self.target.startswith("reward-"):
+            children = children_of(self._worker(f"worker-{self.target.removeprefix('reward-')}"))
+            return [pid for pid in children if REWARD in Path(f"/proc/{pid}/cmdline").read_text()]
         deadline = time.monotonic() + PIDS_WAIT_S
         while not (self.folder / "pids").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -85,6 +98,22 @@ class Strike:
         if self.target != "all":
             return [int(jobs[self.target])]
         return [*(int(pid) for pid in jobs.values() if int(pid) != os.getpid()), os.getpid()]
+
+    def _worker(self, name: str) -> int:
+        """The newest process that is this worker."""
+        return int((self.folder / f"{name}.pid").read_text())
+
+    @property
+    def hit(self) -> list[int]:
+        """Process ids of those that were sent a signal; none while it has not struck."""
+        return [int(pid) for pid in self.marker.read_text().split()] if self.marker.exists() else []
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole, whoever reads it meanwhile."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(text)
+    temporary.rename(path)
 
 
 @dataclass

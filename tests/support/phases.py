@@ -1,0 +1,70 @@
+"""Points within a real training step, put into workers from outside: hpcrl's own code has none of them.
+
+`Phased(fault)` is a fault like any other (`finish(run, Phased(strike))`). In every worker it wraps the methods below
+before the host is made; `fault` then hears `NAME.begin` when one is called and `NAME.end` when it has returned, besides
+all points that hpcrl has itself (`worker.call`, `spill.write`, `shard.write`, `export.write`, …).
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+PHASES = {
+    "join": "hpcrl.parallel.context:ParallelContext.join",
+    "form": "hpcrl.parallel.context:ParallelContext.form",
+    "build": "hpcrl.algos.host:TorchHost._build",
+    "load": "hpcrl.engines.native:NativeEngine.load",
+    "generate": "hpcrl.engines.native:NativeEngine.generate",
+    "decode": "hpcrl.models.decoder:Decoder.decode",
+    "inference": "hpcrl.engines.native:NativeEngine.forward",
+    "reward": "hpcrl.algos.reward:Reward.inference",
+    "minibatch": "hpcrl.engines.native:NativeEngine.train_batch",
+    "forward": "hpcrl.engines.model:PackedModel.forward",
+    "backward": "torch:Tensor.backward",
+    "total": "hpcrl.parallel.context:Group.total",
+    "reduce": "hpcrl.parallel.context:Group.reduce_scatter",
+    "optimizer": "hpcrl.engines.adamw:ShardedAdamW._update",
+    "gather": "hpcrl.parallel.context:Group.all_gather",
+    "digest": "hpcrl.engines.native:NativeEngine.digest",
+    "snapshot": "hpcrl.engines.native:NativeEngine.snapshot",
+    "export": "hpcrl.engines.native:NativeEngine.export",
+}
+"""Phase → what is wrapped.
+
+join, form: group creation; build, load: weights, and a checkpoint's shards; decode: a token of all rows that are being
+generated; inference: a forward call without gradients; minibatch: all of one; forward: of one micro-batch, in inference
+too; total, reduce, gather: the collectives of statistics, gradients and parameters; snapshot: a checkpoint's copy.
+Where one member of a group waits at `reduce.begin`, or dies there, the others are inside that collective.
+"""
+
+
+@dataclass
+class Phased:
+    """Tells `fault` of the phases too. Other points go to it unchanged."""
+
+    fault: Callable[[str], None]
+
+    def __call__(self, point: str) -> None:
+        self.fault(point)
+        if point == "worker.start":
+            for name, path in PHASES.items():
+                _wrap(name, path, self.fault)
+
+
+def _wrap(name: str, path: str, fault: Callable[[str], None]) -> None:
+    """In this process, which is one worker's and ends with it."""
+    module, _, place = path.partition(":")
+    owner, method = place.split(".")
+    wrapped = getattr(import_module(module), owner)
+    plain = getattr(wrapped, method)
+
+    @functools.wraps(plain)
+    def passing(*arguments: Any, **named: Any) -> Any:
+        fault(f"{name}.begin")
+        result = plain(*arguments, **named)
+        fault(f"{name}.end")
+        return result
+
+    setattr(wrapped, method, passing)
