@@ -1,6 +1,8 @@
 """Exit codes and the errors that carry them. A message names the value, the expectation and the knob to turn."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
@@ -18,20 +20,47 @@ class ExitCode(IntEnum):
     NEVER_REQUEUE = 93
 
 
+def advised(text: str, advice: str) -> str:
+    """A message: what is wrong, then what to do about it, on a line of its own where the text has several."""
+    return f"{text}\n{advice}" if advice and "\n" in text else f"{text} {advice}".rstrip()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, the settings that it is about, and what to do: as text, the three together."""
+
+    keys: tuple[str, ...]
+    text: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return advised(self.text, self.advice)
+
+
 class HpcrlError(Exception):
-    """An error whose message is meant for the user; `exit_code` says whose it is."""
+    """An error whose message is meant for the user; `exit_code` says whose it is, `advice` what gets further."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
 
+    def __init__(self, text: str, advice: str = "") -> None:
+        self.advice: tuple[str, ...] = (advice,) if advice else ()
+        super().__init__(advised(text, advice))
+
 
 class ConfigurationError(HpcrlError):
-    """All problems of a configuration, together."""
+    """All problems of a configuration, together; `advice` goes with a text that is no Problem."""
 
     exit_code = ExitCode.CONFIGURATION
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
+    def __init__(self, problems: Sequence[str | Problem], advice: str = "") -> None:
+        self.found = tuple(it if isinstance(it, Problem) else Problem((), it, advice) for it in problems)
+        self.problems = tuple(map(str, self.found))
         super().__init__("\n".join(self.problems))
+        self.advice = tuple(problem.advice for problem in self.found if problem.advice)
+
+    def about(self, key: str) -> Iterator[Problem]:
+        """The problems as those of one setting."""
+        return (dataclasses.replace(problem, keys=(key,)) for problem in self.found)
 
 
 class DataError(HpcrlError):
@@ -68,4 +97,4 @@ class MissingExtraError(HpcrlError):
     exit_code = ExitCode.CONFIGURATION
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'hpcrl[{extra}]'")
+        super().__init__(f"{package} is not installed.", f"Install it: pip install 'hpcrl[{extra}]'")

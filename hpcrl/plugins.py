@@ -49,7 +49,7 @@ def find(room: Room[D], name: str, setting: str) -> D:
         module = f"{room.package}.{name}"
         path, attribute, importing = _file_of(module), room.attribute, partial(importlib.import_module, module)
     else:
-        raise ConfigurationError([_unknown(given, name, known)])
+        raise _unknown(given, name, known)
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)
@@ -86,7 +86,7 @@ def _user_module(path: Path) -> ModuleType:
 
 def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, given: str) -> Any:
     if not path.is_file():
-        raise ConfigurationError([f"{given}: {path} does not exist. Set {given.partition(' ')[0]}."])
+        raise ConfigurationError([f"{given}: {path} does not exist."], f"Set {given.partition(' ')[0]}.")
     try:
         imported = importing()
     except Exception as error:
@@ -98,14 +98,16 @@ def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, g
     return getattr(imported, attribute)
 
 
-def _unknown(given: str, name: str, known: tuple[str, ...]) -> str:
+def _unknown(given: str, name: str, known: tuple[str, ...]) -> ConfigurationError:
     near = difflib.get_close_matches(name.lower(), known, n=1)
     probably = f", probably to {near[0]}" if near else ""
-    return f"{given} must be one of {', '.join(known)}, or file.py:NAME. Set {given.partition(' ')[0]}{probably}."
+    return ConfigurationError(
+        [f"{given} must be one of {', '.join(known)}, or file.py:NAME."], f"Set {given.partition(' ')[0]}{probably}."
+    )
 
 
 def _to_fix(given: str, what: str) -> ConfigurationError:
-    return ConfigurationError([f"{given}: {what} Fix the file or set {given.partition(' ')[0]}."])
+    return ConfigurationError([f"{given}: {what}"], f"Fix the file or set {given.partition(' ')[0]}.")
 
 
 def _guilty_line(path: Path, error: Exception) -> int:

@@ -120,14 +120,17 @@ def claims_folder(parents: Sequence[Path] = NODE_LOCAL) -> Path:
             folder.chmod(0o700)
             return folder
         refused.append(f"{folder} is not a folder of user {os.getuid()}")
-    raise InternalError(f"no place for claims on GPUs: {'; '.join(refused)}. Remove it, or set cluster.device to cpu.")
+    raise InternalError(
+        f"no place for claims on GPUs: {'; '.join(refused)}.", "Remove it, or set cluster.device to cpu."
+    )
 
 
 def _held(uuid: str, other: Holder | None) -> ConfigurationError:
     return ConfigurationError(
         [
-            f"GPU {uuid} is held by {other or 'a process that did not say who it is'}, but a worker needs one of its "
-            "own. End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on Slurm, "
-            "cluster.slurm.gpus)."
-        ]
+            f"GPU {uuid} is held by {other or 'a process that did not say who it is'}, but a worker needs one of "
+            "its own."
+        ],
+        "End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on Slurm, "
+        "cluster.slurm.gpus).",
     )

@@ -111,8 +111,8 @@ def assign(
         raise ConfigurationError(
             [
                 f"cluster.workers_per_node = {slots} needs {slots} GPUs on this node{others}, but this job may use "
-                f"{len(visible)}: {there}. {describe(environ)}{'; ' if said else ''}{said}. Lower "
-                "cluster.workers_per_node, ask for more GPUs (cluster.slurm.gpus), or set cluster.device to cpu."
-            ]
+                f"{len(visible)}: {there}. {describe(environ)}{'; ' if said else ''}{said}."
+            ],
+            "Lower cluster.workers_per_node, ask for more GPUs (cluster.slurm.gpus), or set cluster.device to cpu.",
         )
     return tuple(visible[first : first + slots])

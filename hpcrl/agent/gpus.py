@@ -71,10 +71,8 @@ def choose(cluster: ClusterConfig, first: int, environ: Mapping[str, str], inven
         said = NO_LIBRARY
         if cluster.device == "auto" and glob.glob(DEVICE_FILES):
             raise ConfigurationError(
-                [
-                    f"this node has {DEVICE_FILES}, but {said}. Add its folder to LD_LIBRARY_PATH (to a container: "
-                    "--nv), or set cluster.device to cpu."
-                ]
+                [f"this node has {DEVICE_FILES}, but {said}."],
+                "Add its folder to LD_LIBRARY_PATH (to a container: --nv), or set cluster.device to cpu.",
             )
     there = usable(inventory.devices)
     visible = visible_devices(environ, there)

@@ -137,7 +137,7 @@ def _device(name: str, uuid: str) -> torch.device:
         if uuid.startswith("GPU-") and found != uuid:
             seen = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
             raise InternalError(
-                f"{name} is {found}, but this worker was given {uuid} ({seen}). Set cluster.gpu_isolation to strict."
+                f"{name} is {found}, but this worker was given {uuid} ({seen}).", "Set cluster.gpu_isolation to strict."
             )
     return device
 

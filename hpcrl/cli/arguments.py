@@ -36,7 +36,7 @@ def parse(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         return parser.parse_args(list(words))
     except ArgumentError as error:
         reason = " ".join(str(error).split())
-        raise ConfigurationError([f"{reason}. See {parser.prog} --help."]) from None
+        raise ConfigurationError([f"{reason}."], f"See {parser.prog} --help.") from None
 
 
 def separate(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
@@ -65,7 +65,7 @@ def _refuse_misspelt(option: str, own: Collection[str]) -> None:
     """An option that is almost one of the command's must not swallow the next word as its value."""
     near = difflib.get_close_matches(option, own, n=1, cutoff=0.75)
     if near and "." not in option and option[2:] not in SHORT:
-        raise ConfigurationError([f"{option} is not an option. The nearest is {near[0]}."])
+        raise ConfigurationError([f"{option} is not an option."], f"The nearest is {near[0]}.")
 
 
 def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
@@ -82,7 +82,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
 def wait_from(wait: bool, detach: bool) -> bool | None:
     """Whether a command is to stay until the run has ended; None leaves it to where the run is."""
     if wait and detach:
-        raise ConfigurationError(["--wait and --detach are opposites. Give one of them."])
+        raise ConfigurationError(["--wait and --detach are opposites."], "Give one of them.")
     return True if wait else False if detach else None
 
 

@@ -32,9 +32,9 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     given = parse(parser, words)
     if given.in_job and given.no_jobs:
-        raise ConfigurationError(["--in-job and --no-jobs are opposites. Give one of them."])
+        raise ConfigurationError(["--in-job and --no-jobs are opposites."], "Give one of them.")
     if given.nodes < 1:
-        raise ConfigurationError([f"--nodes = {given.nodes} must be at least 1."])
+        raise ConfigurationError([f"--nodes = {given.nodes} is too few."], "Give 1 or more.")
     # Only now are sockets and Slurm worth their imports.
     from hpcrl.doctor.check import check
     from hpcrl.doctor.measure import MeasureRequest, measure, read_site_file

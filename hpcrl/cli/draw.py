@@ -14,7 +14,7 @@ from hpcrl.recipes.algorithm import algorithm_of
 
 ENDINGS = (".dot", ".svg", ".png", ".pdf")
 PROGRAMS = ("dot", "graphviz-pure")
-INSTALL = "Install Graphviz (apt install graphviz), or for .svg and .png its port (pip install 'hpcrl[draw]')"
+INSTALL = "Install Graphviz (apt install graphviz), or for .svg and .png its port (pip install 'hpcrl[draw]')."
 DRAW_TIMEOUT_S = 60.0
 
 
@@ -31,14 +31,14 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, mine)
     out = Path(given.out)
     if out.suffix not in ENDINGS:
-        raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}. Name another file."])
+        raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}."], "Name another file.")
     experiment = read_experiment(given.config, overrides)
     text = to_dot(algorithm_of(experiment).graph(experiment)).encode()
     picture, problem = (text, "") if out.suffix == ".dot" else _draw(text, out.suffix[1:])
     if problem:
         _write(out.with_suffix(".dot"), text)
         raise ConfigurationError(
-            [f"{out} was not drawn: {problem}. {INSTALL}. The graph is in {out.with_suffix('.dot')}."]
+            [f"{out} was not drawn: {problem}. The graph is in {out.with_suffix('.dot')}."], INSTALL
         )
     _write(out, picture)
     print(out)
@@ -70,4 +70,4 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise ConfigurationError([f"--out {path} cannot be written: {error.strerror}. Name another file."]) from None
+        raise ConfigurationError([f"--out {path} cannot be written: {error.strerror}."], "Name another file.") from None

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode, Problem
 from hpcrl.inspect.listing import find_runs, list_runs, render_list
 from hpcrl.launch.queues import LauncherQueues
 from hpcrl.launch.registry import Registry
@@ -46,7 +46,7 @@ def run(words: Sequence[str]) -> int:
 
 def _paths(folders: Sequence[str]) -> list[Path]:
     if missing := [folder for folder in folders if not Path(folder).is_dir()]:
-        raise ConfigurationError([f"{folder} is no folder. Name a run_root." for folder in missing])
+        raise ConfigurationError([Problem((), f"{folder} is no folder.", "Name a run_root.") for folder in missing])
     if not folders and not Path(USUAL_ROOT).is_dir():
         return Registry.of_user().runs()
     return find_runs(map(Path, folders or [USUAL_ROOT]))

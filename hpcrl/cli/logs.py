@@ -65,7 +65,8 @@ def _refuse_strangers(run_dir: RunDirectory, wanted: LogFilter) -> None:
     names = Logs(run_dir).processes() if wanted.processes else []
     if strangers := sorted(wanted.processes - set(names)):
         raise ConfigurationError(
-            [f"--worker {' '.join(strangers)} has logged nothing there; {', '.join(names) or 'nobody'} have."]
+            [f"--worker {' '.join(strangers)} has logged nothing there."],
+            f"Name one of those who have: {', '.join(names) or 'nobody'}.",
         )
 
 
@@ -73,12 +74,14 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise ConfigurationError([f"--grep {text} is not a regular expression: {error}."]) from None
+        raise ConfigurationError(
+            [f"--grep {text} is not a regular expression: {error}."], "Correct it, or escape it with a backslash."
+        ) from None
 
 
 def _level(text: str) -> str:
     if text not in LEVELS:
-        raise ConfigurationError([f"--level {text} must be one of {', '.join(LEVELS)}."])
+        raise ConfigurationError([f"--level {text} is no level."], f"Give one of {', '.join(LEVELS)}.")
     return text
 
 
@@ -93,7 +96,7 @@ def since(text: str | None, now: float) -> float:
         return datetime.fromisoformat(f"{today}T{text.zfill(5)}" if _CLOCK.fullmatch(text) else text).timestamp()
     except ValueError:
         raise ConfigurationError(
-            [f"--since {text} must be a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30."]
+            [f"--since {text} is no time."], "Give a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30."
         ) from None
 
 

@@ -57,7 +57,7 @@ def _run(words: Sequence[str]) -> int:
         case []:
             raise ConfigurationError([f"No command given.\n\n{_help()}"])
         case _:
-            raise ConfigurationError([f"{words[0]} is not a command; the commands are {', '.join(COMMANDS)}."])
+            raise ConfigurationError([f"{words[0]} is not a command."], f"The commands are {', '.join(COMMANDS)}.")
     return int(ExitCode.DONE)
 
 

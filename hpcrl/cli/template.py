@@ -22,6 +22,6 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     name = parse(parser, words).name
     if name not in files:
-        raise ConfigurationError([f"{name} is not a template; they are {names}."])
+        raise ConfigurationError([f"{name} is not a template."], f"Name one of {names}.")
     print(with_parts(files[name]), end="")
     return int(ExitCode.DONE)

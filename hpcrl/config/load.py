@@ -17,9 +17,9 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, build, sections, settings
-from hpcrl.config.validate import Check, Problem, collect
+from hpcrl.config.validate import Check, collect
 from hpcrl.config.yaml_file import read_yaml
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 
 T = TypeVar("T", bound=ExperimentConfig)
 
@@ -36,6 +36,9 @@ class Given:
 
     def __str__(self) -> str:
         return f"{self.key} = {'null' if self.value is None else self.value} ({self.place})"
+
+    def refused(self, why: str, advice: str) -> ConfigurationError:
+        return ConfigurationError([Problem((self.key,), f"{self} {why}.", advice)])
 
 
 def load_config(
@@ -59,7 +62,7 @@ def load_config(
     reading.take(words)
     experiment = reading.experiment()
     if every := collect(experiment, checks, found):
-        raise ConfigurationError([problem.text for problem in every])
+        raise ConfigurationError(every)
     return experiment
 
 
@@ -74,18 +77,20 @@ def change_placement(experiment: T, overrides: Sequence[str], checks: Sequence[C
     reading.begin_from(experiment)
     words = list(_parse_overrides(overrides, found))
     kept = [word for word in words if reading.keeps(word.key)]
-    found += [Problem((word.key,), _cannot_change(word)) for word in kept]
+    found += map(_cannot_change, kept)
     reading.take(word for word in words if word not in kept)
     changed = reading.experiment()
     if every := collect(changed, checks, found):
-        raise ConfigurationError([problem.text for problem in every])
+        raise ConfigurationError(every)
     return changed
 
 
-def _cannot_change(word: Given) -> str:
-    return (
+def _cannot_change(word: Given) -> Problem:
+    return Problem(
+        (word.key,),
         f"{word} cannot change in a run: resume takes placement only, which is cluster.* and the mesh and layout of "
-        f"roles. Submit a new run with {word.key}."
+        "roles.",
+        f"Submit a new run with {word.key}.",
     )
 
 
@@ -104,7 +109,7 @@ def _parse_overrides(overrides: Sequence[str], found: list[Problem]) -> Iterator
         if equals:
             yield Given(key, value, COMMAND_LINE)
         else:
-            found.append(Problem((key,), f"{key} (command line) has no value. Write --{key} VALUE."))
+            found.append(Problem((key,), f"{key} (command line) has no value.", f"Write --{key} VALUE."))
 
 
 def _algorithm(
@@ -115,15 +120,16 @@ def _algorithm(
     written += [word for word in words if word.key == "algorithm"]
     known = f"{', '.join(names)}, or file.py:NAME"
     if not written:
-        raise ConfigurationError([f"algorithm is not set in {path}: it is one of {known}. Set algorithm."])
+        raise ConfigurationError([f"algorithm is not set in {path}: it is one of {known}."], "Set algorithm.")
     name = str(written[-1].value)
     if name in names or ".py:" in name:
         return _absolute(name)
     near = difflib.get_close_matches(name.lower(), names, n=1)
-    text = f"{written[-1]} must be one of {known}. Set algorithm{f', probably to {near[0]}' if near else ''}."
+    probably = f", probably to {near[0]}" if near else ""
+    problem = Problem(("algorithm",), f"{written[-1]} must be one of {known}.", f"Set algorithm{probably}.")
     if not near:
-        raise ConfigurationError([text])
-    found.append(Problem(("algorithm",), text))
+        raise ConfigurationError([problem])
+    found.append(problem)
     return near[0]
 
 
@@ -167,33 +173,34 @@ class _Reading(Generic[T]):
                 continue
             try:
                 self._values[word.key] = self._checked(word)
-            except ValueError as error:
-                self._found.append(Problem((word.key,), str(error)))
+            except ConfigurationError as error:
+                self._found += error.found
             else:
                 self._found[:] = [problem for problem in self._found if problem.keys != (word.key,)]
 
     def _checked(self, word: Given) -> Any:
-        """The value in its setting's type. Raises ValueError."""
+        """The value in its setting's type. Raises ConfigurationError."""
         if word.key in self._sections:
             inside = next(key for key in self._settings if key.startswith(word.key + "."))
-            raise ValueError(f"{word} is a section, not a setting. Set what is in it, as in {inside}.")
+            raise word.refused("is a section, not a setting", f"Set what is in it, as in {inside}.")
         setting = self._settings.get(word.key)
         if setting is None:
             near = self._nearest(word.key)
-            raise ValueError(f"{word} is not a setting of algorithm {self._algorithm}. The nearest is {near}.")
+            raise word.refused(f"is not a setting of algorithm {self._algorithm}", f"The nearest is {near}.")
         # A command line writes null as YAML does; a setting that may not be null must not become the text "null".
         null = word.value is None or (word.place == COMMAND_LINE and word.value in ("null", "~"))
         if not null or setting.optional:
             with contextlib.suppress(ArgumentError):
                 return self._storable(word, setting, self._typed(setting, word.value))
-        raise ValueError(f"{word} must be {setting.expectation}. Set {word.key}.")
+        raise word.refused(f"must be {setting.expectation}", f"Set {word.key}.")
 
     def _storable(self, word: Given, setting: Setting, value: Any) -> Any:
-        """The value, if it can be stored and read again. Raises ValueError."""
+        """The value, if it can be stored and read again. Raises ConfigurationError."""
         if isinstance(value, Mapping) and not _is_json(value):
-            raise ValueError(
-                f"{word} must be {setting.expectation} that JSON can hold: names are texts, numbers are finite, and "
-                f"there are no dates. Set {word.key}."
+            raise word.refused(
+                f"must be {setting.expectation} that JSON can hold: names are texts, numbers are finite, and there are "
+                "no dates",
+                f"Set {word.key}.",
             )
         return value
 
@@ -230,8 +237,8 @@ class _Reading(Generic[T]):
         if not setting.required:
             return setting.default
         if not any(setting.key in problem.keys for problem in self._found):
-            text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help} Set {setting.key}."
-            self._found.append(Problem((setting.key,), text))
+            text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help}"
+            self._found.append(Problem((setting.key,), text, f"Set {setting.key}."))
         return 1 if setting.type in (int, float) else ""
 
 

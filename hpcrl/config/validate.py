@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +13,7 @@ from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, models_of
 from hpcrl.config.reward import RewardConfig
+from hpcrl.errors import Problem
 
 OURS = (
     "--array",
@@ -40,14 +40,6 @@ REWARDS: Mapping[str, Mapping[str, tuple[str, Callable[[Any], bool]]]] = Mapping
 """The reward functions that hpcrl brings, and what each of their kwargs may be."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What is wrong, and the settings that it is about."""
-
-    keys: tuple[str, ...]
-    text: str
-
-
 Check = Callable[[Any], Iterable[Problem]]
 """What is wrong with an experiment."""
 
@@ -70,7 +62,7 @@ def bound_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     for setting in settings(type(experiment)):
         value = setting.of(experiment)
         if expectation := setting.broken_bound(value):
-            yield Problem((setting.key,), f"{setting.key} = {value} must be {expectation}. Set {setting.key}.")
+            yield Problem((setting.key,), f"{setting.key} = {value} must be {expectation}.", f"Set {setting.key}.")
 
 
 def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -96,8 +88,9 @@ def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         if patience_s < 3 * cluster.heartbeat_s:
             yield Problem(
                 (f"cluster.{name}", "cluster.heartbeat_s"),
-                f"cluster.{name} = {patience_s:g} must be at least three heartbeats, 3 · {cluster.heartbeat_s:g} s, so "
-                f"that one late heartbeat loses nobody. Raise cluster.{name} or lower cluster.heartbeat_s.",
+                f"cluster.{name} = {patience_s:g} must be at least three heartbeats, 3 · {cluster.heartbeat_s:g} s, "
+                "so that one late heartbeat loses nobody.",
+                f"Raise cluster.{name} or lower cluster.heartbeat_s.",
             )
 
 
@@ -107,21 +100,23 @@ def _slurm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if slurm.container != "none" and not slurm.container_image:
         yield Problem(
             ("cluster.slurm.container", "cluster.slurm.container_image"),
-            f"cluster.slurm.container = {slurm.container} needs an image. Set cluster.slurm.container_image.",
+            f"cluster.slurm.container = {slurm.container} needs an image.",
+            "Set cluster.slurm.container_image.",
         )
     if cluster.template is not None and not Path(cluster.template).is_file():
         yield Problem(
             ("cluster.template",),
-            f"cluster.template = {cluster.template} must be a file; `hpcrl template array` prints one to begin with. "
-            "Set cluster.template.",
+            f"cluster.template = {cluster.template} must be a file.",
+            "Set cluster.template; `hpcrl template array` prints one to begin with.",
         )
     for name in ("flags", "master_flags"):
         for flag in getattr(slurm, name):
             if flag.partition("=")[0] in OURS or not flag.startswith("-"):
                 yield Problem(
                     (f"cluster.slurm.{name}",),
-                    f"cluster.slurm.{name} has {flag!r}: it must be an option of sbatch, like --switches=1, and "
-                    f"none of {', '.join(OURS)}, which hpcrl needs for itself. Set cluster.slurm.{name}.",
+                    f"cluster.slurm.{name} has {flag!r}: it must be an option of sbatch, like --switches=1, and none "
+                    f"of {', '.join(OURS)}, which hpcrl needs for itself.",
+                    f"Set cluster.slurm.{name}.",
                 )
 
 
@@ -131,32 +126,35 @@ def _length_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         found = "both are null" if control.steps is None else f"they are {control.steps} and {control.epochs}"
         yield Problem(
             ("control.steps", "control.epochs"),
-            f"Either control.steps or control.epochs must be set, but {found}. Set one and leave the other null.",
+            f"Either control.steps or control.epochs must be set, but {found}.",
+            "Set one and leave the other null.",
         )
     if control.stop_when is not None:
         try:
             Condition.parse(control.stop_when)
         except ValueError as error:
-            yield Problem(("control.stop_when",), f"control.stop_when = {error}. Set control.stop_when.")
+            yield Problem(("control.stop_when",), f"control.stop_when = {error}.", "Set control.stop_when.")
 
 
 def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[Problem]:
     for key, path in (("data.train", data.train), ("data.evaluate", data.evaluate)):
         if path is not None and not Path(path).is_file():
-            yield Problem((key,), f"{key} = {path} must be a file of JSON lines, but there is none. Set {key}.")
+            yield Problem((key,), f"{key} = {path} must be a file of JSON lines, but there is none.", f"Set {key}.")
     named = tokenizer_of(experiment)
     if named is None:
         yield Problem(
-            ("data.tokenizer",), "data.tokenizer is null, and no role has a model with one. Set data.tokenizer."
+            ("data.tokenizer",), "data.tokenizer is null, and no role has a model with one.", "Set data.tokenizer."
         )
         return
     key, folder = named
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         yield Problem(
-            (key, "data.tokenizer"), f"{key} = {folder} must hold tokenizer.json, but does not. Set data.tokenizer."
+            (key, "data.tokenizer"), f"{key} = {folder} must hold tokenizer.json, but does not.", "Set data.tokenizer."
         )
     if data.tokenizer is not None and not folder.is_dir():
-        yield Problem((key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none. Set {key}.")
+        yield Problem(
+            (key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none.", f"Set {key}."
+        )
 
 
 def _evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -167,13 +165,13 @@ def _evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if periodic and not has_rows:
         yield Problem(
             ("control.evaluate", "data.evaluate"),
-            "control.evaluate asks for evaluations, but data.evaluate is null. "
+            "control.evaluate asks for evaluations, but data.evaluate is null.",
             "Set data.evaluate or leave control.evaluate out.",
         )
     if (control.stop_when or "").lstrip().startswith("eval_") and not (periodic and has_rows):
         yield Problem(
             ("control.stop_when", "control.evaluate", "data.evaluate"),
-            f"control.stop_when = {control.stop_when!r} waits for evaluations, but none is made. "
+            f"control.stop_when = {control.stop_when!r} waits for evaluations, but none is made.",
             f"Set {'' if has_rows else 'data.evaluate and '}control.evaluate.",
         )
 
@@ -187,7 +185,8 @@ def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     what = f"it has {lacking}" if folder.is_dir() else "there is none"
     yield Problem(
         (f"{role}.path",),
-        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}. Set {role}.path.",
+        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}.",
+        f"Set {role}.path.",
     )
 
 
@@ -195,8 +194,9 @@ def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:
     if generation.min_new_tokens > generation.max_new_tokens:
         yield Problem(
             ("generation.min_new_tokens", "generation.max_new_tokens"),
-            f"generation.min_new_tokens = {generation.min_new_tokens} must be at most generation.max_new_tokens = "
-            f"{generation.max_new_tokens}. Lower the first or raise the second.",
+            f"generation.min_new_tokens = {generation.min_new_tokens} must be at most generation.max_new_tokens "
+            f"= {generation.max_new_tokens}.",
+            "Lower the first or raise the second.",
         )
 
 
@@ -214,10 +214,11 @@ def _reward_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
         yield Problem(
             (key,),
             f'{key} = {function} must be one of {", ".join(REWARDS)}, or "module:function", or '
-            f'"/path/file.py:function". Set {key}.',
+            '"/path/file.py:function".',
+            f"Set {key}.",
         )
     elif place.endswith(".py") and not Path(place).is_file():
-        yield Problem((key,), f"{key} = {function} names a file that is not there. Set {key}.")
+        yield Problem((key,), f"{key} = {function} names a file that is not there.", f"Set {key}.")
 
 
 def _kwargs_problems(role: str, function: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
@@ -227,4 +228,4 @@ def _kwargs_problems(role: str, function: str, kwargs: Mapping[str, Any]) -> Ite
         expectation, holds = known.get(name, ("", lambda _: False))
         what = f"must be {expectation}" if expectation else f"is not known; it takes {', '.join(known) or 'none'}"
         if not holds(value):
-            yield Problem((key,), f"{key}.{name} = {value} of {function} {what}. Set {key}.")
+            yield Problem((key,), f"{key}.{name} = {value} of {function} {what}.", f"Set {key}.")

@@ -36,15 +36,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.load(path.read_bytes(), _Loader)
     except OSError as error:
-        raise ConfigurationError([f"{path} cannot be read: {error.strerror}. Give the path of a YAML file."]) from None
+        raise ConfigurationError(
+            [f"{path} cannot be read: {error.strerror}."], "Give the path of a YAML file."
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise ConfigurationError([f"{place}: {error.problem}. Correct the YAML there."]) from None
+        raise ConfigurationError([f"{place}: {error.problem}."], "Correct the YAML there.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError([f"{path} is not YAML: {error}. Correct it."]) from None
+        raise ConfigurationError([f"{path} is not YAML: {error}."], "Correct it.") from None
     if not isinstance(values, dict):
         raise ConfigurationError(
-            [f"{path} holds {values!r}, but a configuration is a mapping: `algorithm: ppo` and so on."]
+            [f"{path} holds {values!r}, but a configuration is a mapping."], "Begin it with `algorithm: ppo` and so on."
         )
     return values

@@ -61,7 +61,7 @@ def _of_files(setting: str, files: list[Path]) -> str:
         return " ".join(f"{path.name}:{path.stat().st_size}:{_crc(path):08x}" for path in files)
     except OSError as error:
         raise DataError(
-            f"cannot read {error.filename} ({error.strerror}); set {setting} to what can be read"
+            f"cannot read {error.filename}: {error.strerror}.", f"Set {setting} to what can be read."
         ) from error
 
 

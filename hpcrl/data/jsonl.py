@@ -38,12 +38,13 @@ class JsonLines:
             row_id = str(len(lines) if row.id is None else row.id)
             if row_id in lines:
                 raise DataError(
-                    f"{self.path}, lines {lines[row_id]} and {number}: both have id {row_id!r}; "
-                    f"an id is to be unique in {knob}. Change one, or drop all ids to count rows instead."
+                    f"{self.path}, lines {lines[row_id]} and {number}: both have id {row_id!r}; an id is to be unique "
+                    f"in {knob}.",
+                    "Change one, or drop all ids to count rows instead.",
                 )
             lines[row_id], self._offsets[row_id], self._sizes[row_id] = number, offset, size
         if not lines:
-            raise DataError(f"{self.path} has no rows; set {knob} to a file with one JSON object per line")
+            raise DataError(f"{self.path} has no rows.", f"Set {knob} to a file with one JSON object per line.")
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -73,7 +74,9 @@ class JsonLines:
                         yield number, offset, len(line), self._decode(decoder, number, line)
                     offset += len(line)
         except OSError as error:
-            raise DataError(f"cannot read {self.path} ({error.strerror}); set {self._knob} to a .jsonl file") from error
+            raise DataError(
+                f"cannot read {self.path}: {error.strerror}.", f"Set {self._knob} to a .jsonl file."
+            ) from error
 
     def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> _Prompt:
         try:
@@ -81,9 +84,11 @@ class JsonLines:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             fields = " and ".join(name for name in self._form.__struct_fields__ if name != "id")
             raise DataError(
-                f"{self.path}, line {number}: {error}. Each line of {self._knob} is a JSON object with the text of "
-                f"{fields} (and, if you like, an id)."
+                f"{self.path}, line {number}: {error}.",
+                f"Make each line of {self._knob} a JSON object with the text of {fields} (and, if you like, an id).",
             ) from error
         if not row.prompt:
-            raise DataError(f"{self.path}, line {number}: prompt is empty; a row of {self._knob} needs a text there")
+            raise DataError(
+                f"{self.path}, line {number}: prompt is empty.", f"Give each row of {self._knob} a text there."
+            )
         return row

@@ -64,15 +64,16 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise DataError(
-            f"{path} is no tokenizer ({error}); set {knob} to a folder with a tokenizer.json of Hugging Face's"
+            f"{path} is no tokenizer: {error}.", f"Set {knob} to a folder with a tokenizer.json of Hugging Face's."
         ) from error
     probe = tokenizer.encode("a")
     mask = [*probe.special_tokens_mask, 0]
     eos_ids = _eos_ids(folder, tokenizer)
     if not eos_ids:
         raise DataError(
-            f"{folder} names no token that ends a text: give tokenizer_config.json an eos_token of the vocabulary, "
-            f"or config.json an eos_token_id, or set {knob} to another folder"
+            f"{folder} names no token that ends a text.",
+            "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or set "
+            f"{knob} to another folder.",
         )
     return Tokens(tokenizer, eos_ids, tuple(probe.ids[: mask.index(0)]))
 
@@ -95,5 +96,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
+        raise DataError(f"{path} is not JSON: {error}.", "Correct it.") from error
     return found if isinstance(found, dict) else {}

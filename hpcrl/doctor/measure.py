@@ -97,7 +97,7 @@ def _temporary(folder: Path, keep: bool) -> Iterator[None]:
         os.chmod(folder, DIRECTORY_MODE)
     except OSError as error:
         raise ConfigurationError(
-            [f"--run-root = {folder.parent}: {error.strerror}. Name a folder of yours that all nodes see."]
+            [f"--run-root = {folder.parent}: {error.strerror}."], "Name a folder of yours that all nodes see."
         ) from error
     try:
         yield

@@ -197,7 +197,7 @@ def folder_in_job(environ: Mapping[str, str], run_root: Path) -> Path:
     """The same for all tasks of a step, another for each start."""
     if "SLURM_JOB_ID" not in environ:
         raise ConfigurationError(
-            ["--in-job is for a shell or a step inside a job, and here is no SLURM_JOB_ID. Leave --in-job out."]
+            ["--in-job is for a shell or a step inside a job, and here is no SLURM_JOB_ID."], "Leave --in-job out."
         )
     names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
     mark = ".".join(environ.get(name, "0") for name in names)

@@ -18,8 +18,8 @@ class DiskFullError(InternalError):
     def __init__(self, path: Path, needed_bytes: int | None) -> None:
         needed = "its size is not known" if needed_bytes is None else f"it needs {needed_bytes} bytes"
         super().__init__(
-            f"no room for {path}: {needed}, {_free_bytes(path)} bytes are free (or a quota is used up). "
-            "Free some space, or lower control.keep_checkpoints, and resume the run."
+            f"no room for {path}: {needed}, {_free_bytes(path)} bytes are free (or a quota is used up).",
+            "Free some space, or lower control.keep_checkpoints, and resume the run.",
         )
 
 
@@ -41,7 +41,7 @@ class AppendLog:
         came behind them would not be believed: the log takes nothing more.
         """
         if self._broken:
-            raise InternalError(f"{self.path} failed before and takes no more lines; resume the run")
+            raise InternalError(f"{self.path} failed before and takes no more lines.", "Resume the run.")
         data = b"".join(lines)
         try:
             self._fault(f"{self._point}.before")

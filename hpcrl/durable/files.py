@@ -55,7 +55,7 @@ class DamagedFileError(InternalError):
 
     def __init__(self, damage: str) -> None:
         self.damage = damage
-        super().__init__(f"{damage}. Resume the run: what was in it is computed again.")
+        super().__init__(f"{damage}.", "Resume the run: what was in it is computed again.")
 
 
 def no_fault(_point: str) -> None:

@@ -292,8 +292,8 @@ def _link_usable(run: RunDirectory, attempt: int, trained_roles: Collection[str]
             break
     else:
         raise StoppedError(
-            f"attempt {survey.history.published} is still changing {run.root}, and attempt {attempt} cannot take over. "
-            "Stop it with `hpcrl stop`, then resume."
+            f"attempt {survey.history.published} is still changing {run.root}, and attempt {attempt} cannot take over.",
+            "Stop it with `hpcrl stop`, then resume.",
         )
     for path in linked - {run.renumbered(file.name, attempt) for file in usable}:
         run.remove(path, attempt, "adopt")

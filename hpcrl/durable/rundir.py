@@ -66,10 +66,12 @@ class RunDirectory(RunPaths):
             root.parent.mkdir(parents=True, exist_ok=True)
             root.mkdir(DIRECTORY_MODE, exist_ok=True)
         except OSError as error:
-            raise ConfigurationError([f"{root} cannot be made: {error.strerror}. Choose another --run-dir."]) from error
+            raise ConfigurationError(
+                [f"{root} cannot be made: {error.strerror}."], "Choose another --run-dir."
+            ) from error
         if taken := sorted(os.listdir(root)):
             raise ConfigurationError(
-                [f"cannot create a run in {root}: it already contains {taken[0]}. Choose another --run-dir."]
+                [f"cannot create a run in {root}: it already contains {taken[0]}."], "Choose another --run-dir."
             )
         root.chmod(DIRECTORY_MODE)
         sync_directory(root.parent)
@@ -86,7 +88,9 @@ class RunDirectory(RunPaths):
         """An existing run. Raises ConfigurationError where there is none, or one of another format."""
         run = cls(root.absolute(), fault)
         if run.run_json.name not in run.files.listing(run.root):
-            raise ConfigurationError([f"{root} is no run: it has no run.json. Name the directory that submit printed."])
+            raise ConfigurationError(
+                [f"{root} is no run: it has no run.json."], "Name the directory that submit printed."
+            )
         run._refuse_other_format(run.files.read(run.run_json))
         return run
 
@@ -172,10 +176,8 @@ class RunDirectory(RunPaths):
         found = decode(data, RunFormat, self.run_json).format
         if found != FORMAT:
             raise ConfigurationError(
-                [
-                    f"{self.root} has format {found}; this hpcrl reads and writes format {FORMAT} only. "
-                    f"Resume it with the hpcrl that made it, or submit anew."
-                ]
+                [f"{self.root} has format {found}; this hpcrl reads and writes format {FORMAT} only."],
+                "Resume it with the hpcrl that made it, or submit anew.",
             )
 
     def read_key(self) -> KeyPair:
@@ -187,7 +189,8 @@ class RunDirectory(RunPaths):
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
                 raise InternalError(
                     f"{self.key_json} has owner {status.st_uid} and mode {mode:04o}; the key must be a plain file "
-                    f"of user {os.geteuid()} that nobody else can read. chmod 600 it, or submit anew if others read it."
+                    f"of user {os.geteuid()} that nobody else can read.",
+                    "chmod 600 it, or submit anew if others read it.",
                 )
             return decode(file.read(), KeyPair, self.key_json)
 

@@ -60,8 +60,9 @@ class ShardedAdamW:
         norm = self._norm(own)
         if not math.isfinite(norm):
             raise InternalError(
-                f"{self._name}: the gradient of update {self.updates} has norm {norm}. Lower {self._name}.optimizer.lr "
-                f"or {self._name}.optimizer.grad_clip, or look for the sample that does it"
+                f"{self._name}: the gradient of update {self.updates} has norm {norm}.",
+                f"Lower {self._name}.optimizer.lr or {self._name}.optimizer.grad_clip, or look for the sample that "
+                "does it.",
             )
         if 0 < self._config.grad_clip < norm:
             own.mul_(self._config.grad_clip / norm)

@@ -66,7 +66,8 @@ def finite(role: str, what: str, rows: Iterable[np.ndarray]) -> np.ndarray:
     numbers = np.concatenate([np.zeros(0, np.float32), *rows])
     if wrong := int((~np.isfinite(numbers)).sum()):
         raise InternalError(
-            f"{role}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or {role}.path has such "
-            f"weights. Lower {role}.optimizer.lr where it is trained, and resume from an earlier checkpoint"
+            f"{role}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or {role}.path "
+            "has such weights.",
+            f"Lower {role}.optimizer.lr where it is trained, and resume from an earlier checkpoint.",
         )
     return numbers

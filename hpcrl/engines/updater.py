@@ -74,8 +74,8 @@ class Updater:
         written, own = shard[1]["layout"], fingerprint(self._memory.layout)
         if written != own:
             raise InternalError(
-                f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}; "
-                f"{self._role}.path holds another model than the run began with"
+                f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}.",
+                f"Put the model back that {self._role}.path had when the run began.",
             )
         return shard
 

@@ -71,5 +71,6 @@ def _named(values: Mapping[str, Any], source: str, setting: str) -> str:
     if isinstance(name, str) and name in known:
         return name
     raise ConfigurationError(
-        [f"{source}: model_type {name!r} is not supported; supported are {', '.join(known)}, and others by {setting}."]
+        [f"{source}: model_type {name!r} is not supported; supported are {', '.join(known)}."],
+        f"Name the family in {setting}.",
     )

@@ -7,10 +7,9 @@ from typing import Protocol
 
 from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.validate import Problem
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.plugins import Room, find, load, names
 
 
@@ -123,4 +122,4 @@ def launcher_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     try:
         declaration_of(experiment.cluster.type)
     except ConfigurationError as error:
-        yield from (Problem(("cluster.type",), text) for text in error.problems)
+        yield from error.about("cluster.type")

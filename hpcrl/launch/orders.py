@@ -56,11 +56,12 @@ def _await_answer(run: RunDirectory, nonce: str, name: str, deadline_s: float) -
         if (answer := run.read_answer(name)) is not None:
             return answer
         if ended:
-            raise InternalError(f"{run.root} ended before it obeyed; `hpcrl status {run.root}` says how.")
+            raise InternalError(f"{run.root} ended before it obeyed.", f"`hpcrl status {run.root}` says how.")
         if time.monotonic() > deadline:
             raise InternalError(
-                f"{run.root} has not answered within {deadline_s:g} s. `hpcrl status {run.root}` shows what it does; "
-                "a master of the same submission that comes later will obey."
+                f"{run.root} has not answered within {deadline_s:g} s; a master of the same submission that comes "
+                "later will obey.",
+                f"`hpcrl status {run.root}` shows what it does.",
             )
         time.sleep(LOOK_S)
 

@@ -70,7 +70,7 @@ class Registry:
         found = [path for path in self.runs() if path.name == name]
         if len(found) > 1:
             listed = ", ".join(map(str, found))
-            raise ConfigurationError([f"{name} is the name of {len(found)} runs: {listed}. Name its directory."])
+            raise ConfigurationError([f"{name} is the name of {len(found)} runs: {listed}."], "Name its directory.")
         return found[0] if found else None
 
     def _read(self) -> Sequence[Entry]:

@@ -86,8 +86,8 @@ def resume(
     refused = sorted(set(changed) - set(accept_changed))
     if refused:
         raise DataError(
-            f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers. "
-            f"Put it back, or accept it with --accept-changed {' '.join(refused)}."
+            f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers.",
+            f"Put it back, or accept it with --accept-changed {' '.join(refused)}.",
         )
     _end_older(run)
     for line in describe_placement(
@@ -116,7 +116,7 @@ def _end_older(run: RunDirectory) -> None:
         launcher = launchers.of(old)
         if launcher.is_alive(run, old):
             raise ConfigurationError(
-                [f"{run.root} is running; `hpcrl stop {run.root}` ends it, `hpcrl status` shows it."]
+                [f"{run.root} is running."], f"`hpcrl stop {run.root}` ends it, `hpcrl status {run.root}` shows it."
             )
         launcher.end(run, old)
 
@@ -155,7 +155,7 @@ def stop(run_dir: Path, now: bool) -> int:
             launchers.of(submission).end(run, submission)
         if not _wait_for_the_end(run, launchers, running, LEAVE_S):
             raise InternalError(
-                f"the jobs of {run.root} are still there; `hpcrl status {run.root}` shows what they do."
+                f"the jobs of {run.root} are still there.", f"`hpcrl status {run.root}` shows what they do."
             )
     for submission in running:
         # Jobs that were sent by hand may wait for a master that does not come.

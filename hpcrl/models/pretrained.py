@@ -151,11 +151,11 @@ def _naming(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist, but the folder's index names it. Copy the whole folder.") from None
+        raise DataError(f"{path} does not exist, but the folder's index names it.", "Copy the whole folder.") from None
     except (OSError, SafetensorError) as error:
         raise DataError(
-            f"{path} is not the safetensors file that it should be: {error}. Copy it again; where it is a few lines of "
-            "text, `git lfs pull` brings the file itself."
+            f"{path} is not the safetensors file that it should be: {error}.",
+            "Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
         ) from None
 
 
@@ -165,12 +165,12 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if index.is_file():
         named = _read_json(index).get("weight_map")
         if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
-            raise DataError(f"{index} has no weight_map from tensor to file. Copy the whole folder again.")
+            raise DataError(f"{index} has no weight_map from tensor to file.", "Copy the whole folder again.")
         return named
     if not single.is_file():
         raise DataError(
-            f"{folder} has neither model.safetensors nor model.safetensors.index.json. "
-            "Save the model with safe_serialization=True, or change the model's path."
+            f"{folder} has neither model.safetensors nor model.safetensors.index.json.",
+            "Save the model with safe_serialization=True, or change the model's path.",
         )
     with _naming(single), safe_open(single, framework="pt") as file:
         return dict.fromkeys(file.keys(), single.name)

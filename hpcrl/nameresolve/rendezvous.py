@@ -57,5 +57,5 @@ def wait_master(store: NameStore, timeout_s: float, nodes: int = 1) -> MasterAdd
     try:
         text = store.wait(MASTER, timeout_s, first_poll_s=nodes / LISTINGS_PER_S)
     except NameTimeoutError as error:
-        raise NameTimeoutError(f"no master within {timeout_s:g} s ({error}). See the master's log.") from error
+        raise NameTimeoutError(f"no master within {timeout_s:g} s ({error}).", "See the master's log.") from error
     return msgspec.json.decode(text, type=MasterAddress)

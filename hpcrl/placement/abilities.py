@@ -5,9 +5,8 @@ from typing import Any
 
 from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
-from hpcrl.config.validate import Problem
 from hpcrl.dataflow.graph import MFC
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.placement.layouts import Layout
 from hpcrl.plugins import find
 
@@ -37,15 +36,16 @@ def axes_of(role: str, section: PlacementConfig) -> tuple[str, ...]:
         return tuple(WORDS)
 
 
-def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str]) -> str | None:
+def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str]) -> Problem | None:
     """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes."""
     sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp}
     if all(axis in axes for axis, size in sizes.items() if size > 1):
         return None
     kinds = "- and ".join(WORDS[axis] for axis in axes)
-    return (
-        f"{key} = {text} splits a model over workers, but this version runs {kinds}-parallel layouts only. "
-        f"Set {key} to d{layout.size}."
+    return Problem(
+        (key,),
+        f"{key} = {text} splits a model over workers, but this version runs {kinds}-parallel layouts only.",
+        f"Set {key} to d{layout.size}.",
     )
 
 
@@ -55,12 +55,12 @@ def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Ite
     try:
         backend = backend_of(role, model)
     except ConfigurationError as error:
-        yield from (Problem((key,), problem) for problem in error.problems)
+        yield from error.about(key)
         return
     if model.dtype not in backend.dtypes:
         yield Problem(
             (dtype_key, key),
-            f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}. "
+            f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}.",
             f"Set {dtype_key} or {key}.",
         )
     for kind, able, verb in (("train_step", backend.train, "train"), ("generate", backend.generate, "generate")):
@@ -68,5 +68,6 @@ def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Ite
         if wanted and not able:
             yield Problem(
                 (key,),
-                f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to. Set {key} to one that can.",
+                f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to.",
+                f"Set {key} to one that can.",
             )

@@ -9,9 +9,9 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
-from hpcrl.config.validate import Check, Problem, bound_problems, section_problems
+from hpcrl.config.validate import Check, bound_problems, section_problems
 from hpcrl.data.batch import Batch
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import read_config
@@ -55,23 +55,24 @@ def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role
     try:
         ranks = parse_mesh(placement.mesh, world)
     except ValueError as error:
-        yield Problem((mesh_key, *WORLD), f"{mesh_key} = {error}. Set {mesh_key} or cluster.nodes.")
+        yield Problem((mesh_key, *WORLD), f"{mesh_key} = {error}.", f"Set {mesh_key} or cluster.nodes.")
         return
     try:
         layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
     except ValueError as error:
-        yield Problem((layout_key,), f"{layout_key} = {error}. Set {layout_key}.")
+        yield Problem((layout_key,), f"{layout_key} = {error}.", f"Set {layout_key}.")
         return
     if layout.size != len(ranks):
         of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
         has = f"{of} = {world}" if placement.mesh is None else f'{mesh_key} = "{placement.mesh}" has {len(ranks)}'
         yield Problem(
             (layout_key, mesh_key, *WORLD),
-            f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} "
-            f"workers, but {has}. Change {layout_key}, {mesh_key} or cluster.nodes.",
+            f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = "
+            f"{layout.size} workers, but {has}.",
+            f"Change {layout_key}, {mesh_key} or cluster.nodes.",
         )
     elif problem := axes_problem(layout_key, placement.layout, layout, axes_of(role, placement)):
-        yield Problem((layout_key,), problem)
+        yield problem
     yield from _batch_problems(algorithm.batch(experiment), algorithm.rows.batch_setting, layout_key, layout)
 
 
@@ -80,8 +81,9 @@ def _batch_problems(batch: Batch, key: str, layout_key: str, layout: Layout) -> 
         whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
         yield Problem(
             (key, layout_key, *WORLD),
-            f"{key} gives {batch.pieces} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part needs "
-            f"one. Raise {key} or lower {layout_key}.",
+            f"{key} gives {batch.pieces} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part "
+            "needs one.",
+            f"Raise {key} or lower {layout_key}.",
         )
 
 
@@ -96,12 +98,14 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
             if model.family is not None:
                 find(FAMILIES, model.family, family_key)
         except ConfigurationError as error:
-            yield from (Problem((family_key,), problem) for problem in error.problems)
+            yield from error.about(family_key)
             continue
         try:
             models[role] = read_config(Path(model.path), model.family, family_key)
         except ConfigurationError as error:
-            yield from (Problem((key,), f"{key}: {problem} Set {key}.") for problem in error.problems)
+            yield from (
+                Problem((key,), f"{key}: {problem.text}", problem.advice or f"Set {key}.") for problem in error.found
+            )
     if any(call.kind == "generate" for call in algorithm.calls(experiment)):
         yield from _position_problems(experiment, models)
     yield from _vocabulary_problems(models, {role: algorithm.roles[role].head for role in models})
@@ -118,8 +122,8 @@ def _position_problems(experiment: ExperimentConfig, models: Mapping[str, Decode
             yield Problem(
                 (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
                 f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has "
-                f"max_position_embeddings = {model.max_positions}. Lower generation.max_new_tokens or "
-                "data.max_prompt_tokens.",
+                f"max_position_embeddings = {model.max_positions}.",
+                "Lower generation.max_new_tokens or data.max_prompt_tokens.",
             )
 
 
@@ -138,5 +142,6 @@ def _vocabulary_problems(
             yield Problem(
                 (key, first),
                 f"{key} has vocab_size = {own}, but {first} has {tokens}; {least}as many are needed, of the same "
-                f"tokens. Set {key}.",
+                "tokens.",
+                f"Set {key}.",
             )

@@ -12,10 +12,10 @@ import msgspec
 import networkx as nx
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
-from hpcrl.config.validate import Problem
 from hpcrl.data.batch import Batch
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
 from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.errors import Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
 

@@ -8,8 +8,7 @@ from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig, PlacementConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.validate import Problem
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 
@@ -23,7 +22,7 @@ def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """A graph that cannot run, and roles and statistics that do not fit it."""
     algorithm = algorithm_of(experiment)
     for what in _misfits(algorithm, experiment):
-        yield Problem(("algorithm",), f"algorithm = {experiment.algorithm}: {what}. Fix the file or set algorithm.")
+        yield Problem(("algorithm",), f"algorithm = {experiment.algorithm}: {what}.", "Fix the file or set algorithm.")
 
 
 def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterator[str]:
@@ -60,14 +59,14 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if condition.call not in roles:
         yield Problem(
             ("control.stop_when",),
-            f"{given} is a metric of a call {condition.call!r}, but the calls are {', '.join(roles)}. Set "
-            "control.stop_when.",
+            f"{given} is a metric of a call {condition.call!r}, but the calls are {', '.join(roles)}.",
+            "Set control.stop_when.",
         )
     elif condition.name not in reported and not isinstance(getattr(experiment, roles[condition.call]), RewardConfig):
         near = difflib.get_close_matches(condition.name, reported, n=1)
         probably = f", probably to {condition.call}/{near[0]}" if near else ""
         yield Problem(
             ("control.stop_when",),
-            f"{given} is no statistic of {condition.call}, which reports {', '.join(reported) or 'none'}. Set "
-            f"control.stop_when{probably}.",
+            f"{given} is no statistic of {condition.call}, which reports {', '.join(reported) or 'none'}.",
+            f"Set control.stop_when{probably}.",
         )

@@ -16,10 +16,10 @@ from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.validate import Problem
 from hpcrl.data.batch import Batch
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, TRAINED, sampling_problems, warm_up_notices
 
@@ -149,8 +149,9 @@ def check(experiment: PPOExperiment) -> Iterator[Problem]:
     if experiment.ppo.minibatches > samples:
         yield Problem(
             ("ppo.minibatches", "data.batch_size", "data.samples_per_prompt"),
-            f"ppo.minibatches = {experiment.ppo.minibatches} must be at most data.batch_size · data.samples_per_prompt "
-            f"= {samples}, so that none is empty. Lower ppo.minibatches or raise data.batch_size.",
+            f"ppo.minibatches = {experiment.ppo.minibatches} must be at most data.batch_size · "
+            f"data.samples_per_prompt = {samples}, so that none is empty.",
+            "Lower ppo.minibatches or raise data.batch_size.",
         )
     yield from _kl_problems(experiment.ppo.kl, samples)
 
@@ -162,15 +163,17 @@ def _kl_problems(kl: KLConfig, samples: int) -> Iterator[Problem]:
     if kl.coef == 0:
         yield Problem(
             ("ppo.kl.coef",),
-            "ppo.kl.coef = 0 must be above 0 where ppo.kl.adaptive is true: it is multiplied from step to step, and "
-            "would stay 0. Set ppo.kl.coef or ppo.kl.adaptive.",
+            "ppo.kl.coef = 0 must be above 0 where ppo.kl.adaptive is true: it is multiplied from step to step, "
+            "and would stay 0.",
+            "Set ppo.kl.coef or ppo.kl.adaptive.",
         )
     if kl.horizon <= ADAPTIVE_ERROR_LIMIT * samples:
         yield Problem(
             ("ppo.kl.horizon", "data.batch_size", "data.samples_per_prompt"),
             f"ppo.kl.horizon = {kl.horizon:g} must be above {ADAPTIVE_ERROR_LIMIT} · data.batch_size · "
             f"data.samples_per_prompt = {ADAPTIVE_ERROR_LIMIT * samples:g}, or one step could turn the adaptive "
-            "ppo.kl.coef negative. Raise ppo.kl.horizon.",
+            "ppo.kl.coef negative.",
+            "Raise ppo.kl.horizon.",
         )
 
 

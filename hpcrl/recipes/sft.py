@@ -9,10 +9,10 @@ from hpcrl.config.fields import NameText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.validate import Problem
 from hpcrl.data.batch import Batch
 from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, TRAINED, warm_up_notices
 
@@ -56,8 +56,8 @@ def check(experiment: SFTExperiment) -> Iterator[Problem]:
     if experiment.data.samples_per_prompt != 1:
         yield Problem(
             ("data.samples_per_prompt",),
-            f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's "
-            "answer. Set data.samples_per_prompt.",
+            f"data.samples_per_prompt = {experiment.data.samples_per_prompt} must be 1: sft learns each row's answer.",
+            "Set data.samples_per_prompt.",
         )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from hpcrl.config.fields import sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
-from hpcrl.config.validate import Problem
 from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import on_eval
 
 WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
@@ -35,7 +35,7 @@ def sampling_problems(algorithm: str, generation: GenerationConfig) -> Iterator[
             yield Problem(
                 (f"generation.{name}",),
                 f"generation.{name} = {str(value).lower()} must be {str(needed).lower()} for {algorithm}: training "
-                "takes log-probabilities over the whole vocabulary, so ratios and KL would be wrong. "
+                "takes log-probabilities over the whole vocabulary, so ratios and KL would be wrong.",
                 f"Set generation.{name}.",
             )
 

@@ -8,10 +8,10 @@ from hpcrl.config.bounds import Count, NonNegative
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.model import PlacementConfig
-from hpcrl.config.validate import Problem
 from hpcrl.data.batch import Batch
 from hpcrl.data.rows.vectors import vector_rows
 from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 
 
@@ -68,7 +68,8 @@ def check(experiment: ToyExperiment) -> Iterator[Problem]:
     if toy.batch_size > toy.rows:
         yield Problem(
             ("toy.batch_size", "toy.rows"),
-            f"toy.batch_size = {toy.batch_size} must be at most toy.rows = {toy.rows}. Lower the first.",
+            f"toy.batch_size = {toy.batch_size} must be at most toy.rows = {toy.rows}.",
+            "Lower the first.",
         )
 
 

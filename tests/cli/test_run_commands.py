@@ -59,7 +59,7 @@ def test_logs_are_of_all_processes_or_of_one_and_end_with_the_run(run, capsys, f
 
 def test_logs_of_a_process_that_never_was_name_those_that_were(run, capsys):
     assert main(["logs", run, "--worker", "worker-9"]) == ExitCode.CONFIGURATION
-    assert "agent-0, master, worker-0, worker-1 have" in capsys.readouterr().err
+    assert "Name one of those who have: agent-0, master, worker-0, worker-1." in capsys.readouterr().err
 
 
 def test_resume_of_a_run_that_is_done_says_so_and_changes_nothing(run, capsys):
@@ -105,8 +105,8 @@ def test_logs_are_filtered_by_pattern_level_time_and_several_workers(run, capsys
     ("words", "said"),
     [
         (["--grep", "("], "--grep ( is not a regular expression"),
-        (["--level", "loud"], "--level loud must be one of error, warning, info"),
-        (["--since", "soon"], "--since soon must be a span like 10m"),
+        (["--level", "loud"], "--level loud is no level. Give one of error, warning, info"),
+        (["--since", "soon"], "--since soon is no time. Give a span like 10m"),
     ],
 )
 def test_what_a_filter_cannot_be_is_refused(run, capsys, words, said):

@@ -24,7 +24,7 @@ def load(tmp_path, monkeypatch):
 
 
 def problems_of(experiment):
-    return [problem.text for problem in collect(experiment, VALUES, [])]
+    return [str(problem) for problem in collect(experiment, VALUES, [])]
 
 
 @pytest.mark.parametrize(

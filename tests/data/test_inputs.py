@@ -100,5 +100,5 @@ def test_the_module_of_a_reward_is_found_without_being_imported(
 
 def test_a_file_that_cannot_be_read_is_named_with_its_setting(experiment: SFTExperiment, tmp_path: Path) -> None:
     (tmp_path / "score.py").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*score.py \(No such file.*set reward.function"):
+    with pytest.raises(DataError, match=r"cannot read .*score.py: No such file.*Set reward.function"):
         fingerprints(experiment)

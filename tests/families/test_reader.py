@@ -142,7 +142,7 @@ def test_a_family_is_what_a_role_names_it_and_else_what_config_json_says(tmp_pat
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_3_8B | {"model_type": "another"}))
     config = read_config(tmp_path, "llama", "actor.family")
     assert (config.family, config.blocks) == ("llama", 32)
-    with pytest.raises(ConfigurationError, match=r"model_type 'another' is not supported.* and others by actor.family"):
+    with pytest.raises(ConfigurationError, match=r"model_type 'another' is not supported.* Name .* in actor.family"):
         read_config(tmp_path, None, "actor.family")
     with pytest.raises(ConfigurationError, match=r"actor.family = lama must be one of llama, qwen2, or file.py:NAME"):
         read_config(tmp_path, "lama", "actor.family")

@@ -154,7 +154,8 @@ WRONG = {
     "control.stop_when=grde/score >= 1": "control.stop_when = 'grde/score' is a metric of a call 'grde', but the calls "
     "are sample, grade, compare, learn, eval_sample, eval_grade. Set control.stop_when.",
     "actor.family=toi": "actor.family = toi must be one of llama, qwen2, or file.py:NAME. Set actor.family.",
-    "actor.family=null": "model_type 'toy' is not supported; supported are llama, qwen2, and others by actor.family.",
+    "actor.family=null": "model_type 'toy' is not supported; supported are llama, qwen2. Name the family in "
+    "actor.family.",
     "algorithm=pppo": "algorithm = pppo (command line) must be one of ppo, sft, toy, or file.py:NAME. Set algorithm, "
     "probably to ppo.",
 }

@@ -16,7 +16,6 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, PathText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import PlacementConfig, TrainedModelConfig
-from hpcrl.config.validate import Problem
 from hpcrl.data.batch import Batch
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind
@@ -24,7 +23,7 @@ from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.data.tokens import Tokens
 from hpcrl.dataflow.graph import MFC
-from hpcrl.errors import DataError, InternalError
+from hpcrl.errors import DataError, InternalError, Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
 from hpcrl.workers.host import Outcome, Work
 

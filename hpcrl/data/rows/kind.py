@@ -71,6 +71,6 @@ def refuse_small(setting: str, wanted: int, source: str, rows: int) -> None:
     """Raise DataError where the training rows do not fill a batch."""
     if wanted > rows:
         raise DataError(
-            f"{setting} = {wanted}, but {source} has {rows} rows to train on, so no step would be as large. "
-            f"Lower {setting}."
+            f"{setting} = {wanted}, but {source} has {rows} rows to train on, so no step would be as large.",
+            f"Lower {setting}.",
         )

@@ -72,7 +72,7 @@ class TextDataset:
         unwanted = frozenset(self.left_out)
         kept = tuple(row for row in self._candidates if row not in unwanted)
         if not kept:
-            raise DataError(f"{self.notice} No row remains; raise the bound.")
+            raise DataError(f"{self.notice} No row remains.", "Raise the bound.")
         return kept
 
     @property
@@ -143,14 +143,14 @@ class TextDataset:
         where = f"row {row!r} of {self._knob} ({self._records.path})"
         if not len(prompt):
             raise DataError(
-                f"the prompt of {where} has no tokens, and a response needs one to follow. Change the row, or put "
-                "some text into data.prompt_template."
+                f"the prompt of {where} has no tokens, and a response needs one to follow.",
+                "Change the row, or put some text into data.prompt_template.",
             )
         largest = max(int(prompt.max()), int(answer.max(initial=0)))
         if self._vocabulary_size is not None and largest >= self._vocabulary_size:
             raise DataError(
-                f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}. Set "
-                "data.tokenizer or actor.path, so that they belong together."
+                f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}.",
+                "Set data.tokenizer or actor.path, so that they belong together.",
             )
 
 

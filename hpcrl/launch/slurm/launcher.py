@@ -62,14 +62,13 @@ class SlurmLauncher:
         site = self.site()
         if topology == "array" and nodes > site.max_array_size:
             raise ConfigurationError(
-                [
-                    f"cluster.nodes = {nodes} is more than this site's MaxArraySize = {site.max_array_size}. "
-                    "Set cluster.topology to hetjob or colocated."
-                ]
+                [f"cluster.nodes = {nodes} is more than this site's MaxArraySize = {site.max_array_size}."],
+                "Set cluster.topology to hetjob or colocated.",
             )
         if topology == "hetjob" and site.disable_hetjob_steps:
             raise ConfigurationError(
-                ["cluster.topology = hetjob, but this site disables steps of such jobs. Set cluster.topology to array."]
+                ["cluster.topology = hetjob, but this site disables steps of such jobs."],
+                "Set cluster.topology to array.",
             )
 
     def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:

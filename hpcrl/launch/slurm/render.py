@@ -195,7 +195,7 @@ def _given(**options: str | None) -> list[str]:
 def _option(option: str) -> str:
     """One option as Slurm's parser of #SBATCH lines reads it: quotes and backslashes as in a shell, one line."""
     if "\n" in option:
-        raise ConfigurationError([f"the sbatch option {option!r} has a line break in it. Write it in one line."])
+        raise ConfigurationError([f"the sbatch option {option!r} has a line break in it."], "Write it in one line.")
     name, equals, value = option.partition("=")
     if not equals or _PLAIN.fullmatch(value):
         return option
@@ -243,7 +243,7 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
     if missing:
         places = ", ".join(f"@{name}@" for name in sorted(missing))
         raise ConfigurationError(
-            [f"cluster.template has no {places}; hpcrl could not find its jobs or its run again. Put them in."]
+            [f"cluster.template has no {places}; hpcrl could not find its jobs or its run again."], "Put them in."
         )
     empty = {f"@{name}@" for name, value in values.items() if not value}
     lines = (line for line in template.splitlines() if line not in empty)

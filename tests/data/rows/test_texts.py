@@ -141,7 +141,7 @@ def test_the_bound_of_answers_counts_for_sft_only(data: DataConfig) -> None:
 
 
 def test_bounds_that_leave_no_row_are_refused(data: DataConfig) -> None:
-    with pytest.raises(DataError, match=r"data.max_prompt_tokens = 0 .*No row remains; raise the bound"):
+    with pytest.raises(DataError, match=r"data.max_prompt_tokens = 0 .*No row remains. Raise the bound"):
         _ = open_datasets(ppo(replace(data, max_prompt_tokens=0)))["train"].ids
 
 
@@ -258,7 +258,7 @@ def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: Da
 
 def test_the_actors_folder_has_the_tokenizer_where_no_other_is_named(data: DataConfig) -> None:
     experiment = sft(replace(data, tokenizer=None))
-    with pytest.raises(DataError, match=r"model/tokenizer.json .*set actor.path or data.tokenizer"):
+    with pytest.raises(DataError, match=r"model/tokenizer.json .*Set actor.path or data.tokenizer"):
         open_datasets(experiment)
     assert open_datasets(replace(experiment, actor=SFTModelConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
 
