@@ -1,17 +1,23 @@
-"""Operating-system processes: their signals as a flag, groups, death with the parent, what a wait status means.
+"""Operating-system processes: their signals as a flag, groups, death with the parent or of memory, wait statuses.
 
 A signal handler remembers which signal came first and wakes a poller; nothing is done inside a handler.
 """
 
 import ctypes
 import os
+import re
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
+CGROUPS = Path("/sys/fs/cgroup")
 DRAINING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+OOM_COUNTER = "memory.oom_control"
+_JOB = re.compile(r"(/.*?/job_\d+)(?:/|$)")
+_OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def die_with_parent(parent: int) -> None:
@@ -48,6 +54,44 @@ def limit_threads(threads: int) -> None:
     """Say how many threads numerical libraries may use; before they are imported."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+
+
+def oom_kills(job_only: bool = False, cgroups: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
+    """How often the kernel has killed in this process's Slurm job for want of memory; 0 where nobody counts.
+
+    (Slurm's own word for it comes too late for a script.) Outside a job it is the process's own group that counts,
+    which others may share, unless `job_only`.
+    """
+    try:
+        folders = list(_memory_groups(cgroups.read_text(), root, job_only))
+    except OSError:
+        return 0
+    return sum(_count(path) for folder in folders for path in _counters(folder))
+
+
+def _memory_groups(cgroups: str, root: Path, job_only: bool) -> Iterator[Path]:
+    """The job's own group: `0::/…/job_7/step_batch/…` with version 2, `9:memory:/slurm/uid_0/job_7/…` with 1."""
+    for line in cgroups.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        job = _JOB.match(path)
+        if (job or not job_only) and (not controllers or "memory" in controllers.split(",")):
+            yield root / controllers / (job[1] if job else path).lstrip("/")
+
+
+def _counters(folder: Path) -> list[Path]:
+    """Version 2 adds up what is below; version 1 counts each group apart, and steps vanish while we look."""
+    whole = folder / "memory.events"
+    if whole.is_file():
+        return [whole]
+    return [Path(where, OOM_COUNTER) for where, _, names in os.walk(folder) if OOM_COUNTER in names]
+
+
+def _count(path: Path) -> int:
+    try:
+        return sum(int(number) for number in _OOM_KILLS.findall(path.read_text()))
+    except OSError:
+        return 0
 
 
 def redirect_output(out: Path, err: Path) -> None:

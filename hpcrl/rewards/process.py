@@ -1,109 +1,122 @@
-"""The process in which a user's reward function runs: JSON lines in, JSON lines out, on two pipes of its own.
+"""The process between a worker and a user's reward function: `… process DESCRIPTOR WORKER`, started by the worker.
 
-What the function prints goes to the worker's log. The process ends with its parent; the signals that ask a run to
-drain do not end it, since calls in flight still need it.
+Forks the one that runs the function, and hands rows to it and its answers back. It alone has the worker's socket,
+and learns the nonce that answers begin with only after the fork: whatever the function writes, and wherever, no answer
+of its making is believed.
 """
 
-import ctypes
-import importlib
-import importlib.util
-import math
 import os
+import select
 import signal
+import socket
 import sys
-import traceback
-from collections.abc import Callable, Mapping
-from functools import partial
-from numbers import Real
-from pathlib import Path
-from types import ModuleType
-from typing import IO, Any
+from contextlib import suppress
 
 import msgspec
 
-from hpcrl.rewards.messages import Load, Scored, ToScore
+from hpcrl.processes import die_with_parent
+from hpcrl.rewards.function import AnswerBox, serve
+from hpcrl.rewards.messages import NONCE_BYTES, Scored
 
-PR_SET_PDEATHSIG = 1
-
-
-def main(requests: int, answers: int, parent: int) -> None:
-    """Answer each line of the pipe `requests` with one on the pipe `answers`; end when there are no more."""
-    _stay_while_it_lives(parent)
-    with open(requests, "rb") as lines, open(answers, "wb") as out:
-        order = msgspec.json.decode(lines.readline(), type=Load)
-        function, answer = _attempt(lambda: load(order.function), lambda _: 0.0)
-        _send(out, answer)
-        for line in lines if function else ():
-            wanted = msgspec.json.decode(line, type=ToScore)
-            call = partial(function, wanted.prompt, wanted.response, wanted.record, **order.kwargs)
-            _send(out, _attempt(call, as_score)[1])
+CHUNK_BYTES = 1 << 16
+LOOK_AGAIN_MS = 1000
+"""How often a function that is silent is looked for: one that has forked may end without closing its socket."""
 
 
-def load(function: str) -> Callable[..., Any]:
-    """The function that "module:function" or "/path/file.py:function" names.
-
-    Raises:
-        ValueError: the module or file has no such function.
-    """
-    place, _, name = function.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    found = getattr(module, name, None)
-    if not callable(found):
-        there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise ValueError(f"{place} has no function {name!r}; it has {', '.join(there) or 'none'}")
-    return found
-
-
-def as_score(result: Any) -> float:
-    """What a reward function returned, as the finite number that it must be.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    value: Any = result.get("score") if isinstance(result, Mapping) else result
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        value = value.item()  # numpy's bool is no Real, and numpy need not be here to know it
-    if not isinstance(value, Real):
-        raise TypeError(
-            f'returned {result!r}; expected one number or bool, or a mapping with one under "score" (no tuple, no list)'
-        )
-    if not math.isfinite(value):
-        raise ValueError(f"returned {float(value)}; expected a finite number")
-    return float(value)
-
-
-def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any, Scored]:
-    """The user's code may raise anything, SystemExit included; all of it is an answer."""
-    try:
-        result = act()
-        return result, Scored(score=judge(result))
-    except BaseException as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-        return None, Scored(error=f"{type(error).__name__}: {error}", traceback="".join(traceback.format_list(frames)))
-
-
-def _send(out: IO[bytes], answer: Scored) -> None:
-    out.write(msgspec.json.encode(answer) + b"\n")
-    out.flush()
-
-
-def _load_file(path: Path) -> ModuleType:
-    """The file as a module of its own name, with its neighbours importable, as if Python had been started on it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    sys.path.insert(0, str(path.parent))
-    spec.loader.exec_module(module)
-    return module
-
-
-def _stay_while_it_lives(parent: int) -> None:
+def main(descriptor: int, worker_pid: int) -> None:
+    """Hand on lines and answers until the worker has gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
+    die_with_parent(worker_pid)
+    worker, box, pid = socket.socket(fileno=descriptor), AnswerBox(), os.getpid()
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        _be_the_function(worker, ours, theirs, box, pid)
+    theirs.close()
+    Relay(worker, ours, child, box).run()
+
+
+def _be_the_function(
+    worker: socket.socket, ours: socket.socket, theirs: socket.socket, box: AnswerBox, parent_pid: int
+) -> None:
+    """In the child; never returns."""
+    code = 1
+    try:
+        worker.close()
+        ours.close()
+        serve(theirs, box, parent_pid)
+        code = 0
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+
+
+class Relay:
+    """Lines from the worker to the function, answers from the box to the worker."""
+
+    def __init__(self, worker: socket.socket, function: socket.socket, pid: int, box: AnswerBox) -> None:
+        self._worker, self._function, self._pid, self._box = worker, function, pid, box
+        self._nonce = worker.recv(NONCE_BYTES, socket.MSG_WAITALL)
+        self._lines = b""
+        self._next = 1
+        self._ended: int | None = None
+
+    def run(self) -> None:
+        """Until the function's process has ended, and then until the worker has closed its socket."""
+        poll = select.poll()
+        worker, function = self._worker.fileno(), self._function.fileno()
+        while self._ended is None:
+            poll.register(worker, 0 if self._lines else select.POLLIN)
+            poll.register(function, select.POLLIN | (select.POLLOUT if self._lines else 0))
+            ready = dict(poll.poll(LOOK_AGAIN_MS))
+            if not ready:
+                self._wait(os.WNOHANG)
+            if ready.get(function, 0) & ~select.POLLOUT:
+                self._listen()
+            if worker in ready:
+                chunk = self._worker.recv(CHUNK_BYTES)
+                if not chunk:
+                    return
+                self._lines += chunk
+            self._hand_on()
+        self._answer(msgspec.json.encode(Scored(ended=self._ended)))
+        while self._worker.recv(CHUNK_BYTES):
+            pass
+
+    def _hand_on(self) -> None:
+        """What the function's socket takes now."""
+        try:
+            if self._lines and self._ended is None:
+                self._lines = self._lines[self._function.send(self._lines, socket.MSG_DONTWAIT) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._wait(0)
+
+    def _listen(self) -> None:
+        """It has sent something, whatever that is, or closed its socket, with which it is of no use any more."""
+        if not self._function.recv(CHUNK_BYTES):
+            self._wait(0)
+        self._answer_all()
+
+    def _wait(self, options: int) -> None:
+        pid, status = os.waitpid(self._pid, options)
+        if pid:
+            self._ended = os.waitstatus_to_exitcode(status)
+            self._answer_all()
+
+    def _answer_all(self) -> None:
+        found = []
+        while (answer := self._box.get(self._next)) is not None:
+            found.append(answer)
+            self._next += 1
+        self._answer(*found)
+
+    def _answer(self, *answers: bytes) -> None:
+        if answers:
+            self._worker.sendall(b"".join(self._nonce + answer + b"\n" for answer in answers))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Rewards of the user run in a process of their own, and whatever goes wrong there is an error that says where."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 from hpcrl.config.reward import RewardConfig
-from hpcrl.errors import ExitCode, UserCodeError
+from hpcrl.errors import ExitCode, InternalError, UserCodeError
 from hpcrl.rewards.run import RewardFunction
 
 USER_FILE = """
-import os, signal, sys, time
+import os, signal, socket, sys, time
 import numpy as np
 import neighbour
 
@@ -68,6 +69,56 @@ def gives(prompt, response, record):
 
 def sees(prompt, response, record):
     return {"pid": os.getpid(), "torch": "torch" in sys.modules, "numpy": True}[response]
+
+def killed_once(prompt, response, record):
+    mark = os.path.join(os.path.dirname(__file__), response)
+    if response != "never" and not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 0.25
+
+def kills_parent(prompt, response, record):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+def forges(prompt, response, record):
+    row = b'{"number":3,"prompt":"","response":"","record":{}}\\n'
+    fakes = [b'{"score":1.0}\\n', b'\\n00 {"score":1.0}\\n', b"." * 10, row * 9]
+    for fd in range(1025):
+        for place in (fd, f"/proc/self/fd/{fd}", f"/proc/{os.getppid()}/fd/{fd}"):
+            for fake in fakes:
+                try:
+                    if isinstance(place, int):
+                        os.write(place, fake)
+                    else:
+                        other = os.open(place, os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND)
+                        os.write(other, fake)
+                        os.close(other)
+                except OSError:
+                    pass
+    print("x" * 10_000_000, flush=True)
+    return 0.25
+
+def forks(prompt, response, record):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    return 0.25 if child else 1.0
+
+def closes(prompt, response, record):
+    os.closerange(3, 1025)
+    return 0.25
+
+def shuts(prompt, response, record):
+    for fd in range(1025):
+        try:
+            socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+    return 0.25
+
+def floods(prompt, response, record):
+    raise ValueError("begin" + "y" * 5_000_000 + "end")
 
 number = 4
 """
@@ -146,16 +197,59 @@ def test_a_crash_names_function_sample_and_line(user: Scorer) -> None:
     assert "response: 'r'" in text
     assert "KeyError: 'no such thing'" in text
     assert "in deeper" in text
-    assert "rewards/process.py" not in text
+    assert "hpcrl/rewards" not in text
     assert caught.value.exit_code == ExitCode.USER_CODE
 
 
 @pytest.mark.parametrize(
-    ("function", "how"), [("exits", "SystemExit: 3"), ("dies", "exit code 9"), ("killed", "signal SIGKILL")]
+    ("function", "how"),
+    [
+        ("exits", "SystemExit: 3"),
+        ("dies", "exit code 9"),
+        ("closes", "closed descriptors of its process that it had not opened"),
+        ("shuts", "closed descriptors of its process that it had not opened"),
+    ],
 )
 def test_a_function_that_ends_its_process_is_an_error(user: Scorer, function: str, how: str) -> None:
     with pytest.raises(UserCodeError, match=how):
         user(function).score(["p"], ["r"], [ROW])
+
+
+@pytest.mark.parametrize("function", ["forges", "forks"])
+def test_a_function_cannot_forge_scores_whatever_it_writes_and_wherever(user: Scorer, function: str) -> None:
+    assert user(function).score(["p"] * 3, ["r"] * 3, [ROW] * 3) == [0.25] * 3
+
+
+def test_a_process_that_was_killed_is_begun_anew_once_for_each_row(
+    user: Scorer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["never", "once", "never", "again", "never"]
+    assert user("killed_once").score(["p"] * 5, rows, [ROW] * 5) == [0.25] * 5
+    assert capfd.readouterr().err.count("It is tried once more, in a new process.") == 2
+
+
+@pytest.mark.parametrize("function", ["killed", "kills_parent"])
+def test_a_process_that_is_killed_again_is_not_the_users_error(user: Scorer, function: str) -> None:
+    with pytest.raises(InternalError, match=r"killed by SIGKILL on row 'gsm8k-7'[\s\S]*This was the second time"):
+        user(function).score(["p"], ["r"], [ROW])
+
+
+def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
+    user: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = itertools.count()
+    monkeypatch.setattr("hpcrl.rewards.run.oom_kills", lambda: next(kills))
+    with pytest.raises(InternalError, match=r"out of memory: the kernel has killed 1 .*raise cluster\.slurm\.memory"):
+        user("killed").score(["p"], ["r"], [ROW])
+
+
+def test_an_error_of_megabytes_is_told_by_its_ends_and_is_whole_in_the_log(
+    user: Scorer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserCodeError, match=r"ValueError: beginyyy[\s\S]*yyyend") as caught:
+        user("floods").score(["p"], ["r"], [ROW])
+    assert len(str(caught.value)) < 20_000
+    assert "begin" + "y" * 5_000_000 + "end" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -208,6 +302,13 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
+def wait_for_the_end_of(pid: int) -> None:
+    deadline = time.monotonic() + 30
+    while alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_signals_that_ask_for_a_drain_do_not_end_it(user: Scorer) -> None:
     reward = user("sees")
     pid = int(reward.score(["p"], ["pid"], [ROW])[0])
@@ -215,7 +316,7 @@ def test_signals_that_ask_for_a_drain_do_not_end_it(user: Scorer) -> None:
         os.kill(pid, number)
     assert reward.score(["p"], ["pid"], [ROW]) == [pid]
     reward.close()
-    assert not alive(pid)
+    wait_for_the_end_of(pid)
 
 
 def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -240,7 +341,4 @@ def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
     assert alive(pid)
     worker.kill()
     worker.communicate()
-    deadline = time.monotonic() + 5
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for_the_end_of(pid)

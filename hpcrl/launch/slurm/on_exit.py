@@ -19,11 +19,11 @@ from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.exits import place_of, record_exit
 from hpcrl.launch.slurm.job import incarnation_of
-from hpcrl.launch.slurm.memory import oom_kills
 from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
+from hpcrl.processes import oom_kills
 
 NAMES = {"master": "master", "agent": "workers", "run": "run"}
 """Role of a script → the name of the jobs that it makes."""
@@ -70,7 +70,7 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
         # srun says so of a step whose node has failed.
         code = KILLED
     rules = read_intent(run, nonce).rules_of(job.name, job.partition)
-    cause = cause_of(code, state, frozenset(told), _oom_kills())
+    cause = cause_of(code, state, frozenset(told), oom_kills(job_only=True))
     if cause is Cause.PREEMPTED:
         cause = _why_slurm_ends_it(job, rules, slurm)
     place = place_of(job.name, job.element)
@@ -115,13 +115,6 @@ def _is_superseded(code: int, state: str | None) -> bool:
 def _is_done(run: RunDirectory) -> bool:
     """By whatever submission."""
     return any(verdict is not None and verdict.state == "done" for verdict in map(run.read_verdict, run.numbers()))
-
-
-def _oom_kills() -> int:
-    try:
-        return oom_kills(Path("/proc/self/cgroup").read_text())
-    except OSError:
-        return 0
 
 
 def _why_not(job: Job, slurm: Slurm, ended_by_slurm: bool) -> str:

@@ -277,7 +277,7 @@ def test_who_waited_in_vain_comes_back_later_each_time_until_the_run_gets_on(sen
 
 
 def test_a_job_that_ran_out_of_memory_has_one_more_turn(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcrl.launch.slurm.on_exit.oom_kills", lambda _cgroups: 1)
+    monkeypatch.setattr("hpcrl.launch.slurm.on_exit.oom_kills", lambda job_only: 1)
     assert "out of memory: the job is queued again" in sent.settle(MASTER, 137)
     sent.fake.run(100)
     assert "1 are allowed" in sent.settle(dataclasses.replace(MASTER, restarts=1), 137)

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.launch.slurm.memory import oom_kills
+from hpcrl.processes import oom_kills
 
 V2 = "0::/system.slice/slurmstepd.scope/job_71/step_batch/user/task_0\n"
 V1 = """12:cpuset:/slurm/uid_1000/job_71/step_batch
 9:memory:/slurm/uid_1000/job_71/step_batch
 1:name=systemd:/system.slice/slurmd.service
 """
+
+
+def counted(cgroups: str, root: Path, job_only: bool = True) -> int:
+    write(root / "of_this_process", cgroups)
+    return oom_kills(job_only, root / "of_this_process", root)
 
 
 def write(path: Path, text: str) -> None:
@@ -25,7 +30,7 @@ def test_version_2_adds_up_in_the_group_of_the_job(tmp_path: Path, kills: int) -
     write(job / "memory.events", f"low 0\nhigh 7\nmax 9\noom 5\noom_kill {kills}\noom_group_kill 1\n")
     write(job / "step_0/memory.events", f"oom_kill {kills}\n")
     write(job.parent / "job_7/memory.events", "oom_kill 100\n")
-    assert oom_kills(V2, tmp_path) == kills
+    assert counted(V2, tmp_path) == kills
 
 
 def test_version_1_counts_each_step_apart(tmp_path: Path) -> None:
@@ -33,16 +38,16 @@ def test_version_1_counts_each_step_apart(tmp_path: Path) -> None:
     write(job / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
     write(job / "step_0/memory.oom_control", "oom_kill_disable 0\nunder_oom 1\noom_kill 2\n")
     write(job.parent / "job_711/memory.oom_control", "oom_kill 100\n")
-    assert oom_kills(V1, tmp_path) == 2
+    assert counted(V1, tmp_path) == 2
 
 
 def test_steps_may_vanish_while_they_are_counted(tmp_path: Path) -> None:
     job = tmp_path / "memory/slurm/uid_1000/job_71"
     write(job / "memory.oom_control", "oom_kill 1\n")
-    counted = threading.Event()
+    done = threading.Event()
 
     def come_and_go() -> None:
-        while not counted.is_set():
+        while not done.is_set():
             for step in range(20):
                 (job / f"step_{step}" / "task_0").mkdir(parents=True)
             for step in range(20):
@@ -52,12 +57,19 @@ def test_steps_may_vanish_while_they_are_counted(tmp_path: Path) -> None:
     steps = threading.Thread(target=come_and_go)
     steps.start()
     try:
-        assert {oom_kills(V1, tmp_path) for _ in range(300)} == {1}
+        assert {counted(V1, tmp_path) for _ in range(300)} == {1}
     finally:
-        counted.set()
+        done.set()
         steps.join()
 
 
 @pytest.mark.parametrize("text", ["", "0::/\n", "0::/user.slice/session-3.scope\n", V2, V1])
 def test_where_nobody_counts_nothing_is_known(tmp_path: Path, text: str) -> None:
-    assert oom_kills(text, tmp_path) == 0
+    assert counted(text, tmp_path) == 0
+
+
+def test_outside_a_job_the_group_of_the_process_counts_if_that_is_asked_for(tmp_path: Path) -> None:
+    session = "0::/user.slice/session-3.scope\n"
+    write(tmp_path / "user.slice/session-3.scope/memory.events", "oom_kill 2\n")
+    assert counted(session, tmp_path, job_only=False) == 2
+    assert counted(session, tmp_path) == 0
