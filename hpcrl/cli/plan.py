@@ -30,6 +30,10 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     experiment = read_experiment(given.config, overrides)
+    # Help is worth no import of arrays and tokenizers.
+    from hpcrl.launch.preflight import check_inputs
+
+    check_inputs(experiment)
     plan = make_plan(experiment, experiment.cluster.nodes)
     roles = estimate_roles(plan, experiment)
     if given.json:

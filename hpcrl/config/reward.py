@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from hpcrl.config.bounds import Positive
+from hpcrl.config.bounds import Natural, Positive
 from hpcrl.config.fields import ChangeClass, FunctionText
 from hpcrl.config.model import PlacementConfig
 
@@ -19,5 +19,7 @@ class RewardConfig(PlacementConfig):
     """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
     timeout_s: Positive = 60.0
     """A response whose score takes longer ends the run with an error, never with a zero."""
+    trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
+    """Rows of the training data on which the function is tried before the start, where you submit; 0 tries none."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further named arguments of the function."""

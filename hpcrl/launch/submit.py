@@ -16,7 +16,6 @@ from types import FrameType
 from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
 from hpcrl.config.load import change_placement
 from hpcrl.config.placement import placement_changes
-from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import fingerprints
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import Command, KeyPair, Submission, Verdict, changed_inputs
@@ -28,6 +27,7 @@ from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
+from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
@@ -47,7 +47,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     launcher = launcher_for(experiment.cluster.type)
     experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
-    open_datasets(experiment, algorithm.rows)  # a bad row is an error before anything is made
+    check_inputs(experiment)
     inputs = fingerprints(experiment, algorithm.rows)
     key = RunKey.generate()
     run = RunDirectory.create(
@@ -63,6 +63,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
     launcher = launcher_for(experiment.cluster.type)
+    check_inputs(experiment)
     return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
 
 

@@ -7,13 +7,12 @@ reward model as `…ForSequenceClassification` with one label (`score.weight`: r
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import split_state_dict_into_shards_factory
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from hpcrl.families import reader
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter, Piece
 from hpcrl.families.reader import config_to_json, family_of, parameters_of
+from hpcrl.families.stored import check_tensors, naming, refuse_other_head, weight_map
 from hpcrl.models.init import initial, random_init
 from hpcrl.models.rotary import deinterleave, interleave
 
@@ -40,9 +40,6 @@ TOKENIZER_FILES = (
 """What an export takes along from the folder of the run's tokenizer, where it is there."""
 
 MAX_SHARD_BYTES = 5_000_000_000
-
-WEIGHT_TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""What tensors may be stored as; others need a scale that lies elsewhere."""
 
 
 def read_config(folder: Path | str, family: str | None = None) -> DecoderConfig:
@@ -64,11 +61,7 @@ def load_pretrained(
     """
     config = read_config(folder, family)
     wanted = config if head is None else config.with_head(head)
-    if wanted.head not in (config.head, "value"):
-        raise DataError(
-            f"{Path(folder) / 'config.json'}: architectures names a model with a {config.head} head; "
-            f"one with a {wanted.head} head is needed."
-        )
+    refuse_other_head(Path(folder), config, head)
     return wanted, _with_new_head(wanted, _parameters(Path(folder), config), seed)
 
 
@@ -120,98 +113,23 @@ class _TensorFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files = _weight_map(folder)
+        self._files = weight_map(folder)
         self._open: tuple[str, Any] | None = None
 
-    def names(self) -> set[str]:
-        return set(self._files)
-
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor, which has to have this shape and numbers that need no scale."""
-        if name not in self._files:
-            raise DataError(f"{self._folder} has no tensor {name}, which its config.json calls for.")
+    def read(self, name: str) -> Tensor:
         file = self._files[name]
-        with _naming(self._folder / file):
+        with naming(self._folder / file):
             if self._open is None or self._open[0] != file:
                 self._open = (file, safe_open(self._folder / file, framework="pt"))
-            tensor = self._open[1].get_tensor(name)
-        if tensor.shape != shape:
-            raise DataError(
-                f"{self._folder / file}: {name} is {list(tensor.shape)}; config.json makes it {list(shape)}."
-            )
-        if tensor.dtype not in WEIGHT_TYPES:
-            supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in WEIGHT_TYPES)
-            raise DataError(f"{self._folder / file}: {name} is {tensor.dtype}; supported are {supported}.")
-        return tensor
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """What goes wrong with this tensor file becomes a DataError that names it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist, but the folder's index names it.", "Copy the whole folder.") from None
-    except (OSError, SafetensorError) as error:
-        raise DataError(
-            f"{path} is not the safetensors file that it should be: {error}.",
-            "Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
-        ) from None
-
-
-def _weight_map(folder: Path) -> dict[str, str]:
-    """Tensor name → file."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file():
-        named = _read_json(index).get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
-            raise DataError(f"{index} has no weight_map from tensor to file.", "Copy the whole folder again.")
-        return named
-    if not single.is_file():
-        raise DataError(
-            f"{folder} has neither model.safetensors nor model.safetensors.index.json.",
-            "Save the model with safe_serialization=True, or change the model's path.",
-        )
-    with _naming(single), safe_open(single, framework="pt") as file:
-        return dict.fromkeys(file.keys(), single.name)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist. A model's path is a folder in Hugging Face's format.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}; a JSON object is needed.")
-    return found
+            return self._open[1].get_tensor(name)
 
 
 def _parameters(folder: Path, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
-    files, family, parameters = _TensorFiles(folder), family_of(config), parameters_of(config)
-    pieces = {parameter.name: family.pieces(config, parameter) for parameter in parameters}
-    _refuse_strangers(folder, files.names(), {piece.name for group in pieces.values() for piece in group})
-    for parameter in parameters:
-        parts = [
-            _from_hf(files.read(piece.name, piece.stored_shape(parameter)), piece, config)
-            for piece in pieces[parameter.name]
-        ]
+    check_tensors(folder, config)
+    files, family = _TensorFiles(folder), family_of(config)
+    for parameter in parameters_of(config):
+        parts = [_from_hf(files.read(piece.name), piece, config) for piece in family.pieces(config, parameter)]
         yield parameter.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def _refuse_strangers(folder: Path, found: set[str], known: set[str]) -> None:
-    """Old checkpoints hold rotary frequencies, tied ones a copy of the embedding; anything else is mathematics."""
-    strangers = sorted(
-        name for name in found - known if not name.endswith("rotary_emb.inv_freq") and name != "lm_head.weight"
-    )
-    if strangers:
-        raise DataError(
-            f"{folder} has tensors that its config.json does not account for: {', '.join(strangers[:8])}"
-            f"{' …' if len(strangers) > 8 else ''}."
-        )
 
 
 def _from_hf(tensor: Tensor, piece: Piece, config: DecoderConfig) -> Tensor:

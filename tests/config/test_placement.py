@@ -38,13 +38,13 @@ def problems_of(experiment, *overrides) -> list[str]:
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)
-def test_placement_is_the_cluster_and_the_mesh_and_layout_of_roles(algorithm):
+def test_placement_is_the_cluster_where_roles_are_and_what_is_tried_before_the_start(algorithm):
     classes = {setting.key: setting.change for setting in settings(algorithm_of(algorithm).experiment)}
     keys = classes.keys()
     placement = {key for key, change in classes.items() if change is ChangeClass.PLACEMENT}
     assert {key for key in keys if key.startswith("cluster.")} <= placement
     assert {key for key in placement if not key.startswith("cluster.")} == {
-        key for key in keys if key.endswith((".mesh", ".layout"))
+        key for key in keys if key.endswith((".mesh", ".layout", ".trial_rows"))
     }
     assert {"cluster.nodes", "cluster.type", "cluster.slurm.time", "cluster.grace_s"} <= placement
 

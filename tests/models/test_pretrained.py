@@ -165,7 +165,7 @@ NORM, BIAS = "model.layers.1.input_layernorm.weight", "model.layers.0.self_attn.
         (NORM, torch.ones(3), r"is \[3\]; config.json makes it \[32\]"),
         (BIAS, torch.ones(32, 1), r"is \[32, 1\]; config.json makes it \[32\]"),
         ("lm_head.weight", torch.ones(1, 32), r"is \[1, 32\]; config.json makes it \[64, 32\]"),
-        (GATE, torch.ones(48, 32, dtype=torch.int8), r"is torch\.int8; supported are float64, float32, bfloat16"),
+        (GATE, torch.ones(48, 32, dtype=torch.int8), r"is stored as I8; supported are float64, float32, bfloat16"),
     ],
 )
 def test_a_damaged_tensor_is_refused_naming_file_tensor_and_shape(tmp_path, name, tensor, message):

@@ -1,12 +1,20 @@
-"""Configuration files and experiments to test with, over a model folder whose weights are an empty file."""
+"""Configuration files and experiments to test with, over a model folder whose weights are nothing but zeros."""
 
 import json
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+
 from hpcrl.config import load
 from hpcrl.config.validate import Check, bound_problems, section_problems
+from hpcrl.families.reader import read_config
+from hpcrl.families.stored import shapes
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE
 from hpcrl.recipes.check import algorithm_problems
@@ -28,14 +36,37 @@ QWEN2_TINY: dict[str, Any] = {
 }
 
 
+ROWS = 64
+CHARACTERS = "0123456789+-*=#. "
+
+
 def write_inputs(folder: Path) -> None:
     """model/ and rows.jsonl, as a configuration names them."""
     model = folder / "model"
-    model.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps(QWEN2_TINY))
-    (model / "model.safetensors").touch()
-    (model / "tokenizer.json").write_text("{}")
-    (folder / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "#### 2"}\n')
+    write_model(model)
+    vocabulary = {text: number for number, text in enumerate(["<end>", *CHARACTERS])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=" "))
+    tokenizer.pre_tokenizer = Split("", "isolated")
+    tokenizer.decoder = Fuse()
+    tokenizer.save(str(model / "tokenizer.json"))
+    (model / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    rows = ({"prompt": f"{number}+1=", "answer": f"#### {number + 1}"} for number in range(ROWS))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def write_model(folder: Path, **changes: Any) -> Path:
+    """config.json and weights that are zeros and take no space on disk, of a tiny qwen2 with changes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(QWEN2_TINY | changes))
+    header, end = {}, 0
+    for name, shape in shapes(read_config(folder)).items():
+        begin, end = end, end + 4 * prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+    return folder
 
 
 def ppo_values() -> dict[str, Any]:

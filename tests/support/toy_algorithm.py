@@ -77,6 +77,9 @@ class Letters:
         self._prefix = prefix
         self.ids = tuple(lines)
 
+    def look(self) -> tuple[str, ...]:
+        return self.ids
+
     def lengths(self, samples: Sequence[str]) -> list[int]:
         return [len(start) + 1 for start in self.rows(samples).rows(self._prefix + "starts")]
 

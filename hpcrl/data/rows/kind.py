@@ -33,6 +33,9 @@ class Dataset(Protocol):
     def notice(self) -> str:
         """What is left out and why, in a sentence; empty if nothing is."""
 
+    def look(self) -> tuple[str, ...]:
+        """Look at the first rows, and return those of them that are used. Raises DataError where one cannot be."""
+
     def lengths(self, samples: Sequence[str]) -> list[int]:
         """Tokens of each sample, all keys together."""
 

@@ -86,6 +86,15 @@ class TextDataset:
             f"{' or '.join(bounds)} tokens and left out: {shown}{', …' if count > _SHOWN else ''}."
         )
 
+    def look(self) -> tuple[str, ...]:
+        """All rows, where the tokenizer has tokens that the models do not have; else a few."""
+        size = self._vocabulary_size
+        known = size is None or max(self._tokens.tokenizer.get_vocab().values()) < size
+        rows = self._candidates[:_CHUNK] if known else self._candidates
+        self._measure(rows)
+        kept = tuple(row for row in rows if not any(self._exceeds(bound, row) for bound in self._bounds))
+        return kept or self.ids
+
     def lengths(self, samples: Sequence[str]) -> list[int]:
         rows = [row_of(sample) for sample in samples]
         self._measure(rows)
@@ -165,6 +174,7 @@ def open_tokens(experiment: Any) -> Tokens:
 def open_rows(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | None = None) -> dict[str, Dataset]:
     data, learns = experiment.data, answer_key is not None
     tokens, limits = open_tokens(experiment), _limits(experiment)
+    _refuse_unknown_end(experiment, tokens, limits)
     # A user's function says itself what it needs of a row.
     judged = any(reward.function in REWARDS for reward in sections_of(experiment, RewardConfig).values())
     records = JsonLines(data.train, "data.train", answers=learns or judged)
@@ -195,6 +205,17 @@ def open_rows(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str
         vocabulary_size=limits.vocabulary_size,
     )
     return {"train": training, "eval": held_out}
+
+
+def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> None:
+    """Raise DataError where the token that ends a text is none of the models'."""
+    named, size = tokenizer_of(experiment), limits.vocabulary_size
+    if named is not None and size is not None and tokens.eos_id >= size:
+        raise DataError(
+            f"the tokenizer of {named[0]} ({named[1]}) ends a text with the token {tokens.eos_id}, but the models have "
+            f"vocab_size = {size}.",
+            "Set data.tokenizer or the paths of the models, so that they belong together.",
+        )
 
 
 def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:

@@ -32,6 +32,9 @@ class VectorDataset:
         self._width = width
         self.ids = tuple(f"{prefix}{i}" for i in range(rows))
 
+    def look(self) -> tuple[str, ...]:
+        return self.ids
+
     def lengths(self, samples: Sequence[str]) -> list[int]:
         return [len(self._vector(row_of(sample))) for sample in samples]
 

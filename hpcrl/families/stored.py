@@ -1,0 +1,133 @@
+"""The tensors of a model folder, by the headers of its safetensors files. Reads no weights, needs no torch."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from hpcrl.errors import DataError
+from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.reader import family_of, parameters_of
+
+NUMBERS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""What tensors may be stored as; others need a scale that lies elsewhere."""
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """What a header says of one tensor."""
+
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def weight_map(folder: Path) -> dict[str, str]:
+    """Tensor name → file. Raises DataError naming the file that is missing or damaged."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        named = read_json(index).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
+            raise DataError(f"{index} has no weight_map from tensor to file.", "Copy the whole folder again.")
+        return named
+    if not single.is_file():
+        raise DataError(
+            f"{folder} has neither model.safetensors nor model.safetensors.index.json.",
+            "Save the model with safe_serialization=True, or change the model's path.",
+        )
+    with naming(single), safe_open(single, framework="np") as file:
+        return dict.fromkeys(file.keys(), single.name)
+
+
+def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None = None) -> None:
+    """Whether a folder holds the model of its config.json, and whether that can be had under the `wanted` head.
+
+    Raises DataError with each tensor that is missing, strange, of another shape or of numbers that cannot be read.
+    """
+    refuse_other_head(folder, config, wanted)
+    stored = _headers(folder)
+    problems = [*_strangers(folder, stored.keys() - shapes(config).keys()), *_misfits(folder, stored, config)]
+    if problems:
+        more = [f"… and {len(problems) - _SHOWN} more such tensors."] if len(problems) > _SHOWN else []
+        raise DataError("\n".join([*problems[:_SHOWN], *more]))
+
+
+def refuse_other_head(folder: Path, config: DecoderConfig, wanted: HeadKind | None) -> None:
+    """Only a value head may be one that the folder does not have. Raises DataError."""
+    if wanted not in (None, config.head, "value"):
+        raise DataError(
+            f"{folder / 'config.json'}: architectures names a model with a {config.head} head; "
+            f"one with a {wanted} head is needed."
+        )
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What goes wrong with this tensor file becomes a DataError that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist, but the folder's index names it.", "Copy the whole folder.") from None
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"{path} is not the safetensors file that it should be: {error}.",
+            "Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
+        ) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises DataError."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist. A model's path is a folder in Hugging Face's format.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path} holds a {type(found).__name__}; a JSON object is needed.")
+    return found
+
+
+def _headers(folder: Path) -> dict[str, StoredTensor]:
+    named = weight_map(folder)
+    found: dict[str, StoredTensor] = {}
+    for file in sorted(set(named.values())):
+        with naming(folder / file), safe_open(folder / file, framework="np") as opened:
+            for name in (name for name, where in named.items() if where == file):
+                header = opened.get_slice(name)
+                found[name] = StoredTensor(file, tuple(header.get_shape()), header.get_dtype())
+    return found
+
+
+def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The tensors that a model is made of, and their shapes in its files."""
+    family = family_of(config)
+    pieces = ((piece, parameter) for parameter in parameters_of(config) for piece in family.pieces(config, parameter))
+    return {piece.name: piece.stored_shape(parameter) for piece, parameter in pieces}
+
+
+def _strangers(folder: Path, names: set[str]) -> Iterator[str]:
+    """Old checkpoints hold rotary frequencies, tied ones a copy of the embedding; anything else is mathematics."""
+    strange = sorted(name for name in names if not name.endswith("rotary_emb.inv_freq") and name != "lm_head.weight")
+    if strange:
+        more = " …" if len(strange) > _SHOWN else ""
+        yield (f"{folder} has tensors that its config.json does not account for: {', '.join(strange[:_SHOWN])}{more}.")
+
+
+def _misfits(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderConfig) -> Iterator[str]:
+    for name, shape in shapes(config).items():
+        tensor = stored.get(name)
+        if tensor is None:
+            yield f"{folder} has no tensor {name}, which its config.json calls for."
+        elif tensor.shape != shape:
+            yield f"{folder / tensor.file}: {name} is {list(tensor.shape)}; config.json makes it {list(shape)}."
+        elif tensor.dtype not in NUMBERS:
+            supported = ", ".join(NUMBERS.values())
+            yield f"{folder / tensor.file}: {name} is stored as {tensor.dtype}; supported are {supported}."

@@ -1,0 +1,158 @@
+"""What a run would end with once it reads its inputs is said before anything is started or made."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.commands import cpu_seconds
+from support.experiments import ppo_values, write_config, write_inputs, write_model
+
+from hpcrl.cli.main import main
+from hpcrl.errors import ExitCode
+
+COMMANDS = (["plan"], ["submit", "--dry-run"], ["submit"])
+NORM = "model.norm.weight"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return str(write_config(tmp_path / "ppo.yaml", ppo_values()))
+
+
+def refusals(config, capsys, *overrides):
+    """The exit code and the message of each command, which all are to be the same; and nothing was made."""
+    found = []
+    for command, *options in COMMANDS:
+        code = main([command, config, *options, "--cluster", "local", *overrides])
+        found.append((code, capsys.readouterr().err))
+    assert len(set(found)) == 1
+    assert not Path("runs").exists()
+    return found[0]
+
+
+def own_reward(text):
+    Path("reward.py").write_text(text)
+    return ["--reward.function", "reward.py:score"]
+
+
+def test_a_configuration_whose_inputs_fit_is_planned(config):
+    assert main(["plan", config]) == ExitCode.DONE
+
+
+def test_every_tensor_that_does_not_fit_config_json_is_named(config, capsys):
+    weights = Path("model/model.safetensors")
+    tensors = load_file(weights)
+    tensors[NORM] = np.zeros(7, np.float32)
+    del tensors["model.layers.0.mlp.down_proj.weight"]
+    tensors["model.layers.0.mlp.up_proj.weight"] = tensors["model.layers.0.mlp.up_proj.weight"].astype(np.int8)
+    tensors["visual.patch"] = np.zeros(1, np.float32)
+    save_file(tensors, weights)
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.DATA
+    assert (
+        f"actor.path: {weights.parent.absolute()} has tensors that its config.json does not account for: visual" in said
+    )
+    assert "has no tensor model.layers.0.mlp.down_proj.weight" in said
+    assert f"{NORM} is [7]; config.json makes it [32]" in said
+    assert "model.layers.0.mlp.up_proj.weight is stored as I8" in said
+    assert "critic.path" not in said  # the same folder is told of once
+
+
+def test_a_head_that_cannot_be_made_up_is_refused(config, capsys):
+    write_model(Path("judge"), architectures=["Qwen2ForSequenceClassification"], num_labels=1)
+    code, said = refusals(config, capsys, "--reference.path", "judge")
+    assert code == ExitCode.DATA and "reference.path: " in said and "one with a vocabulary head is needed" in said
+
+
+def test_weights_that_are_a_pointer_of_git_lfs_are_refused(config, capsys):
+    Path("model/model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.DATA and "git lfs pull" in said
+
+
+def test_an_end_that_no_model_knows_is_refused(config, capsys):
+    tokenizer = Path("model/tokenizer.json")
+    known = json.loads(tokenizer.read_text())
+    known["model"]["vocab"]["<end>"] = 64
+    tokenizer.write_text(json.dumps(known))
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.DATA and "ends a text with the token 64, but the models have vocab_size = 64" in said
+
+
+def test_a_token_that_no_model_knows_is_found_in_whatever_row_it_is(config, capsys):
+    tokenizer = Path("model/tokenizer.json")
+    known = json.loads(tokenizer.read_text())
+    known["model"]["vocab"]["?"] = 70
+    tokenizer.write_text(json.dumps(known))
+    assert main(["plan", config]) == ExitCode.DONE
+    with Path("rows.jsonl").open("a") as rows:
+        rows.write('{"prompt": "1+1"}\n' * 2000 + '{"prompt": "1+1=?"}\n')
+    code, said = refusals(config, capsys, "--reward.function", "exact", "--reward.trial_rows", "0")
+    assert code == ExitCode.DATA and "line 65: Object missing required field `answer`" in said
+    code, said = refusals(config, capsys, *own_reward("def score(prompt, response, row): return 0"))
+    assert code == ExitCode.DATA and "row '2064' of data.train" in said and "has the token 70" in said
+
+
+def test_a_tokenizer_that_ends_nothing_is_refused(config, capsys):
+    Path("model/tokenizer_config.json").unlink()
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.DATA and "names no token that ends a text" in said
+
+
+def test_a_training_set_that_is_all_too_long_is_refused(config, capsys):
+    code, said = refusals(config, capsys, "--data.max_prompt_tokens", "1")
+    assert code == ExitCode.DATA and "longer than data.max_prompt_tokens = 1 tokens" in said
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ("import no_such_module\n", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def scores(*row): return 0\n", "has no function 'score'; it has scores"),
+        ("def score(prompt, response): return 0\n", "takes 2 positional arguments but 3 were given"),
+        ("def score(prompt, response, row): return row['solution']\n", "KeyError: 'solution'"),
+        ("def score(prompt, response, row): return [1.0]\n", r"returned \[1.0\]; expected one number"),
+        ("def score(prompt, response, row): return float('nan')\n", "returned nan; expected a finite number"),
+        ("def score(prompt, response, row): return 1 / len(response)\n", "response: ''\nZeroDivisionError"),
+        ("import os\ndef score(*row): os._exit(3)\n", r"ended its process \(exit code 3\)"),
+        ("import time\ndef score(*row): time.sleep(60)\n", "took longer than 0.5 s on row '0'"),
+    ],
+)
+def test_a_reward_function_that_fails_is_refused_with_the_users_lines(config, capsys, reward, message):
+    timeout = "0.5" if "sleep" in reward else "30"
+    code, said = refusals(config, capsys, *own_reward(reward), "--reward.timeout_s", timeout)
+    assert code == ExitCode.USER_CODE
+    assert re.search(message, said)
+    assert "set reward.trial_rows to 0" in said
+    if "KeyError" in message:
+        assert 'reward.py", line 1, in score' in said
+
+
+def test_a_reward_function_sees_what_it_will_see_in_the_run(config):
+    own = own_reward(
+        "import json, sys\n"
+        "def score(prompt, response, row):\n"
+        "    print(json.dumps([prompt, response, row]), file=open('seen', 'a'))\n"
+        "    return 0\n"
+    )
+    assert main(["plan", config, *own, "--data.prompt_template", "={prompt}"]) == ExitCode.DONE
+    rows = [{"prompt": f"{number}+1=", "answer": f"#### {number + 1}", "id": str(number)} for number in range(3)]
+    seen = [json.loads(line) for line in Path("seen").read_text().splitlines()]
+    assert seen == [["=0+1=", "#### 1", rows[0]], ["=1+1=", "#### 2", rows[1]], ["=2+1=", "", rows[2]]]
+
+
+def test_a_reward_function_that_needs_the_nodes_is_not_tried(config):
+    broken = own_reward("import no_such_module\n")
+    assert main(["plan", config, *broken, "--reward.trial_rows", "0"]) == ExitCode.DONE
+
+
+def test_weights_of_many_gibibytes_are_checked_by_their_headers(config):
+    sizes = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32, "num_attention_heads": 32}
+    write_model(Path("large"), **sizes)
+    assert Path("large/model.safetensors").stat().st_size > 20 * 2**30
+    assert min(cpu_seconds("plan", config, "--reference.path", "large") for _ in range(2)) < 3.0
