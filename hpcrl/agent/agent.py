@@ -33,7 +33,7 @@ from hpcrl.placement.abilities import engines_of
 from hpcrl.placement.plan import plan_from_json
 from hpcrl.processes import Signals
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.address import LOOPBACK, network_of
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.messages import (
     AgentHello,
@@ -127,7 +127,7 @@ class Agent:
     def serve_run(self) -> ExitCode:
         """Join the master of this submission, again after each loss, until it says how the run ended."""
         self.fault("agent.start")
-        self._take_devices()
+        self._prepare()
         cluster, replaces = self.experiment.cluster, self.at.abilities.replaces_nodes
         before = self.run.newest_attempt_of(self.at.submission)
         patience_s, silent = cluster.start_timeout_s, None
@@ -152,10 +152,11 @@ class Agent:
         """Who is to come back says whether it was told to go: then nobody has to wait, or count."""
         return ExitCode.PREEMPTED if code == ExitCode.REQUEUE and self.signals.caught else code
 
-    def _take_devices(self) -> None:
+    def _prepare(self) -> None:
         """Give every slot its place and keep other agents of this node off its GPUs; the master hears what is wrong."""
         try:
             cluster = self.experiment.cluster
+            network_of(cluster, self.at.host)
             first = 0 if self.at.abilities.separates_gpus else self.at.node * cluster.workers_per_node
             self._bindings = bindings(cluster, first, os.environ)
             self.claims.take(self._devices, lambda: bool(self.signals.caught))
@@ -281,7 +282,7 @@ class Agent:
                 attempt=order.attempt,
                 rank=rank,
                 master=master,
-                host=self.at.host,
+                network=network_of(self.experiment.cluster, self.at.host),
                 out=str(path.with_suffix(".out")),
                 err=str(path.with_suffix(".err")),
                 device=binding.device,

@@ -28,12 +28,11 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
-        self._reached_at = context.host
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
         self._device = _device(context.device, context.device_uuid)
-        self._parallel = ParallelContext(context.rank, context.plan.world, self._device)
+        self._parallel = ParallelContext(context.rank, context.plan.world, self._device, context.network)
         self._roles: dict[ModelName, Role] = {}
         _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
@@ -43,7 +42,7 @@ class TorchHost:
         return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
 
     def prepare(self) -> str:
-        return self._parallel.invite(self._reached_at)
+        return self._parallel.invite()
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
         self._parallel.join(peers[0])

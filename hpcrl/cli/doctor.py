@@ -3,30 +3,19 @@
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.config.validate import network_problems
 from hpcrl.errors import ConfigurationError, ExitCode
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser(
-        "doctor",
-        "Look at Slurm, the shared filesystem, Python and the network, and say what follows for the settings. Submits "
-        "one small job. Exit status: 0 all is well, 1 warnings, 2 problems.",
-    )
-    parser.add_argument("--json", action="store_true", help="print the findings and all that was measured as JSON")
-    parser.add_argument(
-        "--in-job", action="store_true", help="ask the nodes of the job that this shell is in; submit none"
-    )
-    parser.add_argument("--no-jobs", action="store_true", help="submit no job; look only from here")
-    parser.add_argument("--nodes", type=int, default=2, help="how many nodes the job asks")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs that the job asks for per node, to see their links")
-    parser.add_argument("--partition", type=str | None, default=None, help="null: the site file's, or Slurm's own")
-    parser.add_argument("--run-root", type=str | None, default=None, help="the folder to try; null: the site's, or .")
-    parser.add_argument("--wait", type=float, default=120.0, help="seconds that the job may wait in the queue")
+    parser = _parser()
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
@@ -41,11 +30,22 @@ def run(words: Sequence[str]) -> int:
     from hpcrl.doctor.measure_nodes import JobRequest
     from hpcrl.doctor.report import as_json, exit_status, render
 
-    site_root, slurm = read_site_file()
+    site_root, cluster = read_site_file()
+    cluster = replace(cluster, interface=given.interface or cluster.interface, ports=given.ports or cluster.ports)
+    if problems := [problem.text for problem in network_problems(cluster)]:
+        raise ConfigurationError(problems)
+    slurm = cluster.slurm
     request = MeasureRequest(
         Path(given.run_root or site_root or ".").absolute(),
         "in job" if given.in_job else "none" if given.no_jobs else "by job",
-        JobRequest(given.nodes, given.partition or slurm.partition, given.gpus, given.wait),
+        JobRequest(
+            given.nodes,
+            given.partition or slurm.partition,
+            given.gpus,
+            given.wait,
+            cluster.interface,
+            cluster.ports,
+        ),
         slurm,
         given.partition,
     )
@@ -59,3 +59,24 @@ def run(words: Sequence[str]) -> int:
         # Written to a file it is as wide as a page of a wide screen.
         Console(width=None if sys.stdout.isatty() else 140).print(render(findings))
     return exit_status(findings)
+
+
+def _parser() -> ArgumentParser:
+    parser = command_parser(
+        "doctor",
+        "Look at Slurm, the shared filesystem, Python and the network, and say what follows for the settings. Submits "
+        "one small job. Exit status: 0 all is well, 1 warnings, 2 problems.",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings and all that was measured as JSON")
+    parser.add_argument(
+        "--in-job", action="store_true", help="ask the nodes of the job that this shell is in; submit none"
+    )
+    parser.add_argument("--no-jobs", action="store_true", help="submit no job; look only from here")
+    parser.add_argument("--nodes", type=int, default=2, help="how many nodes the job asks")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that the job asks for per node, to see their links")
+    parser.add_argument("--partition", type=str | None, default=None, help="null: the site file's, or Slurm's own")
+    parser.add_argument("--run-root", type=str | None, default=None, help="the folder to try; null: the site's, or .")
+    parser.add_argument("--interface", type=str | None, default=None, help="cluster.interface; null: the site's")
+    parser.add_argument("--ports", type=str | None, default=None, help="cluster.ports; null: the site's")
+    parser.add_argument("--wait", type=float, default=120.0, help="seconds that the job may wait in the queue")
+    return parser

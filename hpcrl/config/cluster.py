@@ -47,6 +47,12 @@ class ClusterConfig:
     """Keep a GPU's worker on the CPU cores next to its GPU. CPU workers run where Slurm lets them."""
     threads_per_worker: Count = 1
     """CPU threads of a worker's arithmetic."""
+    interface: str | None = None
+    """Where master and workers listen on each node: an interface (ib0) or a network (10.10.0.0/16); null is whatever
+    the node's host name leads to."""
+    ports: str | None = None
+    """The ports where master and workers listen, e.g. 20000-20100; null is any. gloo and NCCL take theirs from the
+    kernel's net.ipv4.ip_local_port_range."""
     start_timeout_s: Positive = 300.0
     """How long the master waits for all workers to be ready."""
     heartbeat_s: Positive = 1.0
@@ -62,3 +68,9 @@ class ClusterConfig:
     """How long calls in flight may take when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""
+
+
+def first_and_last_port(ports: str) -> tuple[int, int]:
+    """The ends of a range like 20000-20100; (0, 0) of anything else."""
+    first, _, last = ports.partition("-")
+    return (int(first), int(last)) if first.isdecimal() and last.isdecimal() else (0, 0)

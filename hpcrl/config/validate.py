@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
 from hpcrl.config.data import DataConfig, tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
@@ -83,6 +85,7 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     cluster = experiment.cluster
     yield from _slurm_problems(experiment)
+    yield from network_problems(experiment.cluster)
     for name in ("lost_after_s", "orphan_timeout_s"):
         patience_s = getattr(cluster, name)
         if patience_s < 3 * cluster.heartbeat_s:
@@ -92,6 +95,36 @@ def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
                 "so that one late heartbeat loses nobody.",
                 f"Raise cluster.{name} or lower cluster.heartbeat_s.",
             )
+
+
+def network_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+    """What can be known of cluster.interface and cluster.ports before a node has been seen."""
+    if "/" in (cluster.interface or ""):
+        try:
+            IPv4Network(cluster.interface, strict=False)
+        except ValueError as error:
+            yield Problem(
+                ("cluster.interface",),
+                f"cluster.interface = {cluster.interface} must be an interface like ib0 or an IPv4 network like "
+                f"10.10.0.0/16: {error}. Set cluster.interface.",
+            )
+    if cluster.ports is None:
+        return
+    first, last = first_and_last_port(cluster.ports)
+    if not 1024 <= first <= last <= 65535:
+        yield Problem(
+            ("cluster.ports",),
+            f"cluster.ports = {cluster.ports} must be a range like 20000-20100, from 1024 to 65535, the lower port "
+            "first. Set cluster.ports.",
+        )
+        return
+    needed = cluster.workers_per_node + 2
+    if last - first + 1 < needed:
+        yield Problem(
+            ("cluster.ports", "cluster.workers_per_node"),
+            f"cluster.ports = {cluster.ports} has {last - first + 1} ports, but a machine needs {needed}: one for each "
+            "of its workers, for the master, and for the store where they meet. Widen cluster.ports.",
+        )
 
 
 def _slurm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

@@ -8,6 +8,8 @@ from hpcrl.doctor.findings import SKEW_S, Finding, Severity, count, in_short
 from hpcrl.doctor.measurements import JobMeasurements, NodeMeasurements, PairMeasurements, Software
 from hpcrl.wire.address import LOOPBACK
 
+FAST = ("ib", "hsn", "mlx", "opa")
+"""How interfaces of InfiniBand, Slingshot and Omni-Path are called."""
 FILES_PER_AGENT = 16
 """Sockets that the master has with an agent and its workers, roughly."""
 
@@ -44,7 +46,7 @@ def check_nodes(here: Software, nodes: Sequence[NodeMeasurements]) -> Iterator[F
         follows = "jobs would run another hpcrl than this command is: set cluster.slurm.python, or install it anew"
         yield Finding("nodes", "hpcrl", value, Severity.WARNING, follows)
     for node in nodes:
-        yield Finding("nodes", node.name, f"{node.address}, {count(node.cpus, 'CPU core')} given", Severity.OK)
+        yield _listening(node)
     if len({node.boot_id for node in nodes}) < len(nodes):
         follows = "what was measured between them says nothing about two machines"
         yield Finding("nodes", "machines", "several nodes are one machine", Severity.NOTE, follows)
@@ -57,6 +59,22 @@ def check_nodes(here: Software, nodes: Sequence[NodeMeasurements]) -> Iterator[F
         yield from (finding for finding in found if finding.severity is not Severity.OK)
     slowest = max(nodes, key=lambda node: statistics.median(node.disk.fsync_s or (0.0,)))
     yield check_fsync("nodes", slowest.disk)
+
+
+def _listening(node: NodeMeasurements) -> Finding:
+    """Where messages, and the sums of workers, would go."""
+    at = f"{node.address} ({node.interface})" if node.interface else node.address
+    value = f"{at}, {count(node.cpus, 'CPU core')} given"
+    if node.complaint:
+        return Finding("nodes", node.name, value, Severity.PROBLEM, node.complaint)
+    fast = [each for each in node.others if each.interface.startswith(FAST)]
+    if not fast:
+        return Finding("nodes", node.name, value, Severity.OK)
+    follows = (
+        f"there is {', '.join(map(str, fast))} too, perhaps a quicker network: if so, set cluster.interface to it, or "
+        "to its network, like 10.10.0.0/16"
+    )
+    return Finding("nodes", node.name, value, Severity.NOTE, follows)
 
 
 def _same_software(nodes: Sequence[NodeMeasurements]) -> Finding:
@@ -114,8 +132,8 @@ def _ports(nodes: Sequence[NodeMeasurements], pairs: Sequence[tuple[str, str, Pa
     closed = [(reader, other, pair) for reader, other, pair in pairs if pair.connect_s is None]
     loopback = [node.name for node in nodes if node.address == LOOPBACK]
     follows = (
-        "master and workers talk over TCP on free ports: have the firewall between the nodes opened, or the nodes' "
-        "host names resolve to addresses of their own network"
+        "master and workers talk over TCP on free ports: set cluster.interface to the network where nodes reach each "
+        "other and cluster.ports to what the firewall lets through, or have it opened"
     )
     if loopback:
         value = f"{', '.join(loopback)}: only {LOOPBACK}, no address that others could use"

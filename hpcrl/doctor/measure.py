@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.load import site_file
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.config.yaml_file import read_yaml
@@ -61,7 +62,7 @@ def measure(request: MeasureRequest, environ: Mapping[str, str], slurm: Slurm | 
         asked = None
         if request.nodes == "in job":
             # Tasks of one step meet in the folder, so this comes first: before any of them is slowed by Slurm.
-            asked = ask_nodes_in_job(environ, folder)
+            asked = ask_nodes_in_job(environ, folder, request.wanted)
             if asked is None:
                 return None
         measured = Measurements(
@@ -73,7 +74,8 @@ def measure(request: MeasureRequest, environ: Mapping[str, str], slurm: Slurm | 
         if asked is not None:
             return msgspec.structs.replace(measured, job=asked[0], nodes=asked[1])
         if request.nodes == "by job":
-            probe(folder, 0, 1)
+            cluster = ClusterConfig(interface=request.wanted.interface, ports=request.wanted.ports)
+            probe(folder, 0, 1, cluster=cluster)
             measured = msgspec.structs.replace(measured, nodes=read_results(folder))
         return measured
 
@@ -106,14 +108,13 @@ def _temporary(folder: Path, keep: bool) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_site_file() -> tuple[str | None, SlurmConfig]:
-    """run_root and cluster.slurm of the site's defaults. Raises ConfigurationError for a value of the wrong type."""
+def read_site_file() -> tuple[str | None, ClusterConfig]:
+    """run_root and cluster of the site's defaults. Raises ConfigurationError for a value of the wrong type."""
     path = site_file()
     values = {} if path is None else read_yaml(path)
-    slurm = (values.get("cluster") or {}).get("slurm") or {}
     try:
-        config = msgspec.convert(slurm, SlurmConfig, strict=False)
+        config = msgspec.convert(values.get("cluster") or {}, ClusterConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigurationError([f"cluster.slurm ({path}): {error}."]) from None
+        raise ConfigurationError([f"cluster ({path}): {error}."]) from None
     root = values.get("run_root")
     return (os.path.expanduser(str(root)) if root else None), config

@@ -44,6 +44,9 @@ class JobRequest:
     gpus: int = 0
     wait_s: float = 120.0
     """How long the job may wait in the queue."""
+    interface: str | None = None
+    ports: str | None = None
+    """Where the nodes listen, as in `ClusterConfig`."""
 
 
 def render(wanted: JobRequest, slurm: SlurmConfig, folder: Path) -> tuple[str, tuple[str, ...]]:
@@ -79,7 +82,7 @@ def render(wanted: JobRequest, slurm: SlurmConfig, folder: Path) -> tuple[str, t
         "umask 077",
         *slurm.prologue,
         # A node whose Python does not start must not take the others with it.
-        f"exec srun --kill-on-bad-exit=0 {shlex.join(_probe(python, folder))}",
+        f"exec srun --kill-on-bad-exit=0 {shlex.join(_probe(python, folder, wanted))}",
     ]
     return "\n".join(lines) + "\n", options
 
@@ -89,8 +92,13 @@ def comment_of(folder: Path) -> str:
     return f"hpcrl:{folder.name}"
 
 
-def _probe(python: str, folder: Path) -> list[str]:
-    return [python, "-m", "hpcrl.doctor.probe", str(folder)]
+def _probe(python: str, folder: Path, wanted: JobRequest) -> list[str]:
+    return [python, "-m", "hpcrl.doctor.probe", *_arguments(folder, wanted)]
+
+
+def _arguments(folder: Path, wanted: JobRequest) -> list[str]:
+    given = {"--interface": wanted.interface, "--ports": wanted.ports}
+    return [str(folder), *(word for name, value in given.items() if value for word in (name, value))]
 
 
 def ask_nodes_by_job(
@@ -162,7 +170,7 @@ def _missing(wanted: JobRequest, folder: Path) -> int:
 
 
 def ask_nodes_in_job(
-    environ: Mapping[str, str], folder: Path
+    environ: Mapping[str, str], folder: Path, wanted: JobRequest
 ) -> tuple[JobMeasurements, tuple[NodeMeasurements, ...]] | None:
     """Ask the nodes of the job that this process is in; None for a task that another one speaks for.
 
@@ -174,13 +182,13 @@ def ask_nodes_in_job(
     failed = said = ""
     if is_step(environ):
         count = int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
-        if probe_main([str(folder)]):
+        if probe_main(_arguments(folder, wanted)):
             failed = "the probe of this task failed"
         if environ.get("SLURM_PROCID", "0") != "0":
             return None
     else:
         count = int(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or 1)
-        failed, said = _step(count, folder)
+        failed, said = _step(count, folder, wanted)
     nodes = read_results(folder)
     if len(nodes) < count and not failed:
         failed = f"{count - len(nodes)} of {count} nodes wrote no results"
@@ -204,10 +212,10 @@ def folder_in_job(environ: Mapping[str, str], run_root: Path) -> Path:
     return run_root / f".hpcrl-doctor-{mark}" if is_step(environ) else run_root / f".hpcrl-doctor-{mark}.{os.getpid()}"
 
 
-def _step(count: int, folder: Path) -> tuple[str, str]:
+def _step(count: int, folder: Path, wanted: JobRequest) -> tuple[str, str]:
     """Start a probe on each node of this allocation: what failed, and what was said."""
     shape = ["--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpus-per-task=1"]
-    command = ["srun", *shape, "--kill-on-bad-exit=0", *_probe(sys.executable, folder)]
+    command = ["srun", *shape, "--kill-on-bad-exit=0", *_probe(sys.executable, folder, wanted)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

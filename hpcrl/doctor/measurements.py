@@ -15,6 +15,7 @@ import msgspec
 
 import hpcrl
 from hpcrl.launch.slurm.site import SlurmSite
+from hpcrl.wire.address import InterfaceAddress
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "h5py", "pyzmq", "msgspec")
 """Those whose versions change numbers, files or messages."""
@@ -113,6 +114,12 @@ class NodeMeasurements(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     boot_id: str
     address: str
+    """Where it listened."""
+    interface: str = ""
+    others: tuple[InterfaceAddress, ...] = ()
+    """Where else it might; none where the user has chosen."""
+    complaint: str = ""
+    """Why it did not listen where cluster.interface and cluster.ports say."""
     cpus: int
     open_files: int
     """The hard limit of open files of a process."""

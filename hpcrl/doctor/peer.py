@@ -18,6 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from hpcrl.doctor.measure_disk import make
+from hpcrl.wire.address import Network, listen
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 90.0
@@ -84,10 +85,10 @@ class PeerReport(msgspec.Struct, frozen=True):
 class Listener:
     """Answers the other probes from threads of its own until it is closed. Does only what Wish lists, in one folder."""
 
-    def __init__(self, index: int, address: str, folder: Path) -> None:
+    def __init__(self, index: int, network: Network, folder: Path) -> None:
         self._folder = folder
-        self._socket = socket.create_server((address, 0), backlog=256)
-        self.hello = Hello(index, address, self._socket.getsockname()[1], secrets.token_hex(16))
+        self._socket = listen(network)
+        self.hello = Hello(index, network.host, self._socket.getsockname()[1], secrets.token_hex(16))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
 from hpcrl.processes import limit_threads
-from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.address import LOOPBACK, network_of
 
 
 def seeing(cuda_visible_devices: str | None, *arguments: Any) -> int:
@@ -39,8 +39,8 @@ def main(
 ) -> int:
     """Be the master, or the agent of node `node`; returns the exit code. Imports numpy after its threads are set.
 
-    `host` is where other nodes reach this one, `incarnation` which start of its job this is; `allocation`
-    is whom the master asks about nodes in the place of whoever the run's launcher declares.
+    `host` is where other nodes reach this one unless cluster.interface says otherwise, `incarnation` which start of its
+    job this is; `allocation` is whom the master asks about nodes in the place of whoever the run's launcher declares.
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
@@ -53,7 +53,8 @@ def main(
 
             if allocation is None and launcher.allocation:
                 allocation = load(launcher.allocation)(Path(run_dir), submission)
-            return int(run_master(Path(run_dir), submission, fault, host, abilities, allocation))
+            network = network_of(cluster, host)
+            return int(run_master(Path(run_dir), submission, fault, network, abilities, allocation))
         from hpcrl.agent.agent import AgentArgs, run_agent
 
         return int(run_agent(AgentArgs(Path(run_dir), node, submission, host, incarnation, abilities), fault))

@@ -30,6 +30,7 @@ from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
 from hpcrl.processes import Signals
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.wire.address import Network
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import Finish, StartWorkers
 
@@ -40,7 +41,7 @@ def run_master(
     run_dir: Path,
     submission: str,
     fault: Callable[[str], None],
-    host: str,
+    network: Network,
     abilities: Abilities,
     allocation: Allocation | None = None,
 ) -> ExitCode:
@@ -48,7 +49,7 @@ def run_master(
     signals = Signals()
     try:
         fault("master.start")
-        return Master(RunDirectory(run_dir, fault), submission, signals, host, abilities, allocation).serve_run()
+        return Master(RunDirectory(run_dir, fault), submission, signals, network, abilities, allocation).serve_run()
     finally:
         signals.close()
 
@@ -61,7 +62,7 @@ class Master:
         run: RunDirectory,
         submission: str,
         signals: Signals,
-        host: str,
+        network: Network,
         abilities: Abilities,
         allocation: Allocation | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class Master:
         self._experiment = experiment_from(run.configuration(submission))
         cluster, keys = self._experiment.cluster, run.read_key()
         key = RunKey(keys.public.encode(), keys.secret.encode())
-        sockets = Sockets(key, f"master.{submission}.{os.getpid()}", host, signals.fileno())
+        sockets = Sockets(key, f"master.{submission}.{os.getpid()}", network, signals.fileno())
         members = Members(cluster.nodes, cluster.lost_after_s)
         self._reactor = Reactor(sockets, members, signals, Control(run, submission), cluster)
         self._data = self._reactor.in_background(lambda: open_data(self._experiment))

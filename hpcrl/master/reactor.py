@@ -17,6 +17,7 @@ from hpcrl.events import AgentConnected, CallFailed, Event, NodeLeaving, WorkerC
 from hpcrl.master.control import Control
 from hpcrl.master.members import Members
 from hpcrl.processes import Signals
+from hpcrl.wire.address import Network
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
 from hpcrl.wire.messages import (
     AgentHello,
@@ -45,10 +46,10 @@ Result = TypeVar("Result")
 class Sockets:
     """The hub that members connect to, and one wait for what they send and for signals."""
 
-    def __init__(self, key: RunKey, name: str, host: str, wakes: int) -> None:
+    def __init__(self, key: RunKey, name: str, network: Network, wakes: int) -> None:
         self._context = zmq.Context(io_threads=1)
         Gatekeeper(self._context, key)
-        self._hub = Hub(self._context, key, name, host)
+        self._hub = Hub(self._context, key, name, network)
         self._poller = zmq.Poller()
         for source in (self._hub.socket, wakes):
             self._poller.register(source, zmq.POLLIN)

@@ -5,14 +5,14 @@ Shape legend: N elements of a flat buffer; R ranks of a group.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-LOOPBACK = "127.0.0.1"
+from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 
 
 def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:
@@ -111,26 +111,44 @@ def _sum_in_order(rows: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def socket_interfaces(network: Network, environ: Mapping[str, str]) -> dict[str, str]:
+    """What gloo and NCCL read, so that they listen where all else of this process does.
+
+    Without cluster.interface the user's own variables count, and NCCL looks for the fastest interface by itself.
+    """
+    if not network.interface:
+        return {}
+    if network.chosen:
+        return {"GLOO_SOCKET_IFNAME": network.interface, "NCCL_SOCKET_IFNAME": f"={network.interface}"}
+    return {"GLOO_SOCKET_IFNAME": environ.get("GLOO_SOCKET_IFNAME") or network.interface}
+
+
 class ParallelContext:
     """This process among all workers of an attempt. Passed to whoever needs it; knows neither roles nor layouts."""
 
-    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+    def __init__(self, rank: int, world_size: int, device: torch.device, network: Network = LOOPBACK_ONLY) -> None:
         self.rank = rank
         self.device = device
+        self._network = network
         self._store: dist.TCPStore | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
         self._everyone = tuple(range(world_size))
         self._timeout = timedelta(0)
 
-    def invite(self, host: str = LOOPBACK) -> str:
-        """On rank 0, open the store at which all meet; "host:port" for the others, who reach this node as `host`.
+    def invite(self) -> str:
+        """On rank 0, open the store at which all meet; "host:port" for the others. Elsewhere, and alone, "".
 
-        Elsewhere, and alone, "".
+        Raises ConfigurationError where none of the network's ports is free.
         """
         if self.rank != 0 or len(self._everyone) == 1:
             return ""
-        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        return f"{host}:{self._store.port}"
+        # Left to itself the store listens at all addresses of the node, and it asks nobody for a key.
+        listening = listen(self._network)
+        host, port = listening.getsockname()
+        self._store = dist.TCPStore(
+            host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+        return f"{host}:{port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
         """Meet the others at what rank 0's `invite` returned. No collective, here or in a group, waits longer."""
@@ -140,8 +158,7 @@ class ParallelContext:
         timeout = self._timeout = timedelta(seconds=timeout_s)
         if self._store is None:
             self._store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
-        if host == LOOPBACK:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.update(socket_interfaces(self._network, os.environ))
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         backend = "nccl" if self.device.type == "cuda" else "gloo"

@@ -15,6 +15,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 from hpcrl.wire.messages import Envelope, Message, decode, encode
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
@@ -88,9 +89,12 @@ class Incoming:
 
 
 class Hub:
-    """A bound ROUTER: many members connect. `name` goes into the envelopes that it sends."""
+    """A bound ROUTER: many members connect. `name` goes into the envelopes that it sends.
 
-    def __init__(self, context: zmq.Context, key: RunKey, name: str, host: str = "127.0.0.1") -> None:
+    Raises ConfigurationError where none of the network's ports is free.
+    """
+
+    def __init__(self, context: zmq.Context, key: RunKey, name: str, network: Network = LOOPBACK_ONLY) -> None:
         self.name = name
         self.incoming = Incoming()
         self._sent: Counter[bytes] = Counter()
@@ -101,8 +105,11 @@ class Hub:
         self.socket.curve_server = True
         self.socket.curve_secretkey = key.secret
         self.socket.curve_publickey = key.public
-        port = self.socket.bind_to_random_port(f"tcp://{host}")
-        self.address = f"tcp://{host}:{port}"
+        listening = listen(network)
+        self.address = f"tcp://{network.host}:{listening.getsockname()[1]}"
+        listening.setblocking(False)
+        self.socket.setsockopt(zmq.USE_FD, listening.detach())
+        self.socket.bind(self.address)
 
     def receive(self) -> list[tuple[bytes, Envelope, list[bytes]]]:
         """All that has come and is accepted: (where it came from, envelope, raw frames)."""

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from hpcrl.wire.address import Network
+
 
 class WorkerArgs(msgspec.Struct, frozen=True):
     """agent → worker: all that it is told. `device` is as torch names it; `cpus` are where it runs, none: anywhere."""
@@ -10,7 +12,7 @@ class WorkerArgs(msgspec.Struct, frozen=True):
     attempt: int
     rank: int
     master: str
-    host: str
+    network: Network
     out: str
     err: str
     device: str = "cpu"

@@ -14,7 +14,7 @@ import numpy as np
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import Plan
-from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.address import LOOPBACK_ONLY, Network
 
 Stats = Mapping[str, tuple[float, float]]
 """name → (total, weight); the master adds the parts up in part order and reports total / weight."""
@@ -33,8 +33,8 @@ class HostContext:
     """As torch names it."""
     device_uuid: str = ""
     """What `device` has to be, as NVML names it; "" where nobody said."""
-    host: str = LOOPBACK
-    """How other nodes reach this one."""
+    network: Network = LOOPBACK_ONLY
+    """Where it listens, and other nodes reach this one."""
 
 
 @dataclass(frozen=True)

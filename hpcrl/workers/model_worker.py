@@ -83,7 +83,7 @@ class ModelWorker:
             key=RunKey(key.public.encode(), key.secret.encode()),
             heartbeat_s=cluster.heartbeat_s,
             orphan_timeout_s=cluster.orphan_timeout_s,
-            host=args.host,
+            network=args.network,
         )
 
     def _host_context(self) -> HostContext:
@@ -95,7 +95,7 @@ class ModelWorker:
             datasets=self._datasets,
             device=args.device,
             device_uuid=args.device_uuid,
-            host=args.host,
+            network=args.network,
         )
 
     def _do(self, job: Job) -> None:

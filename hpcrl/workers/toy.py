@@ -8,7 +8,7 @@ whose arithmetic is exact to check.
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,22 @@ from hpcrl.errors import PeerLostError
 from hpcrl.placement.plan import ModelName
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
+from hpcrl.wire.address import Network, listen
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
 
 
 class Exchange:
-    """All-to-all of small byte strings between the ranks of the run, over authenticated local sockets."""
+    """All-to-all of small byte strings between the ranks of the run, over authenticated sockets."""
 
-    def __init__(self, rank: int, secret: bytes) -> None:
+    def __init__(self, rank: int, secret: bytes, network: Network) -> None:
         self._rank = rank
         self._secret = secret
-        self._listener = Listener(("127.0.0.1", 0), authkey=secret)
+        self._listener = listen(network)
         self._peers: dict[int, Connection] = {}
 
     @property
     def address(self) -> str:
-        host, port = self._listener.address
+        host, port = self._listener.getsockname()
         return f"{host}:{port}"
 
     def connect(self, addresses: Sequence[str]) -> None:
@@ -44,7 +45,9 @@ class Exchange:
             self._peers[peer] = Client((host, int(port)), authkey=self._secret)
             self._peers[peer].send_bytes(str(self._rank).encode())
         for _ in addresses[self._rank + 1 :]:
-            connection = self._listener.accept()
+            connection = Connection(self._listener.accept()[0].detach())
+            deliver_challenge(connection, self._secret)
+            answer_challenge(connection, self._secret)
             self._peers[int(connection.recv_bytes())] = connection
 
     def sum(self, mine: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
@@ -94,7 +97,7 @@ class ToyHost:
         self._experiment: ToyExperiment = experiment_from(context.plan.experiment)
         self._plan = context.plan
         secret = RunDirectory(context.run_dir).read_key().secret.encode()
-        self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest())
+        self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest(), context.network)
         self._roles: dict[ModelName, ToyRole] = {}
 
     @property

@@ -14,7 +14,7 @@ from typing import Protocol
 import zmq
 
 from hpcrl.errors import ExitCode, PeerLostError
-from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.address import LOOPBACK_ONLY, Network
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.messages import Beat, Fetch, Message, Rows
 
@@ -28,7 +28,7 @@ class TransportArgs:
     key: RunKey
     heartbeat_s: float
     orphan_timeout_s: float
-    host: str = LOOPBACK
+    network: Network = LOOPBACK_ONLY
 
 
 class Listener(Protocol):
@@ -56,7 +56,7 @@ class Transport:
         self._listener: Listener
         self._context = zmq.Context(io_threads=1)
         Gatekeeper(self._context, args.key)  # its thread keeps it, for as long as the context
-        self._hub = Hub(self._context, args.key, f"{args.name}.rows", args.host)
+        self._hub = Hub(self._context, args.key, f"{args.name}.rows", args.network)
         self._master = Link(self._context, args.key, args.name, args.master)
         self._peers: dict[str, Link] = {}
         self._outbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

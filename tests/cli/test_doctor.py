@@ -6,6 +6,7 @@ import pytest
 from support.fake_slurm.cluster import FakeSlurm
 
 from hpcrl.cli.main import main
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.doctor.measure import read_site_file
 from hpcrl.errors import ConfigurationError, ExitCode
@@ -61,7 +62,7 @@ def test_the_sites_defaults_are_used(site, monkeypatch, tmp_path, capsys):
     path = tmp_path / "site.yaml"
     path.write_text(f"run_root: {root}\ncluster:\n  slurm: {{account: lab, partition: low, time: '60'}}\n")
     monkeypatch.setenv("HPCRL_SITE", str(path))
-    assert read_site_file() == (str(root), SlurmConfig(account="lab", partition="low", time="60"))
+    assert read_site_file() == (str(root), ClusterConfig(slurm=SlurmConfig(account="lab", partition="low", time="60")))
     assert main(["doctor", "--wait", "0", "--json"]) == 1
     (call,) = [call for call in site.state["calls"] if call[0] == "sbatch"]
     assert {"--account=lab", "--partition=low"} <= set(call)
@@ -72,7 +73,7 @@ def test_a_wrong_site_file_is_named(site, monkeypatch, tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("cluster: {slurm: {cpus_per_worker: many}}\n")
     monkeypatch.setenv("HPCRL_SITE", str(path))
-    with pytest.raises(ConfigurationError, match=r"cluster\.slurm .*site\.yaml"):
+    with pytest.raises(ConfigurationError, match=r"cluster .*site\.yaml.*slurm.cpus_per_worker"):
         read_site_file()
 
 

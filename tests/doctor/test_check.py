@@ -11,6 +11,7 @@ from hpcrl.doctor.check import check
 from hpcrl.doctor.findings import Finding, Severity
 from hpcrl.doctor.measurements import GpuMeasurements, JobMeasurements, Measurements, Race, Replaced, Seen
 from hpcrl.doctor.report import exit_status
+from hpcrl.wire.address import InterfaceAddress
 
 TEXTS = Path(__file__).parent / "texts"
 RECORDED = msgspec.json.decode((TEXTS / "measurements.json").read_bytes(), type=Measurements)
@@ -393,3 +394,16 @@ def test_gpus_that_meet_through_cpus_are_named(measured, links, advice):
 def test_nodes_with_other_gpus_are_noted(measured):
     mixed = with_gpus(measured, GpuMeasurements(("A100",)), GpuMeasurements(("H100",)))
     assert any(each.value == "differ in their GPUs" for each in check(mixed))
+
+
+def test_a_node_that_cannot_listen_where_it_should_is_a_problem(measured):
+    complaint = "cluster.interface = ib1, but n2 has no such interface. It has lo (127.0.0.1)."
+    broken = of_second(measured, complaint=complaint)
+    assert severity_and_advice(broken, measured.nodes[1].name) == ("problem", complaint)
+
+
+def test_a_quicker_network_that_is_not_used_is_noted(measured):
+    others = (InterfaceAddress("docker0", "172.17.0.1"), InterfaceAddress("ib0", "10.10.0.7"))
+    severity, advice = severity_and_advice(of_second(measured, others=others), measured.nodes[1].name)
+    assert severity == "note" and "ib0 (10.10.0.7)" in advice and "docker0" not in advice
+    assert "set cluster.interface" in advice

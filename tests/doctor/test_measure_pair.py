@@ -10,11 +10,12 @@ from hpcrl.doctor import measure_pair, peer
 from hpcrl.doctor.measure_pair import RACES, PairReader
 from hpcrl.doctor.measurements import PairMeasurements
 from hpcrl.doctor.peer import Asker, Listener, Make
+from hpcrl.wire.address import Network
 
 
 @pytest.fixture
 def listener(tmp_path):
-    made = Listener(1, "127.0.0.1", tmp_path)
+    made = Listener(1, Network(), tmp_path)
     yield made
     made.close()
 
@@ -42,13 +43,13 @@ class LateListener(Listener):
 @pytest.mark.parametrize("how", ["list", "open"])
 def test_the_time_until_a_file_is_seen_is_measured(monkeypatch, tmp_path, how):
     monkeypatch.setattr(measure_pair, "SEEN_ROUNDS", 2)
-    late = LateListener(1, "127.0.0.1", tmp_path)
+    late = LateListener(1, Network(), tmp_path)
     seen = reader(tmp_path, late)._seen(how)
     assert all(0.3 < second < 1.0 for second in seen.seconds) and len(seen.seconds) == 2
 
 
 def test_what_is_never_seen_is_tried_once(tmp_path):
-    late = LateListener(1, "127.0.0.1", tmp_path)
+    late = LateListener(1, Network(), tmp_path)
     assert reader(tmp_path, late, 0.1)._seen("list").seconds == (None,)
 
 

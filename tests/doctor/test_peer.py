@@ -3,11 +3,12 @@
 import pytest
 
 from hpcrl.doctor.peer import Append, Asker, Attempt, Churn, Clock, Hello, Listener, Make, PeerReport, whole
+from hpcrl.wire.address import Network
 
 
 @pytest.fixture
 def listener(tmp_path):
-    made = Listener(1, "127.0.0.1", tmp_path)
+    made = Listener(1, Network(), tmp_path)
     yield made
     made.close()
 

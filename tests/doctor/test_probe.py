@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.doctor import probe as doctor_probe
 from hpcrl.doctor.measure_nodes import read_results
 from hpcrl.doctor.measure_pair import RACES
@@ -66,6 +67,21 @@ def test_a_probe_whose_peer_cannot_be_reached_says_where(monkeypatch, tmp_path):
     (pair,) = node.pairs
     assert pair.connect_s is None
     assert pair.connect_error == "127.0.0.1:1: Connection refused"
+
+
+def test_a_probe_listens_where_the_run_would(tmp_path):
+    probe(tmp_path, 0, 1, cluster=ClusterConfig(interface="127.0.0.0/8", ports="24000-24999"))
+    (node,) = read_results(tmp_path)
+    hello = msgspec.json.decode((tmp_path / "hello-0.json").read_bytes(), type=Hello)
+    assert (node.address, node.interface, node.complaint, node.others) == ("127.0.0.1", "lo", "", ())
+    assert hello.address == "127.0.0.1" and 24000 <= hello.port <= 24999
+
+
+def test_a_node_without_the_interface_says_what_it_has_and_is_measured_all_the_same(tmp_path):
+    probe(tmp_path, 0, 1, cluster=ClusterConfig(interface="ib7"))
+    (node,) = read_results(tmp_path)
+    assert "cluster.interface = ib7" in node.complaint and "lo (127.0.0.1)" in node.complaint
+    assert node.address and node.disk.free_bytes
 
 
 def test_without_the_folder_a_probe_ends_and_makes_none(monkeypatch, tmp_path, capfd):

@@ -17,7 +17,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.master.master import Master
 from hpcrl.processes import Signals
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
-from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.address import Network
 from hpcrl.wire.channel import Hub
 from hpcrl.wire.messages import AgentHello, Finish, Message
 
@@ -34,7 +34,7 @@ def test_the_verdict_is_on_disk_before_anybody_is_told_to_end(tmp_path: Path, mo
     monkeypatch.setattr(Hub, "send", send)
     signals = Signals()
     try:
-        master = Master(run, "first", signals, LOOPBACK, Abilities())
+        master = Master(run, "first", signals, Network(), Abilities())
         master._reactor.members.agent(b"agent-0", AgentHello(0, "host", 8, 1))
         run.publish_command(Command("drain", "first"))
         assert master.serve_run() == ExitCode.NEVER_REQUEUE
@@ -47,7 +47,7 @@ def serve(run: RunDirectory) -> ExitCode:
     """A master of this run, whom nobody comes to."""
     signals = Signals()
     try:
-        return Master(run, "first", signals, LOOPBACK, Abilities()).serve_run()
+        return Master(run, "first", signals, Network(), Abilities()).serve_run()
     finally:
         signals.close()
 

@@ -1,13 +1,16 @@
 """Collectives that add up in rank order, against a sum in one process."""
 
+import os
 import time
 import warnings
 
 import pytest
 import torch
 from support.pool import everyone, gloo_pool
+from support.sockets import listening
 
-from hpcrl.parallel.context import Group, ParallelContext, shard_bounds
+from hpcrl.parallel.context import Group, ParallelContext, shard_bounds, socket_interfaces
+from hpcrl.wire.address import LOOPBACK, Network
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +128,42 @@ def test_alone_nothing_is_opened_and_everything_is_the_identity():
 def test_a_rank_outside_a_group_cannot_hold_it():
     with pytest.raises(ValueError, match="not in tuple"):
         Group((0, 1), 2, torch.device("cpu"))
+
+
+def meet_within(context, ports):
+    context.leave()
+    context.again = ParallelContext(context.rank, 2, context.device, Network(ports=tuple(ports)))
+    return context.again.invite()
+
+
+def listen_while_together(context, invitations):
+    context.again.join(invitations[0], timeout_s=60.0)
+    context.again.form([(0, 1)])
+    context.again.group((0, 1)).total(torch.zeros(1))
+    return listening(os.getpid())
+
+
+def test_store_and_gloo_listen_where_the_network_says_and_nowhere_else():
+    """The store asks nobody for a key, and by itself listens at all addresses of its node."""
+    with gloo_pool(2) as ranks:
+        invitation = ranks.run(meet_within, (22000, 22999))[0]
+        at_0, at_1 = ranks.run(listen_while_together, [invitation, ""])
+    host, _, port = invitation.rpartition(":")
+    assert (host, 22000 <= int(port) <= 22999) == (LOOPBACK, True)
+    assert (host, int(port)) in at_0
+    assert len(at_0) > 1 and at_1, "gloo listens too"
+    assert {address for address, _ in at_0 | at_1} == {LOOPBACK}
+
+
+@pytest.mark.parametrize(
+    ("network", "environ", "interfaces"),
+    [
+        (Network("10.10.3.7", "ib0", chosen=True), {"GLOO_SOCKET_IFNAME": "eth0"}, ("ib0", "=ib0")),
+        (Network("10.0.0.7", "eth0"), {}, ("eth0", None)),
+        (Network("10.0.0.7", "eth0"), {"GLOO_SOCKET_IFNAME": "ib1"}, ("ib1", None)),
+        (Network("10.0.0.7", ""), {}, (None, None)),
+    ],
+)
+def test_gloo_and_nccl_are_told_the_interface(network, environ, interfaces):
+    told = socket_interfaces(network, environ)
+    assert (told.get("GLOO_SOCKET_IFNAME"), told.get("NCCL_SOCKET_IFNAME")) == interfaces
