@@ -60,7 +60,7 @@ def _try_reward(
 ) -> None:
     """Score the rows' own answers; where there are none, and once where there are, an empty response."""
     texts, samples = open_texts(experiment, datasets), sample_ids(rows, 0)
-    tokens = datasets["train"].rows(samples).rows(algorithm.rows.keys[0])
+    tokens = datasets["train"].rows(samples).rows(next(iter(algorithm.rows.keys)))
     records = [datasets["train"].text(sample) for sample in samples]
     answers = [str(record.get("answer") or "") for record in records]
     responses = [*answers[:-1], ""]
