@@ -8,13 +8,14 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint kill same docs bench ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all lint kill kill-toy same docs bench ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
 	@echo "make test      the tests (minutes)"
 	@echo "make test-all  the tests, the slow ones too"
-	@echo "make kill      the long kill matrix: every process, at every point, then resume and compare bit for bit"
+	@echo "make kill      hit every process in every phase of a PPO run, compare bit for bit, write docs/durability.md (an hour)"
+	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
 	@echo "make docs      write docs/algorithms.md from the declarations of the algorithms"
 	@echo "make bench     measure, and write docs/performance.md"
@@ -33,6 +34,9 @@ test-all: $(STAMP)
 	pytest -n $(JOBS) --dist loadfile --durations 30
 
 kill: $(STAMP)
+	@PYTHONPATH=tools:tests python -P -m kills $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
+
+kill-toy: $(STAMP)
 	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/durable/test_durability.py --durations 30
 
 same: $(STAMP)

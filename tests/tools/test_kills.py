@@ -1,0 +1,40 @@
+"""What `make kill` strikes, keeps and writes; the strikes themselves take an hour."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from kills.outcomes import Outcome, add, read, rewrite
+from kills.page import PAGE, made, write
+from kills.points import LOCAL, SLURM, Point, points
+
+POINT = Point(LOCAL, "agent", "reduce", "KILL")
+GOOD = Outcome(**asdict(POINT), how="resumed", wrong="", seconds=3.0, commit="abc")
+
+
+def test_there_are_more_than_300_points_and_none_twice() -> None:
+    assert len({point.name for point in points()}) == len(points()) >= 300
+
+
+@pytest.mark.parametrize("role", ["worker", "agent", "master"])
+@pytest.mark.parametrize("topology", [LOCAL, *SLURM])
+def test_every_process_is_killed_in_every_topology(topology: str, role: str) -> None:
+    assert [point for point in points() if (point.topology, point.role, point.what) == (topology, role, "KILL")]
+
+
+def test_the_newest_outcome_of_a_point_counts_and_a_torn_line_does_not(tmp_path: Path) -> None:
+    kept = tmp_path / "outcomes.jsonl"
+    add(replace(GOOD, wrong="other bits"), kept)
+    add(GOOD, kept)
+    kept.write_text(kept.read_text() + '{"topology": "lo')
+    assert read(kept) == {POINT: GOOD}
+    rewrite(read(kept), kept)
+    assert len(kept.read_text().splitlines()) == 1
+
+
+def test_a_point_that_went_wrong_is_named_below_the_table(tmp_path: Path) -> None:
+    page = tmp_path / PAGE.name
+    page.write_text(PAGE.read_text())
+    write({POINT: replace(GOOD, wrong="other bits")}, page)
+    assert "| reduce | **wrong** |" in made(page) and "- local/agent/reduce/KILL: other bits" in made(page)
+    assert page.read_text().partition("<!--")[0] == PAGE.read_text().partition("<!--")[0]
