@@ -1,8 +1,6 @@
 """From a name to a declaration: a file of hpcrl's own, or the user's as `file.py:NAME`. There is no list to keep."""
 
-import dataclasses
 import difflib
-import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -10,13 +8,15 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from hpcrl.errors import ConfigurationError, HpcrlError
+from hpcrl.errors import ConfigurationError
 
 D = TypeVar("D")
 
@@ -45,22 +45,17 @@ def find(room: Room[D], name: str, setting: str) -> D:
     """
     given, path = f"{setting} = {name}", _user_file(name)
     if path is not None:
-        attribute, importing = name.rpartition(":")[2], functools.partial(_user_module, path)
+        attribute, importing = name.rpartition(":")[2], partial(_user_module, path)
     elif name in (known := names(room)):
         module = f"{room.package}.{name}"
-        path, attribute, importing = (
-            _file_of(module),
-            room.attribute,
-            functools.partial(importlib.import_module, module),
-        )
+        path, attribute, importing = _file_of(module), room.attribute, partial(importlib.import_module, module)
     else:
         raise _unknown(given, name, known)
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)
         raise _to_fix(given, f"{path}, line {line}: {attribute} is {is_}; {needed} is needed.")
-    own = _user_file(name) is not None and dataclasses.is_dataclass(found)
-    return cast(D, _guarded(found, path, given)) if own else found
+    return found
 
 
 def load(place: str) -> Any:
@@ -68,30 +63,6 @@ def load(place: str) -> Any:
     module, _, name = place.rpartition(":")
     path = _user_file(place)
     return getattr(importlib.import_module(module) if path is None else _user_module(path), name)
-
-
-def _guarded(declared: Any, path: Path, given: str) -> Any:
-    """A user's declaration, of whose functions every error names the setting, the file and the line."""
-    functions = {
-        field.name: _guard(value, path, given)
-        for field in dataclasses.fields(declared)
-        if callable(value := getattr(declared, field.name)) and not isinstance(value, type)
-    }
-    return dataclasses.replace(declared, **functions)
-
-
-def _guard(function: Callable[..., Any], path: Path, given: str) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def guarded(*arguments: Any, **named: Any) -> Any:
-        try:
-            result = function(*arguments, **named)
-            return list(result) if isinstance(result, Iterator) else result
-        except HpcrlError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise _raised(path, error, given) from error
-
-    return guarded
 
 
 def _user_file(place: str) -> Path | None:
@@ -107,11 +78,31 @@ def _user_module(path: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None, path
         sys.modules[own] = module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            with _neighbours_first(path.parent):
+                spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[own]
             raise
     return sys.modules[own]
+
+
+@contextmanager
+def _neighbours_first(folder: Path) -> Iterator[None]:
+    """A file imports what lies beside it, as if Python had been started on it, and writes nothing there.
+
+    Later imports, as within functions, find its neighbours too, but none of them hides a module of anybody else's. A
+    run's copy has the path of the original at its end, and comes before that.
+    """
+    place, writes_nothing = str(folder), sys.dont_write_bytecode
+    sys.path.insert(0, place)
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes_nothing
+        sys.path.remove(place)
+        originals = (i for i, entry in enumerate(sys.path) if entry.startswith("/") and place.endswith(entry))
+        sys.path.insert(next(originals, len(sys.path)), place)
 
 
 def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, given: str) -> Any:
@@ -119,8 +110,8 @@ def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, g
         raise ConfigurationError([f"{given}: {path} does not exist."], f"Set {given.partition(' ')[0]}.")
     try:
         imported = importing()
-    except (Exception, SystemExit) as error:
-        raise _raised(path, error, given) from error
+    except Exception as error:
+        raise _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.") from error
     if not hasattr(imported, attribute):
         near = difflib.get_close_matches(attribute, [name for name in vars(imported) if name[0] != "_"], n=1)
         hint = f" The nearest is {near[0]}, line {_line_of(path, near[0]) or 1}." if near else ""
@@ -140,11 +131,7 @@ def _to_fix(given: str, what: str) -> ConfigurationError:
     return ConfigurationError([f"{given}: {what}"], f"Fix the file or set {given.partition(' ')[0]}.")
 
 
-def _raised(path: Path, error: BaseException, given: str) -> ConfigurationError:
-    return _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.")
-
-
-def _guilty_line(path: Path, error: BaseException) -> int:
+def _guilty_line(path: Path, error: Exception) -> int:
     """The last line of the file that took part in an error; of a file that does not parse, the one that is wrong."""
     lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     if isinstance(error, SyntaxError) and not lines:

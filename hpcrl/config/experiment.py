@@ -1,13 +1,14 @@
 """What every run's configuration has; an algorithm's own root dataclass adds its sections and roles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.code import CodeConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.fields import ChangeClass, NameText, PathText
 
@@ -37,6 +38,8 @@ class ExperimentConfig:
     """Nodes, workers and deadlines."""
     control: ControlConfig = ControlConfig()
     """How long the run is, and when it checkpoints, evaluates and exports."""
+    code: CodeConfig = CodeConfig()
+    """What of your code the run takes along."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,7 @@ class Catalogue:
 
 def to_dict(experiment: ExperimentConfig) -> dict[str, Any]:
     """The experiment as JSON holds it, lists for tuples."""
-    # Of an object that msgspec has made, msgspec would leave out what it has by its class's default.
-    return msgspec.json.decode(msgspec.json.encode(asdict(experiment)))
+    return msgspec.json.decode(msgspec.json.encode(experiment))
 
 
 def what_every_run_has(values: Mapping[str, Any]) -> ExperimentConfig:

@@ -161,6 +161,8 @@ def describe(hint: Any) -> str:
     """A type in the words of a user who does not write Python."""
     if get_origin(hint) is Annotated:
         named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function", "name")]
+        if named and get_origin(hint.__origin__) is tuple:
+            return "a list of paths"
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))

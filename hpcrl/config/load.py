@@ -253,6 +253,8 @@ def _is_json(value: Any) -> bool:
 
 def _settled(setting: Setting, value: Any) -> Any:
     """Paths as other processes will find them: absolute."""
+    if setting.is_path and isinstance(value, tuple):
+        return tuple(os.path.abspath(os.path.expanduser(path)) for path in value)
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
     return _absolute(value) if setting.is_in_file and value else value

@@ -1,6 +1,5 @@
 """Fingerprints of what a run reads, so that a resume can refuse, by name, what has changed."""
 
-import importlib.util
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +10,14 @@ from hpcrl.config.fields import sections_of
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.rows.kind import RowKind
+from hpcrl.data.user_code import is_installed, module_file
 from hpcrl.errors import DataError
 
 _BLOCK = 4 << 20  # bytes
 
 
 def fingerprints(experiment: ExperimentConfig, rows: RowKind[Any]) -> dict[str, str]:
-    """Setting → sizes and CRCs of the files that it names: rows, tokenizer, base weights, a user's own code.
+    """Setting → sizes and CRCs of the files that it names: rows, tokenizer, base weights, installed code of others.
 
     Weights are known by the first and last 4 MiB of each file, everything else by all of it.
 
@@ -32,28 +32,15 @@ def _inputs(experiment: ExperimentConfig, rows: RowKind[Any]) -> Iterator[tuple[
     for role, model in models_of(experiment).items():
         folder = Path(model.path)
         yield f"{role}.path", [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
-        yield f"{role}.family", _source_of(model.family or "")
-        yield f"{role}.backend", _source_of(model.backend)
     for role, reward in sections_of(experiment, RewardConfig).items():
-        yield f"{role}.function", _source_of(reward.function)
-    yield "algorithm", _source_of(experiment.algorithm)
+        yield f"{role}.function", _installed(reward.function)
 
 
-def _source_of(function: str) -> list[Path]:
-    """The file of a user's function, given as `file.py:function` or `module:function`; none of hpcrl's own."""
-    place, colon, _ = function.rpartition(":")
-    if not colon:
-        return []
-    if place.endswith(".py"):
-        return [Path(place)]
-    package, *inner = place.split(".")
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
-        return []
-    if not inner:
-        return [Path(found.origin)]
-    path = Path(found.origin).parent.joinpath(*inner)
-    return [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+def _installed(function: str) -> list[Path]:
+    """The file of a function of an installed module; what is the user's own is copied."""
+    module = function.rpartition(":")[0]
+    file = module_file(module) if module and "/" not in module else None
+    return [file] if file is not None and is_installed(file) else []
 
 
 def _of_files(setting: str, files: list[Path]) -> str:

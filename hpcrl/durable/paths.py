@@ -49,6 +49,10 @@ class RunPaths:
     def exports(self) -> Path:
         return self.root / "export"
 
+    @property
+    def code(self) -> Path:
+        return self.root / "code"
+
     def submission_json(self, nonce: str) -> Path:
         return self.submission / f"{nonce}.json"
 
@@ -60,6 +64,9 @@ class RunPaths:
 
     def accepted(self, nonce: str) -> Path:
         return self.submission / f"{nonce}.accepted"
+
+    def code_copy(self, number: int) -> Path:
+        return self.code / f"{number:03d}"
 
     def submitit_folder(self, nonce: str) -> Path:
         return self.submission / nonce

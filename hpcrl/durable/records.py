@@ -9,13 +9,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from hpcrl.data.user_code import CodeSetting
 from hpcrl.errors import InternalError
 
 FORMAT = 2
 """Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
-Sealed = TypeVar("Sealed", "RunRecord", "Placement")
+Sealed = TypeVar("Sealed", "RunRecord", "Placement", "CodeCopy")
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -54,12 +55,32 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """`submission/<nonce>.placement`: settings that a submission has otherwise than `run.json`, by dotted key.
+    """`submission/<nonce>.placement`: settings that a submission has otherwise than `run.json`, by dotted key, and the
+    number of the copy of the user's code that it runs.
 
     `digest` covers them, so that damage is noticed.
     """
 
     settings: dict[str, Any]
+    code: int
+    digest: str
+
+
+class CopiedFile(msgspec.Struct, frozen=True):
+    """What was copied: bytes, and the BLAKE2b digest of them."""
+
+    size: int
+    digest: str
+
+
+class CodeCopy(msgspec.Struct, frozen=True):
+    """`code/NNN/MANIFEST.json`: the user's code as it was copied, `files` by the absolute path that they had.
+
+    `digest` covers all else, so that damage is noticed.
+    """
+
+    settings: dict[str, CodeSetting]
+    files: dict[str, CopiedFile]
     digest: str
 
 
@@ -153,6 +174,6 @@ def decode_sealed(data: bytes, kind: type[Sealed], path: Path) -> Sealed:
     return record
 
 
-def _digest(record: RunRecord | Placement) -> str:
+def _digest(record: RunRecord | Placement | CodeCopy) -> str:
     covered = msgspec.to_builtins(msgspec.structs.replace(record, digest=""))
     return hashlib.blake2b(json.dumps(covered, sort_keys=True).encode(), digest_size=16).hexdigest()

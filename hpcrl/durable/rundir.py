@@ -10,11 +10,14 @@ import socket
 import stat
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpcrl.data.user_code import NO_CODE, UserCode
+from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
 from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault
 from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of
@@ -22,6 +25,7 @@ from hpcrl.durable.records import (
     FORMAT,
     Answer,
     Claim,
+    CodeCopy,
     Command,
     KeyPair,
     Placement,
@@ -55,6 +59,7 @@ class RunDirectory(RunPaths):
         host: str,
         key: KeyPair,
         inputs: Mapping[str, str],
+        code: UserCode = NO_CODE,
         fault: Fault = no_fault,
     ) -> "RunDirectory":
         """Make a new run. `run.json` comes last: without it a directory is no run.
@@ -79,6 +84,7 @@ class RunDirectory(RunPaths):
         run.files.publish(run.key_json, msgspec.json.encode(key), "key")
         for directory in (run.submission, run.control, run.attempts, run.spills, run.checkpoints, run.exports):
             run.files.make_directory(directory)
+        run.keep_code(code)
         record = RunRecord(FORMAT, dict(experiment), host, dict(inputs), time.time(), "")
         run.files.publish(run.run_json, encode(sealed(record)), "run")
         return run
@@ -207,27 +213,56 @@ class RunDirectory(RunPaths):
         with contextlib.suppress(AlreadyPublishedError):
             self.files.publish(self.successor_json(nonce, job), encode(record), "submission")
 
-    def place(self, nonce: str, settings: Mapping[str, Any]) -> None:
-        """This submission runs elsewhere than `run.json` says: in these settings of placement, and in no others."""
-        record = sealed(Placement(dict(settings), ""))
+    def keep_code(self, code: UserCode) -> int:
+        """Copy the user's code into the run; returns the number of the copy."""
+        number = self.newest_code() + 1
+        self.files.directory(self.code)
+        while not self.files.publish_folder(self.code_copy(number), 0, partial(write_code, code), "code"):
+            number += 1
+        return number
+
+    def newest_code(self) -> int:
+        """The number of the copy that was made last; -1 before there is one."""
+        numbers = map(attempt_number, self.files.listing(self.code))
+        return max((number for number in numbers if number is not None), default=-1)
+
+    def read_code(self, number: int) -> CodeCopy:
+        """What is in a copy of the user's code."""
+        path = self.code_copy(number) / MANIFEST
+        return decode_sealed(self.files.read(path), CodeCopy, path)
+
+    def place(self, nonce: str, settings: Mapping[str, Any], code: int = 0) -> None:
+        """This submission runs elsewhere than `run.json` says, in these settings of placement and in no others, or
+        with a later copy of the user's code."""
+        record = sealed(Placement(dict(settings), code, ""))
         self.files.publish(self.placement(nonce), encode(record), "placement")
 
     def configuration(self, nonce: str | None = None) -> dict[str, Any]:
-        """What a submission, by default the newest, runs: `run.json` with the placement of that submission."""
-        nonce = self.newest_nonce() if nonce is None else nonce
-        return with_settings(self.read_run().experiment, {} if nonce is None else self._placed(nonce))
+        """What a submission, by default the newest, runs: `run.json` with the placement of that submission, and with
+        the run's copy of the user's code in the place of what was copied."""
+        placement = self.placement_of(self.newest_nonce() if nonce is None else nonce)
+        return self._with_code(with_settings(self.read_run().experiment, placement.settings), placement.code)
 
-    def _placed(self, nonce: str) -> dict[str, Any]:
-        """The settings that a submission has otherwise.
+    def first_configuration(self) -> dict[str, Any]:
+        """What the run was submitted with, as `configuration` has it."""
+        return self._with_code(self.read_run().experiment, 0)
+
+    def _with_code(self, values: Mapping[str, Any], number: int) -> dict[str, Any]:
+        return with_code(values, self.read_code(number).settings, self.code_copy(number))
+
+    def placement_of(self, nonce: str | None) -> Placement:
+        """What a submission has otherwise than `run.json`.
 
         The name is asked for, not the listing, which a network disk may show as it was before the submission; nobody
         has asked for this name before its submission was made, so that its absence is not remembered anywhere.
         """
+        if nonce is None:
+            return Placement({}, 0, "")
         path = self.placement(nonce)
         try:
-            return decode_sealed(self.files.read(path), Placement, path).settings
+            return decode_sealed(self.files.read(path), Placement, path)
         except FileNotFoundError:
-            return {}
+            return Placement({}, 0, "")
 
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset
+from hpcrl.data.user_code import code_places, collect_code
+from hpcrl.durable.code import staged, with_code
 from hpcrl.errors import DataError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
-from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.run import RewardFunction
 
 
@@ -33,9 +35,12 @@ def check_inputs(experiment: ExperimentConfig) -> None:
     datasets = open_datasets(experiment, algorithm.rows)
     first = {name: dataset.look() for name, dataset in datasets.items()}
     called = {call.role for call in algorithm.calls(experiment)}
-    for role, reward in sections_of(experiment, RewardConfig).items():
-        if role in called and reward.trial_rows:
-            _try_reward(experiment, algorithm, datasets, role, first["train"][: reward.trial_rows])
+    code = collect_code(code_places(experiment), experiment.code.files)
+    with staged(code) as folder:
+        copied = experiment_from(with_code(to_dict(experiment), code.settings, folder))
+        for role, reward in sections_of(copied, RewardConfig).items():
+            if role in called and reward.trial_rows:
+                _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
 
 
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:
@@ -57,10 +62,14 @@ def _try_reward(
     datasets: Mapping[str, Dataset],
     role: str,
     rows: tuple[str, ...],
+    copy: Path,
 ) -> None:
-    """Score the rows' own answers; where there are none, and once where there are, an empty response."""
+    """Score the rows' own answers; where there are none, and once where there are, an empty response.
+
+    The function is that of a copy, as in the run, so that what the copy lacks is noticed.
+    """
     texts, samples = open_texts(experiment, datasets), sample_ids(rows, 0)
-    tokens = datasets["train"].rows(samples).rows(next(iter(algorithm.rows.keys)))
+    tokens = datasets["train"].rows(samples).rows(algorithm.rows.keys[0])
     records = [datasets["train"].text(sample) for sample in samples]
     answers = [str(record.get("answer") or "") for record in records]
     responses = [*answers[:-1], ""]
@@ -71,7 +80,9 @@ def _try_reward(
         finally:
             function.close()
     except UserCodeError as error:
+        said = str(error).replace(str(copy), "")
         raise UserCodeError(
-            f"{error}\nIt was tried on the first rows of the training data, before the start.",
-            f"Fix it; where it needs what only the nodes have, set {role}.trial_rows to 0.",
+            f"{said}\nIt was tried on the first rows of the training data, before the start, from a run's copy.",
+            f"Fix it; name files that it reads from beside itself in code.files; where it needs what only the nodes "
+            f"have, set {role}.trial_rows to 0.",
         ) from None

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -17,6 +17,7 @@ from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_ha
 from hpcrl.config.load import change_placement
 from hpcrl.config.placement import placement_changes
 from hpcrl.data.inputs import fingerprints
+from hpcrl.data.user_code import code_places, collect_code
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import Command, KeyPair, Submission, Verdict, changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
@@ -27,6 +28,7 @@ from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
+from hpcrl.launch.next_code import next_code
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.check import ALL_CHECKS
@@ -49,6 +51,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     algorithm = algorithm_of(experiment)
     check_inputs(experiment)
     inputs = fingerprints(experiment, algorithm.rows)
+    code = collect_code(code_places(experiment), experiment.code.files)
     key = RunKey.generate()
     run = RunDirectory.create(
         run_dir or _usual_directory(experiment),
@@ -56,8 +59,9 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         host=algorithm.host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs=inputs,
+        code=code,
     )
-    return _start(run, experiment, launcher, wait, {})
+    return _start(run, experiment, launcher, wait, {}, code=0)
 
 
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
@@ -82,6 +86,7 @@ def resume(
         print(f"{run.root} is done: {verdict.reason}.")
         return int(ExitCode.DONE)
     experiment, launcher = _placed(run, overrides)
+    code = next_code(run, experiment, accept_changed)
     current = fingerprints(experiment, algorithm_of(experiment).rows)
     changed = changed_inputs(record.inputs | accepted_inputs(read_history(run)), current)
     refused = sorted(set(changed) - set(accept_changed))
@@ -91,11 +96,17 @@ def resume(
             f"Put it back, or accept it with --accept-changed {' '.join(refused)}.",
         )
     _end_older(run)
-    for line in describe_placement(
-        experiment_from(record.experiment), experiment_from(run.configuration()), experiment
-    ):
+    for line in (*_described(run, experiment), *code.notices()):
         print(line)
-    return _start(run, experiment, launcher, wait, {name: current[name] for name in changed if name in current})
+    accepted = {name: current[name] for name in changed if name in current}
+    number = code.keep(run)
+    accepted |= {name: run.files.name(run.code_copy(number)) for name in code.taken}
+    return _start(run, experiment, launcher, wait, accepted, number)
+
+
+def _described(run: RunDirectory, experiment: ExperimentConfig) -> Iterator[str]:
+    first, before = experiment_from(run.first_configuration()), experiment_from(run.configuration())
+    return describe_placement(first, before, experiment)
 
 
 def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[ExperimentConfig, Launcher]:
@@ -128,8 +139,8 @@ def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
     before = experiment_from(run.configuration())
     after, _ = _placed(run, overrides)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
-    placement = describe_placement(experiment_from(run.read_run().experiment), before, after)
-    return "\n".join([*placement, *describe_elastic(before, after, recovery), recovery.describe()])
+    lines = [*_described(run, after), *next_code(run, after, ()).notices()]
+    return "\n".join([*lines, *describe_elastic(before, after, recovery), recovery.describe()])
 
 
 def stop(run_dir: Path, now: bool) -> int:
@@ -184,14 +195,20 @@ def newest_verdict(run: RunDirectory) -> Verdict | None:
 
 
 def _start(
-    run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, wait: bool | None, accepted: Mapping[str, str]
+    run: RunDirectory,
+    experiment: ExperimentConfig,
+    launcher: Launcher,
+    wait: bool | None,
+    accepted: Mapping[str, str],
+    code: int,
 ) -> int:
     Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
-    if placement := placement_changes(experiment_from(run.read_run().experiment), experiment):
-        run.place(nonce, {change.key: change.value for change in placement})
+    placement = placement_changes(experiment_from(run.first_configuration()), experiment)
+    if placement or code:
+        run.place(nonce, {change.key: change.value for change in placement}, code)
     submission = launcher.start(run, nonce)
     if not (declaration_of(experiment.cluster.type).waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")

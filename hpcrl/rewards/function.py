@@ -84,6 +84,7 @@ class Replies:
 def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
     """Answer each line of the socket, of which `Load` is the first, until there are no more or one has gone wrong."""
     die_with_parent(parent_pid)
+    sys.dont_write_bytecode = True  # a run's copy of the code stays as it was copied
     replies = Replies(parent, box)
     with parent.makefile("rb") as lines:
         try:
@@ -105,13 +106,13 @@ def _answer(lines: BinaryIO, replies: Replies) -> None:
 
 
 def load(function: str) -> Callable[..., Any]:
-    """The function that "module:function" or "/path/file.py:function" names.
+    """The function that "module:function", "/folder/module:function" or "/path/file.py:function" names.
 
     Raises:
         ValueError: the module or file has no such function.
     """
     place, _, name = function.rpartition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     found = getattr(module, name, None)
     if not callable(found):
         there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
@@ -155,6 +156,14 @@ def _ends(text: str) -> str:
     text = text.encode(errors="backslashreplace").decode()
     kept = SHOWN_OF_AN_ERROR // 2
     return text if len(text) <= 2 * kept else f"{text[:kept]}\n… (the log has all of it) …\n{text[-kept:]}"
+
+
+def _load_module(place: str) -> ModuleType:
+    """The module, looked for in its folder first."""
+    folder, _, name = place.rpartition("/")
+    if folder:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
 
 
 def _load_file(path: Path) -> ModuleType:

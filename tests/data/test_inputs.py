@@ -21,7 +21,6 @@ def experiment(tmp_path: Path) -> SFTExperiment:
         "model/tokenizer_config.json",
         "train.jsonl",
         "test.jsonl",
-        "score.py",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -29,7 +28,7 @@ def experiment(tmp_path: Path) -> SFTExperiment:
     return SFTExperiment(
         data=DataConfig(train=str(tmp_path / "train.jsonl"), evaluate=str(tmp_path / "test.jsonl"), batch_size=1),
         actor=SFTModelConfig(path=str(tmp_path / "model")),
-        reward=RewardConfig(function=f"{tmp_path / 'score.py'}:score"),
+        reward=RewardConfig(function="gsm8k"),
     )
 
 
@@ -40,7 +39,6 @@ CHANGES: dict[str, set[str]] = {
     "model/tokenizer_config.json": {"data.tokenizer"},
     "model/config.json": {"actor.path", "data.tokenizer"},
     "model/model.safetensors": {"actor.path"},
-    "score.py": {"reward.function"},
 }
 
 
@@ -84,21 +82,20 @@ def test_hpcrls_own_functions_and_made_up_data_have_none(experiment: SFTExperime
     assert fingerprints(ToyExperiment()) == {}
 
 
-def test_the_module_of_a_reward_is_found_without_being_imported(
+def test_an_installed_function_is_an_input_and_what_is_the_users_own_is_not(
     experiment: SFTExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "judge").mkdir()
     (tmp_path / "judge/__init__.py").write_text("raise RuntimeError")
-    (tmp_path / "judge/strict.py").write_text("raise RuntimeError")
     monkeypatch.syspath_prepend(tmp_path)
-    for module, file in (("judge", "__init__.py"), ("judge.strict", "strict.py")):
-        found = fingerprints(replace(experiment, reward=RewardConfig(function=f"{module}:score")))
-        assert found["reward.function"].startswith(file)
-    assert "reward.function" not in fingerprints(replace(experiment, reward=RewardConfig(function="nowhere:score")))
+    for function in ("judge:score", f"{tmp_path}/judge:score", f"{tmp_path}/judge/__init__.py:score", "nowhere:score"):
+        assert "reward.function" not in fingerprints(replace(experiment, reward=RewardConfig(function=function)))
+    found = fingerprints(replace(experiment, reward=RewardConfig(function="json.decoder:score")))
+    assert found["reward.function"].startswith("decoder.py")
     assert "judge" not in sys.modules
 
 
 def test_a_file_that_cannot_be_read_is_named_with_its_setting(experiment: SFTExperiment, tmp_path: Path) -> None:
-    (tmp_path / "score.py").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*score.py: No such file.*Set reward.function"):
+    (tmp_path / "train.jsonl").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*train.jsonl: No such file.*Set data.train"):
         fingerprints(experiment)

@@ -1,5 +1,6 @@
 from typing import get_args
 
+from hpcrl.data.user_code import CodeSetting
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Event, Numerics, Prefix
@@ -7,7 +8,9 @@ from hpcrl.durable.records import (
     FORMAT,
     Answer,
     Claim,
+    CodeCopy,
     Command,
+    CopiedFile,
     Placement,
     RunRecord,
     Submission,
@@ -33,7 +36,10 @@ FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest
 Submission: nonce jobs time
-Placement: settings digest
+Placement: settings code digest
+CodeCopy: settings files digest
+CodeSetting: place files
+CopiedFile: size digest
 Claim: submission host pid pid_started boot_id time
 Verdict: attempt state exit_code reason worker call traceback time
 Command: command submission
@@ -52,6 +58,9 @@ def test_the_format_is_of_these_fields() -> None:
         RunRecord,
         Submission,
         Placement,
+        CodeCopy,
+        CodeSetting,
+        CopiedFile,
         Claim,
         Verdict,
         Command,

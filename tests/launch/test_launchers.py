@@ -123,7 +123,7 @@ def test_a_run_is_started_by_a_launcher_in_one_file_of_the_users(tmp_path, monke
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
     run = RunDirectory.open(tmp_path / "run")
-    assert run.configuration()["cluster"]["type"] == f"{tmp_path}/mine.py:MINE"
+    assert run.configuration()["cluster"]["type"] == f"{run.code_copy(0)}{tmp_path}/mine.py:MINE"
     told = [row for row in rows_of(run.events(0)) if row["event"] == "allocation"]
     assert [row["ends"] for row in told] == [{"0": 4e9}]
     assert read_status(run.root, queue_of(run)).state == "done"

@@ -156,3 +156,15 @@ def test_weights_of_many_gibibytes_are_checked_by_their_headers(config):
     write_model(Path("large"), **sizes)
     assert Path("large/model.safetensors").stat().st_size > 20 * 2**30
     assert min(cpu_seconds("plan", config, "--reference.path", "large") for _ in range(2)) < 3.0
+
+
+def test_what_a_run_would_not_copy_of_the_reward_functions_files_is_noticed(config, capsys):
+    Path("word.txt").write_text("yes")
+    text = (
+        "from pathlib import Path\nWORD = Path(__file__).with_name('word.txt').read_text()\ndef score(*_): return 1\n"
+    )
+    reward = own_reward(text)
+    code, said = refusals(config, capsys, *reward)
+    assert code == ExitCode.USER_CODE
+    assert f"{Path('reward.py').absolute()}:score" in said and "in code.files" in said and "/tmp/hpcrl-" not in said
+    assert main(["plan", config, *reward, "--code.files", '["*.txt"]']) == ExitCode.DONE

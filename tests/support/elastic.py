@@ -37,7 +37,7 @@ def placed(experiment: ToyExperiment, shape: Shape) -> ToyExperiment:
 
 def place(run: RunDirectory, nonce: str, experiment: Any) -> None:
     """As `hpcrl resume` does, before anything is started."""
-    if changes := placement_changes(experiment_from(run.read_run().experiment), experiment):
+    if changes := placement_changes(experiment_from(run.first_configuration()), experiment):
         run.place(nonce, {change.key: change.value for change in changes})
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrl.data.form import TOKENS
 from hpcrl.data.rows.kind import Dataset, RowKind
 
 
@@ -26,7 +25,7 @@ def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
 
     return RowKind(
         fields=fields,
-        keys=dict.fromkeys(keys, TOKENS),
+        keys=keys,
         open=opened,
         evaluates=lambda experiment: experiment.data.evaluate is not None,
         inputs=inputs,

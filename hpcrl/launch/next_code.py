@@ -1,0 +1,62 @@
+"""The copy of the user's code that a run's next submission uses: the newest it has, or a new one with what changed."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.user_code import FILES, UserCode, code_places, collect_code
+from hpcrl.durable.code import changed_files, inside
+from hpcrl.durable.records import CodeCopy
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class NextCode:
+    """`number` and `copy` are what the run has; where some is taken anew, `new` is all that replaces it."""
+
+    number: int
+    copy: CodeCopy
+    taken: frozenset[str] = frozenset()
+    """Settings."""
+    new: UserCode | None = None
+
+    def keep(self, run: RunDirectory) -> int:
+        """The number of the copy to use, made now where it is new."""
+        return self.number if self.new is None else run.keep_code(self.new)
+
+    def notices(self) -> Iterator[str]:
+        """What is no longer as it was copied, and is used as it was copied all the same."""
+        for key, files in changed_files(self.copy).items():
+            if key not in self.taken:
+                yield (
+                    f"{', '.join(files)} changed since the run copied it, and the run keeps its copy; "
+                    f"--accept-changed {key} takes the change over"
+                )
+
+
+def next_code(run: RunDirectory, experiment: ExperimentConfig, accepted: Collection[str]) -> NextCode:
+    """What to use of the code that a run has, and what to take anew: code that `experiment` has elsewhere than before,
+    and that of the `accepted` settings.
+
+    Raises:
+        ConfigurationError: code cannot be read, or a file that changed also belongs to code that is to stay as it is.
+    """
+    number = run.placement_of(run.newest_nonce()).code
+    copy, folder = run.read_code(number), run.code_copy(number)
+    places = {key: place.removeprefix(str(folder)) for key, place in code_places(experiment).items()}
+    named = places.keys() | ({FILES} if experiment.code.files else set())
+    before = {key: setting.place for key, setting in copy.settings.items()}
+    taken = frozenset(key for key in named if key in accepted or places.get(key, "") != before.get(key))
+    if not taken and named == copy.settings.keys():
+        return NextCode(number, copy)
+    patterns = experiment.code.files if FILES in taken else ()
+    fresh = collect_code({key: place for key, place in places.items() if key in taken}, patterns)
+    kept = {key: copy.settings[key] for key in named - taken}
+    files = {path: inside(folder, path).read_bytes() for setting in kept.values() for path in setting.files}
+    for key, setting in kept.items():
+        if shared := [path for path in setting.files if fresh.files.get(path, files[path]) != files[path]]:
+            raise ConfigurationError(
+                [f"{shared[0]} changed and also belongs to {key}."], f"Accept both: --accept-changed {key}."
+            )
+    return NextCode(number, copy, taken, UserCode({**kept, **fresh.settings}, {**files, **fresh.files}))

@@ -1,0 +1,149 @@
+"""A run executes its copy of the user's code, whatever becomes of the files, until somebody accepts the change."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.chaos import Remains, outputs, remains, rows_of, started_twice, wait_until, workers_of
+from support.cluster import alive_of
+from support.hosts import write_task
+
+from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+
+STEPS = 6
+SCORE = """
+import pathlib
+import time
+
+import parts.length
+
+WEIGHT = float((pathlib.Path(__file__).parent / "weights" / "one.txt").read_text())
+
+def score(prompt, response, record):
+    from late import bonus
+    while pathlib.Path("hold").exists():
+        time.sleep(0.05)
+    return WEIGHT * response.count("1") - parts.length.cost(response) + bonus(response, record)
+"""
+FILES = {
+    "score.py": SCORE,
+    "parts/__init__.py": "",
+    "parts/length.py": "from . import factor\ndef cost(response):\n    return factor.FACTOR * len(response)\n",
+    "parts/factor.py": "FACTOR = 0.1\n",
+    "late.py": "def bonus(response, record):\n    return 0.5 * (response == record['answer'])\n",
+    "weights/one.txt": "1.0",
+}
+SPOILT = {
+    "parts/factor.py": "FACTOR = 70.0\n",
+    "late.py": "def bonus(response, record):\n    return 1000.0\n",
+    "weights/one.txt": "-5.0",
+}
+
+
+def hpcrl(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hpcrl.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder)
+
+
+def written(folder: Path) -> Path:
+    """ppo.yaml, and all that it names."""
+    write_task(folder)
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    model = {"path": "model", "optimizer": {"lr": 0.001}}
+    values = {
+        "algorithm": "ppo",
+        "control": {"steps": STEPS, "checkpoint": {"steps": 4}},
+        "data": {"train": "rows.jsonl", "batch_size": 4},
+        "actor": model,
+        "critic": model,
+        "reference": {"path": "model"},
+        "reward": {"function": "score.py:score"},
+        "code": {"files": ["weights/*.txt"]},
+        "generation": {"max_new_tokens": 6, "slots": 4},
+        "cluster": {
+            "type": "local",
+            "workers_per_node": 1,
+            "device": "cpu",
+            "heartbeat_s": 0.2,
+            "lost_after_s": 10,
+            "orphan_timeout_s": 10,
+            "replace_timeout_s": 0.5,
+        },
+    }
+    (folder / "ppo.yaml").write_text(json.dumps(values))
+    return folder
+
+
+def begun(folder: Path) -> RunDirectory:
+    """A run after two steps whose reward waits, and the files of the reward as somebody spoilt them."""
+    done = hpcrl(folder, "submit", "ppo.yaml", "--run-dir", "run", "--detach")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    run = RunDirectory.open(folder / "run")
+    wait_until(lambda: closed_steps(run) >= 2, 120, "the second step")
+    (folder / "hold").touch()
+    for name, text in SPOILT.items():
+        (folder / name).write_text(text)
+    (folder / "score.py").unlink()
+    return run
+
+
+def closed_steps(run: RunDirectory) -> int:
+    return sum(row["event"] == "closed" for number in run.numbers() for row in rows_of(run.events(number)))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    folder = written(tmp_path_factory.mktemp("plain"))
+    done = hpcrl(folder, "submit", "ppo.yaml", "--run-dir", "run")
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    run = RunDirectory.open(folder / "run")
+    for path in (run.code, *run.code.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    return remains(run)
+
+
+def test_a_reward_that_is_edited_under_a_run_changes_nothing_when_a_worker_is_killed(
+    tmp_path: Path, undisturbed: Remains
+) -> None:
+    run = begun(written(tmp_path))
+    os.kill(workers_of(run)[0], signal.SIGKILL)
+    (tmp_path / "hold").unlink()
+    wait_until(lambda: run.verdict_of(run.submissions()[-1].nonce), 120, "the verdict")
+    assert len(run.numbers()) == 2, outputs(run)
+    assert remains(run) == undisturbed
+    assert started_twice(run) == []
+    wait_until(lambda: alive_of(run.root) == [], 30, "the end of all processes")
+
+
+def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_accepted(
+    tmp_path: Path, undisturbed: Remains
+) -> None:
+    run = begun(written(tmp_path))
+    assert hpcrl(tmp_path, "stop", "run", "--now").returncode == ExitCode.DONE
+    (tmp_path / "hold").unlink()
+    dry = hpcrl(tmp_path, "resume", "run", "--dry-run")
+    assert dry.returncode == ExitCode.DONE, dry.stderr
+    for words in ("score.py", "late.py", "factor.py", "-changed reward.function", "-changed code.files"):
+        assert words in dry.stdout
+    refused = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function")
+    assert refused.returncode == ExitCode.CONFIGURATION and "score.py cannot be read" in refused.stderr
+    (tmp_path / "score.py").write_text(SCORE)
+    before = closed_steps(run)
+    done = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function")
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    assert f"{tmp_path}/weights/one.txt changed since the run copied it" in done.stdout
+    assert accepted_inputs(read_history(run)) == {"reward.function": "code/001"}
+    rows = remains(run).metrics
+    assert rows[:before] == undisturbed.metrics[:before] and rows[-1]["rew_inf/reward"] > 900 - 70 * 6
+    copy = Path(f"{run.code_copy(1)}{tmp_path}")
+    assert (copy / "weights/one.txt").read_text() == "1.0"
+    assert (copy / "parts/factor.py").read_text() == "FACTOR = 70.0\n"
