@@ -20,6 +20,7 @@ import zmq
 
 from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import DeviceBinding, bind, bindings
+from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
@@ -158,7 +159,8 @@ class Agent:
             cluster = self.experiment.cluster
             network_of(cluster, self.at.host)
             first = 0 if self.at.abilities.separates_gpus else self.at.node * cluster.workers_per_node
-            self._bindings = bindings(cluster, first, os.environ)
+            measure = measure_build if engines_of(self.experiment) else None
+            self._bindings = bindings(cluster, first, os.environ, measure)
             self.claims.take(self._devices, lambda: bool(self.signals.caught))
         except HpcrlError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ Never calls CUDA: the workers do, after they have taken their place. The decisio
 import contextlib
 import glob
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from hpcrl.agent.devices import (
     visible_devices,
 )
 from hpcrl.agent.nvml import NO_LIBRARY, Device, Inventory, read_inventory
+from hpcrl.agent.torch_build import TorchBuild, build_problems
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.errors import ConfigurationError, StoppedError
 
@@ -41,11 +42,15 @@ class DeviceBinding:
     """Where it runs; empty is where its agent may run."""
 
 
-def bindings(cluster: ClusterConfig, first: int, environ: Mapping[str, str]) -> tuple[DeviceBinding, ...]:
+def bindings(
+    cluster: ClusterConfig, first: int, environ: Mapping[str, str], measure: Callable[[], TorchBuild] | None = None
+) -> tuple[DeviceBinding, ...]:
     """The place of each slot of an agent, which takes the visible GPUs from the `first` on.
 
+    `measure` tells of the torch that computes on them; None where none does.
+
     Raises:
-        ConfigurationError: there are fewer GPUs than workers.
+        ConfigurationError: there are fewer GPUs than workers, or torch computes on none of them.
         StoppedError: the job was given GPUs, but the driver does not answer for them.
     """
     if cluster.device == "cpu" or (cluster.device == "auto" and hides_all(environ)):
@@ -54,6 +59,8 @@ def bindings(cluster: ClusterConfig, first: int, environ: Mapping[str, str]) -> 
     given = choose(cluster, first, environ, inventory)
     if not given:
         return (DeviceBinding(),) * cluster.workers_per_node
+    if measure is not None and (problems := [*build_problems(measure(), inventory, given)]):
+        raise ConfigurationError(problems)
     there = usable(inventory.devices)
     visible = visible_devices(environ, there)
     exact = names_exactly(environ, visible, there)

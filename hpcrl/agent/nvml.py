@@ -6,7 +6,7 @@ NVML is started, asked and shut down in one call, so that no process holds it wh
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from threading import Thread
 from types import ModuleType
@@ -36,6 +36,8 @@ class Device:
     """Whether MIG is on: nothing computes on such a GPU itself, only on its instances."""
     cpus: tuple[int, ...] = ()
     """CPUs next to it; none where the driver does not say."""
+    capability: tuple[int, int] | None = None
+    """CUDA's compute capability, e.g. (9, 0) of an H100; None where the driver does not say."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Inventory:
     complaints: tuple[str, ...] = ()
     has_library: bool = True
     connections: tuple[Connection, ...] = ()
+    driver: str = ""
+    """The driver's version, e.g. 535.129.03."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver knows; None where it does not say."""
 
 
 def read_inventory(*, connections: bool = False, timeout_s: float = ANSWER_S) -> Inventory:
@@ -115,7 +121,14 @@ def _inventory(nvml: ModuleType, connections: bool) -> Inventory:
         index += 1
     if not index:
         complaints.append("no devices were found")
-    return Inventory(tuple(devices), tuple(complaints), connections=_connections(nvml, gpus) if connections else ())
+    cuda = _unless_unsupported(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return Inventory(
+        tuple(devices),
+        tuple(complaints),
+        connections=_connections(nvml, gpus) if connections else (),
+        driver=_unless_unsupported(nvml, nvml.nvmlSystemGetDriverVersion) or "",
+        cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
+    )
 
 
 def _devices(nvml: ModuleType, handle: Any, index: int) -> list[Device]:
@@ -125,13 +138,18 @@ def _devices(nvml: ModuleType, handle: Any, index: int) -> list[Device]:
     cpus = _cpus(_unless_unsupported(nvml, nvml.nvmlDeviceGetCpuAffinity, handle, CPU_WORDS) or ())
     mode = _unless_unsupported(nvml, nvml.nvmlDeviceGetMigMode, handle)
     split = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    found = [Device(index, uuid, name, pci, split=split, cpus=cpus)]
+    able = _unless_unsupported(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    gpu = Device(
+        index, uuid, name, pci, split=split, cpus=cpus, capability=None if able is None else (able[0], able[1])
+    )
+    found = [gpu]
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0):
         try:
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except (nvml.NVMLError_NotFound, nvml.NVMLError_NoPermission):
             continue
-        found.append(Device(index, nvml.nvmlDeviceGetUUID(part), nvml.nvmlDeviceGetName(part), pci, uuid, cpus=cpus))
+        part_uuid, part_name = nvml.nvmlDeviceGetUUID(part), nvml.nvmlDeviceGetName(part)
+        found.append(replace(gpu, uuid=part_uuid, name=part_name, mig=uuid, split=False))
     return found
 
 

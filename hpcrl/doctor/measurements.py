@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 import hpcrl
+from hpcrl.agent.torch_build import TorchBuild
 from hpcrl.launch.slurm.site import SlurmSite
 from hpcrl.wire.address import InterfaceAddress
 
@@ -104,6 +105,13 @@ class GpuMeasurements(msgspec.Struct, frozen=True):
     links: dict[str, str] = {}
     complaint: str = ""
     """Why the driver shows no more."""
+    capabilities: tuple[tuple[int, int] | None, ...] = ()
+    """CUDA's compute capability of each."""
+    driver: str = ""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver knows."""
+    torch: TorchBuild | None = None
+    """None where there is no GPU."""
 
 
 class NodeMeasurements(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ import torch
 from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
 from support.cluster import start
 from support.gpus import A100_UUIDS, NODES, FakeNode, a100s, inventory_of
+from support.hosts import write_task
 from support.nodes import VARIABLES, OnNode
 
 from hpcrl.agent import claims, gpus
@@ -23,8 +24,11 @@ from hpcrl.agent.gpus import DeviceBinding, bindings, choose, place_on
 from hpcrl.agent.nvml import Inventory, read_inventory
 from hpcrl.algos import host as host_module
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError, StoppedError
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 
 def cluster(**values: Any) -> ClusterConfig:
@@ -176,6 +180,25 @@ def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tm
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "failed"
     assert "cluster.workers_per_node = 2" in verdict.reason and "CUDA_VISIBLE_DEVICES=1" in verdict.reason
+    assert not list(tmp_path.glob("worker-*.json"))
+
+
+def test_a_torch_that_computes_on_no_gpu_ends_the_run_with_the_line_that_installs_one_that_does(tmp_path):
+    """The torch of these tests is one for CPUs, or too new for the made-up driver."""
+    write_task(tmp_path)
+    experiment = SFTExperiment(
+        control=ControlConfig(steps=1),
+        cluster=ClusterConfig(workers_per_node=2, start_timeout_s=60.0),
+        data=DataConfig(train=str(tmp_path / "rows.jsonl"), batch_size=4),
+        actor=SFTModelConfig(path=str(tmp_path / "model")),
+    )
+    run = create_run(tmp_path / "run", experiment)
+    node = OnNode(tmp_path, {"CUDA_VISIBLE_DEVICES": "0,1"}, replace(NODES["a100"], driver="470.82.01", cuda=11040))
+    codes = start(run.root, "s", node).wait(60)
+    assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and f"torch {torch.__version__} of {sys.executable} is built for" in verdict.reason
+    assert "driver 470.82.01: it has to be 525 or newer" in verdict.reason
     assert not list(tmp_path.glob("worker-*.json"))
 
 

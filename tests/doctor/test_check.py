@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from hpcrl.agent.torch_build import TorchBuild
 from hpcrl.doctor.check import check
 from hpcrl.doctor.findings import Finding, Severity
 from hpcrl.doctor.measurements import GpuMeasurements, JobMeasurements, Measurements, Race, Replaced, Seen
@@ -400,6 +401,24 @@ def test_a_node_that_cannot_listen_where_it_should_is_a_problem(measured):
     complaint = "cluster.interface = ib1, but n2 has no such interface. It has lo (127.0.0.1)."
     broken = of_second(measured, complaint=complaint)
     assert severity_and_advice(broken, measured.nodes[1].name) == ("problem", complaint)
+
+
+def test_a_torch_that_does_not_compute_on_a_nodes_gpus_is_a_problem_with_the_line_that_installs_one(measured):
+    gpus = GpuMeasurements(
+        ("NVIDIA H100",),
+        capabilities=((9, 0),),
+        driver="550.54",
+        cuda=(12, 4),
+        torch=TorchBuild("python", "2.13.0+cpu"),
+    )
+    broken = of_second(measured, gpus=gpus)
+    severity, advice = severity_and_advice(broken, "torch")
+    assert severity == "problem" and "https://download.pytorch.org/whl/cu126" in advice
+    assert measured.nodes[1].name in found(broken, "torch").value
+    newer = replace(gpus, torch=TorchBuild("python", "2.11.0+cu128", "12.8", None, ("sm_90",)))
+    assert severity_and_advice(of_second(measured, gpus=newer), "torch")[0] == "note"
+    fine = replace(newer, driver="580.65", cuda=(13, 0))
+    assert severity_and_advice(of_second(measured, gpus=fine), "torch") == ("ok", "")
 
 
 def test_a_quicker_network_that_is_not_used_is_noted(measured):

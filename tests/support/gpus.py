@@ -35,6 +35,7 @@ class FakeGpu:
     instances: tuple[tuple[str, str] | None, ...] = ()
     """UUID and name; None is a place without an instance."""
     cpus: str = ""
+    capability: tuple[int, int] | None = (8, 0)
     nvlinks: tuple[int | str, ...] = ()
     """At the other end of each: a switch, or a GPU of this node by its number."""
     error: int = 0
@@ -50,6 +51,9 @@ class FakeNode:
     """What is said to whoever starts NVML."""
     levels: Mapping[tuple[int, int], int] = field(default_factory=dict)
     hangs_s: float = 0.0
+    driver: str = "550.54.15"
+    cuda: int | None = 12040
+    """As NVML writes it; None where it does not know."""
 
 
 @dataclass
@@ -77,6 +81,18 @@ class FakeNvml:
     def nvmlDeviceGetCount(self) -> int:
         self._unless(0)
         return len(self.node.gpus)
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        self._unless(0)
+        return self.node.driver
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        self._unless(0 if self.node.cuda else real.NVML_ERROR_LIBRARY_NOT_FOUND)
+        return self.node.cuda or 0
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: FakeGpu) -> list[int]:
+        self._unless(0 if self._of(handle).capability else real.NVML_ERROR_NOT_SUPPORTED)
+        return list(handle.capability or ())
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
         self._unless(self.node.gpus[index].error)
