@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
-from hpcrl.errors import InternalError
+from hpcrl.errors import ConfigurationError, InternalError
 
 _ATTEMPT = re.compile(r"\d{3,}")
 # A temporary name is the final one behind a dot; what follows the number may be anything, a host's name for instance.
 _NUMBERED = re.compile(r"\.?[\w-]+(?:\.dp\d+)?\.a(?P<attempt>\d{3,})(?:\.|$)")
+# Slurm reads % and \\ in the names of outputs as its own, and ends a line of options at a line break.
+_UNUSABLE = re.compile(r"[%\\\x00-\x1f\x7f\udc80-\udcff]")
 _STEP = re.compile(r"\.?step-(?P<step>\d{8,})(?:\.|$)")
 
 
@@ -154,3 +156,18 @@ def step_of(name: str) -> int | None:
     """The step that the name of a spill, a compacted spill, a checkpoint or an export carries."""
     found = _STEP.match(name)
     return None if found is None else int(found["step"])
+
+
+def refuse_unusable(root: Path) -> None:
+    """No run's path holds what Slurm would read as something else, not even where the run begins without Slurm.
+
+    Raises ConfigurationError, naming the first such character.
+    """
+    found = _UNUSABLE.search(str(root))
+    if found is not None:
+        character = found[0]
+        kind = "a byte that is not UTF-8" if character >= "\udc80" else ascii(character)
+        raise ConfigurationError(
+            [f"the path of a run cannot have {kind} in it, as {str(root)!a} has: Slurm would read another path."],
+            "Choose another --run-dir.",
+        )

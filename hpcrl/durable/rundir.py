@@ -20,7 +20,7 @@ from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
 from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault
-from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of
+from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of, refuse_unusable
 from hpcrl.durable.records import (
     FORMAT,
     Answer,
@@ -64,9 +64,10 @@ class RunDirectory(RunPaths):
     ) -> "RunDirectory":
         """Make a new run. `run.json` comes last: without it a directory is no run.
 
-        Raises ConfigurationError where `root` exists and holds anything.
+        Raises ConfigurationError where `root` exists and holds anything, or has characters that Slurm reads otherwise.
         """
         root = root.absolute()
+        refuse_unusable(root)
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             root.mkdir(DIRECTORY_MODE, exist_ok=True)

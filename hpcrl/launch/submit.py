@@ -19,6 +19,7 @@ from hpcrl.config.placement import placement_changes
 from hpcrl.data.inputs import fingerprints
 from hpcrl.data.user_code import code_places, collect_code
 from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.paths import refuse_unusable
 from hpcrl.durable.records import Command, KeyPair, Submission, Verdict, changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
@@ -46,6 +47,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
 
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
+    root = _directory(experiment, run_dir)
     launcher = launcher_for(experiment.cluster.type)
     experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
@@ -54,7 +56,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     code = collect_code(code_places(experiment), experiment.code.files)
     key = RunKey.generate()
     run = RunDirectory.create(
-        run_dir or _usual_directory(experiment),
+        root,
         experiment=to_dict(experiment),
         host=algorithm.host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
@@ -66,13 +68,18 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
 
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
+    root = _directory(experiment, run_dir)
     launcher = launcher_for(experiment.cluster.type)
     check_inputs(experiment)
-    return launcher.describe(experiment, (run_dir or _usual_directory(experiment)).absolute())
+    return launcher.describe(experiment, root)
 
 
-def _usual_directory(experiment: ExperimentConfig) -> Path:
-    return Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+def _directory(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
+    """Where the run is to be. Raises ConfigurationError where no run can be."""
+    usual = Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    root = (run_dir or usual).absolute()
+    refuse_unusable(root)
+    return root
 
 
 def resume(
@@ -85,6 +92,7 @@ def resume(
     if verdict is not None and verdict.state == "done":
         print(f"{run.root} is done: {verdict.reason}.")
         return int(ExitCode.DONE)
+    refuse_unusable(run.root)
     experiment, launcher = _placed(run, overrides)
     code = next_code(run, experiment, accept_changed)
     current = fingerprints(experiment, algorithm_of(experiment).rows)

@@ -1,4 +1,5 @@
 umask 077
+[ -f /dev/stdout ] && chmod 600 /dev/stdout  # made by Slurm, with the umask of whoever sent this
 run=@RUN@
 submission=@SUBMISSION@
 python=@PYTHON@

@@ -1,6 +1,8 @@
 """The commands about a run, on one that `hpcrl submit` made."""
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from datetime import datetime
@@ -38,6 +40,25 @@ def test_a_run_directory_that_exists_is_not_written_into(run, capsys, tmp_path):
     assert main(["submit", str(tmp_path / "toy.yaml"), "--run-dir", run]) == ExitCode.CONFIGURATION
     assert run in capsys.readouterr().err
     assert sorted(Path(run).rglob("*")) == before
+
+
+def test_nobody_else_reads_anything_of_a_run(run):
+    for path in (Path(run), *Path(run).rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+@pytest.mark.parametrize("word", ["submit", "dry-run"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("%j", "'%'"), ("a\\b", r"'\\'"), ("a\nb", r"'\n'"), (os.fsdecode(b"\xff"), "a byte that is not UTF-8")],
+)
+def test_a_path_that_slurm_would_read_otherwise_is_refused_before_anything_is_made(tmp_path, capfd, word, name, what):
+    (tmp_path / "toy.yaml").write_text("algorithm: toy\ncontrol: {steps: 1}\ncluster: {type: local}\n")
+    words = ["submit", str(tmp_path / "toy.yaml"), "--run-dir", str(tmp_path / name / "run")]
+    assert main([*words, *(["--dry-run"] if word == "dry-run" else [])]) == ExitCode.CONFIGURATION
+    said = capfd.readouterr().err
+    assert f"the path of a run cannot have {what} in it" in said and "Choose another --run-dir." in said
+    assert [path.name for path in tmp_path.iterdir()] == ["toy.yaml"]
 
 
 def test_status_says_that_it_is_done(run, capsys):

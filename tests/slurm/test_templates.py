@@ -1,6 +1,7 @@
 """Every shipped sbatch template, as `hpcrl template` prints it, carries a run on the real Slurm."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_template_that_a_user_has_edited_carries_a_run(slurm: SlurmCluster, to
     assert outputs and all("this is mine" in text for text in outputs)
 
 
-def test_a_script_can_be_sent_again_by_hand(slurm: SlurmCluster) -> None:
+def test_a_script_can_be_sent_again_by_hand_and_nobody_else_reads_what_jobs_say(slurm: SlurmCluster) -> None:
     run = SlurmRun.submit(slurm, short("colocated"))
     run.wait_done()
     (script,) = run.run.submission.glob("*/run.sbatch")
@@ -38,10 +39,12 @@ def test_a_script_can_be_sent_again_by_hand(slurm: SlurmCluster) -> None:
     assert slurm.wait_ended(job) == {job: "COMPLETED"}
     (output,) = run.run.submission.glob(f"*/run-{job}.out")
     assert "nothing to do: done" in output.read_text()
+    for path in (run.run.root, *run.run.root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_names_with_odd_characters_are_safe(slurm: SlurmCluster) -> None:
-    odd = slurm.directory / 'it\'s a "run" with $HOME & % é'
+    odd = slurm.directory / 'it\'s a "run" with $HOME & é'
     odd.mkdir()
     slurm.directory = odd
     values = short("array")

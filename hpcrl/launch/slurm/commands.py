@@ -265,6 +265,7 @@ class Slurm:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=self._timeout_s,
+                umask=0o077,  # sbatch hands it on to the job, and to the file of its output
                 check=False,
                 encoding="utf-8",
                 errors="replace",
