@@ -1,6 +1,8 @@
 """From a name to a declaration: a file of hpcrl's own, or the user's as `file.py:NAME`. There is no list to keep."""
 
+import dataclasses
 import difflib
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -10,13 +12,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, HpcrlError
 
 D = TypeVar("D")
 
@@ -45,17 +46,22 @@ def find(room: Room[D], name: str, setting: str) -> D:
     """
     given, path = f"{setting} = {name}", _user_file(name)
     if path is not None:
-        attribute, importing = name.rpartition(":")[2], partial(_user_module, path)
+        attribute, importing = name.rpartition(":")[2], functools.partial(_user_module, path)
     elif name in (known := names(room)):
         module = f"{room.package}.{name}"
-        path, attribute, importing = _file_of(module), room.attribute, partial(importlib.import_module, module)
+        path, attribute, importing = (
+            _file_of(module),
+            room.attribute,
+            functools.partial(importlib.import_module, module),
+        )
     else:
         raise _unknown(given, name, known)
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)
         raise _to_fix(given, f"{path}, line {line}: {attribute} is {is_}; {needed} is needed.")
-    return found
+    own = _user_file(name) is not None and dataclasses.is_dataclass(found)
+    return cast(D, _guarded(found, path, given)) if own else found
 
 
 def load(place: str) -> Any:
@@ -63,6 +69,30 @@ def load(place: str) -> Any:
     module, _, name = place.rpartition(":")
     path = _user_file(place)
     return getattr(importlib.import_module(module) if path is None else _user_module(path), name)
+
+
+def _guarded(declared: Any, path: Path, given: str) -> Any:
+    """A user's declaration, of whose functions every error names the setting, the file and the line."""
+    functions = {
+        field.name: _guard(value, path, given)
+        for field in dataclasses.fields(declared)
+        if callable(value := getattr(declared, field.name)) and not isinstance(value, type)
+    }
+    return dataclasses.replace(declared, **functions)
+
+
+def _guard(function: Callable[..., Any], path: Path, given: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        try:
+            result = function(*arguments, **named)
+            return list(result) if isinstance(result, Iterator) else result
+        except HpcrlError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _raised(path, error, given) from error
+
+    return guarded
 
 
 def _user_file(place: str) -> Path | None:
@@ -110,8 +140,8 @@ def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, g
         raise ConfigurationError([f"{given}: {path} does not exist."], f"Set {given.partition(' ')[0]}.")
     try:
         imported = importing()
-    except Exception as error:
-        raise _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.") from error
+    except (Exception, SystemExit) as error:
+        raise _raised(path, error, given) from error
     if not hasattr(imported, attribute):
         near = difflib.get_close_matches(attribute, [name for name in vars(imported) if name[0] != "_"], n=1)
         hint = f" The nearest is {near[0]}, line {_line_of(path, near[0]) or 1}." if near else ""
@@ -131,7 +161,11 @@ def _to_fix(given: str, what: str) -> ConfigurationError:
     return ConfigurationError([f"{given}: {what}"], f"Fix the file or set {given.partition(' ')[0]}.")
 
 
-def _guilty_line(path: Path, error: Exception) -> int:
+def _raised(path: Path, error: BaseException, given: str) -> ConfigurationError:
+    return _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.")
+
+
+def _guilty_line(path: Path, error: BaseException) -> int:
     """The last line of the file that took part in an error; of a file that does not parse, the one that is wrong."""
     lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     if isinstance(error, SyntaxError) and not lines:

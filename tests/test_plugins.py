@@ -1,14 +1,24 @@
 """Names and files that declare, and what is said of those that do not."""
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.plugins import Room, find, load, names
 
 ROOM = Room("songs", "SONG", Fraction)
+
+
+@dataclass(frozen=True)
+class Choir:
+    """What a file declares that has functions."""
+
+    sing: Callable[[str], object]
+    voice: type[str] = str
 
 
 @pytest.fixture
@@ -27,6 +37,7 @@ def songs(tmp_path, monkeypatch):
     }.items():
         (folder / f"{name}.py").write_text(text)
     (tmp_path / "mine.py").write_text(f"{song}\nMINE = Fraction(3)\nWRONG = 1.5\n")
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
     (tmp_path / "torn.py").write_text("MINE = (\n\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -78,6 +89,7 @@ def test_an_unknown_name_gets_the_nearest_and_the_list(songs):
         ("mine.py:MIN", "mine.py has no MIN. The nearest is MINE, line 3. Fix the file or set choir.song."),
         ("mine.py:WRONG", "mine.py, line 4: WRONG is a float; a Fraction is needed. Fix the file or set choir.song."),
         ("torn.py:MINE", "torn.py, line 1: SyntaxError: '(' was never closed (torn.py, line 1). Fix the file"),
+        ("leaves.py:MINE", "leaves.py, line 2: SystemExit: 3. Fix the file or set choir.song."),
         ("gone.py:MINE", "gone.py does not exist. Set choir.song."),
     ],
 )
@@ -101,3 +113,51 @@ def test_a_file_that_raised_may_be_fixed_and_found(songs):
     refusal(f"{songs}/torn.py:MINE")
     (songs / "torn.py").write_text("from fractions import Fraction\nMINE = Fraction(4)\n")
     assert find(ROOM, f"{songs}/torn.py:MINE", "choir.song") == Fraction(4)
+
+
+CHOIR = """
+import sys
+from hpcrl.errors import DataError
+from tests.test_plugins import Choir
+
+def sing(how):
+    if how == "exit":
+        sys.exit("enough")
+    if how == "refuse":
+        raise DataError("no score")
+    return [len(how)][len(how)]
+
+def hum(how):
+    yield "m"
+    yield sing(how)
+
+LOUD, SOFT, FINE = Choir(sing), Choir(hum), Choir(len)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "message"),
+    [
+        ("LOUD", "exit", "line 8: SystemExit: enough."),
+        ("LOUD", "index", "line 11: IndexError: list index out of range."),
+        ("SOFT", "index", "line 11: IndexError: list index out of range."),
+        ("LOUD", "refuse", None),
+    ],
+)
+def test_what_a_users_function_raises_names_setting_file_and_line(tmp_path, name, how, message):
+    (tmp_path / "choir.py").write_text(CHOIR)
+    given = f"choir.song = {tmp_path}/choir.py:{name}"
+    choir = find(Room("songs", "SONG", Choir), f"{tmp_path}/choir.py:{name}", "choir.song")
+    with pytest.raises(HpcrlError) as refused:
+        choir.sing(how)
+    if message is None:
+        assert str(refused.value) == "no score"
+    else:
+        assert str(refused.value) == f"{given}: {tmp_path}/choir.py, {message} Fix the file or set choir.song."
+        assert refused.value.exit_code == ExitCode.CONFIGURATION
+
+
+def test_what_a_users_function_gives_is_what_it_gave(tmp_path):
+    (tmp_path / "choir.py").write_text(CHOIR)
+    choir = find(Room("songs", "SONG", Choir), f"{tmp_path}/choir.py:FINE", "choir.song")
+    assert (choir.sing("four"), choir.voice) == (4, str)

@@ -25,6 +25,8 @@ class DataConfig:
     """A folder with tokenizer.json; null takes that of the first role with a model."""
     batch_size: Annotated[Count, ChangeClass.NUMBERS]
     """Prompts per step; the training data has at least as many rows."""
+    drop_last: Annotated[bool, ChangeClass.NUMBERS] = False
+    """Leave out the rows at the end of an epoch that are too few for a whole batch; else they are a smaller one."""
     samples_per_prompt: Annotated[Count, ChangeClass.NUMBERS] = 1
     """Responses generated for each prompt of a step."""
     shuffle: bool = True

@@ -1,7 +1,7 @@
 """What every run's configuration has; an algorithm's own root dataclass adds its sections and roles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -54,7 +54,8 @@ class Catalogue:
 
 def to_dict(experiment: ExperimentConfig) -> dict[str, Any]:
     """The experiment as JSON holds it, lists for tuples."""
-    return msgspec.json.decode(msgspec.json.encode(experiment))
+    # Of an object that msgspec has made, msgspec would leave out what it has by its class's default.
+    return msgspec.json.decode(msgspec.json.encode(asdict(experiment)))
 
 
 def what_every_run_has(values: Mapping[str, Any]) -> ExperimentConfig:

@@ -1,4 +1,7 @@
-"""Reading YAML as a user means it: 1e-6 is a number, and a key that stands twice is a mistake."""
+"""Reading YAML as a user means it: 1e-6 is a number, and a key that stands twice is a mistake.
+
+What a file unfolds to is measured before anything is made of it: a few lines of aliases can stand for billions.
+"""
 
 import re
 from collections.abc import Hashable
@@ -9,9 +12,30 @@ import yaml
 
 from hpcrl.errors import ConfigurationError
 
+MOST_BYTES = 256 << 10
+MOST_VALUES = 100_000
+"""Of a file, and of what it is with every alias written out."""
+DEEPEST = 100
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 1e-6 for a text and lets the last of two equal keys win; this loader does neither."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.peek_event().start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def compose_document(self) -> yaml.Node | None:
+        node: yaml.Node | None = super().compose_document()
+        if node is not None:
+            _measure(node, {})
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -24,6 +48,32 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+TOO_DEEP = f"values are nested more than {DEEPEST} deep"
+_Extent = tuple[int, int]
+"""How many values a node is with every alias in it written out, and how deep they are nested."""
+
+
+def _measure(node: yaml.Node, known: dict[int, _Extent | None]) -> _Extent:
+    """Raises MarkedYAMLError where there is no end, or too much before it."""
+    if id(node) not in known:
+        known[id(node)] = None
+        pairs = node.value if isinstance(node, yaml.CollectionNode) else ()
+        children = [each for pair in pairs for each in (pair if isinstance(pair, tuple) else (pair,))]
+        extents = [_measure(child, known) for child in children]
+        known[id(node)] = 1 + sum(size for size, _ in extents), 1 + max((depth for _, depth in extents), default=0)
+    extent = known[id(node)]
+    problem = ""
+    if extent is None:
+        raise yaml.MarkedYAMLError(problem="an alias stands within what it names", problem_mark=node.start_mark)
+    if extent[0] > MOST_VALUES:
+        problem = f"with its aliases written out this is {extent[0]:,} values; {MOST_VALUES:,} are allowed"
+    elif extent[1] > DEEPEST:
+        problem = TOO_DEEP
+    if problem:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    return extent
+
+
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
@@ -34,7 +84,13 @@ _Loader.add_implicit_resolver(
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a file. Raises ConfigurationError, with the line if there is one."""
     try:
-        values = yaml.load(path.read_bytes(), _Loader)
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise ConfigurationError(
+                [f"{path} has more than {MOST_BYTES >> 10} KiB, which no configuration needs."], "Give another file."
+            )
+        values = yaml.load(text, _Loader)
     except OSError as error:
         raise ConfigurationError(
             [f"{path} cannot be read: {error.strerror}."], "Give the path of a YAML file."
@@ -47,6 +103,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigurationError([f"{path} is not YAML: {error}."], "Correct it.") from None
     if not isinstance(values, dict):
         raise ConfigurationError(
-            [f"{path} holds {values!r}, but a configuration is a mapping."], "Begin it with `algorithm: ppo` and so on."
+            [f"{path} holds {values!r:.200}, but a configuration is a mapping."],
+            "Begin it with `algorithm: ppo` and so on.",
         )
     return values

@@ -18,6 +18,8 @@ class Batch:
     """How often a step goes over its samples."""
     kept_whole: Literal["sample", "row"] = "sample"
     """What is never cut: `row` keeps all samples of a row in one minibatch and in one data-parallel part."""
+    drop_last: bool = False
+    """Whether the last batch of an epoch is left out where rows are too few to fill it."""
     shuffled: bool = True
     """Whether every epoch reads the rows in an order of its own."""
 

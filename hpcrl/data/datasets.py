@@ -28,7 +28,12 @@ def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, r
     source = next((f"{setting} ({files[0]})" for setting, files in kind.inputs(experiment)), "the data set")
     refuse_small(kind.batch_setting, batch.rows, source, len(rows))
     return SampleOrder(
-        rows, batch_size=batch.rows, seed=experiment.seed, shuffle=batch.shuffled, samples_per_prompt=batch.per_row
+        rows,
+        batch_size=batch.rows,
+        seed=experiment.seed,
+        shuffle=batch.shuffled,
+        drop_last=batch.drop_last,
+        samples_per_prompt=batch.per_row,
     )
 
 

@@ -81,7 +81,7 @@ class JsonLines:
     def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> _Prompt:
         try:
             row: _Prompt = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             fields = " and ".join(name for name in self._form.__struct_fields__ if name != "id")
             raise DataError(
                 f"{self.path}, line {number}: {error}.",

@@ -1,7 +1,6 @@
 """Which rows come when, and what their samples are called. A function of the seed and the rows' ids, for ever."""
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,17 +29,24 @@ def row_of(sample_id: str) -> str:
 class SampleOrder:
     """The rows of all epochs, one after another; a cursor is a position in it, counted in rows from the run's start.
 
-    Batches do not cross the end of an epoch: its last batch may be smaller, so that no row is lost. The order of an
-    epoch is that of hashes of (seed, epoch, id), which no library's next version changes and which adding a row does
-    not shuffle anew.
+    Batches do not cross the end of an epoch: its last batch may be smaller, so that no row is lost, or with `drop_last`
+    is left out. The order of an epoch is that of hashes of (seed, epoch, id), which no library's next version changes
+    and which adding a row does not shuffle anew.
     """
 
     start = 0
 
     def __init__(
-        self, rows: Sequence[str], *, batch_size: int, seed: int, shuffle: bool = True, samples_per_prompt: int = 1
+        self,
+        rows: Sequence[str],
+        *,
+        batch_size: int,
+        seed: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        samples_per_prompt: int = 1,
     ) -> None:
-        if not rows or batch_size < 1 or samples_per_prompt < 1:
+        if not rows or batch_size < 1 or samples_per_prompt < 1 or (drop_last and batch_size > len(rows)):
             raise ValueError(
                 f"{len(rows)} rows in batches of {batch_size} with {samples_per_prompt} samples each: none may be 0"
             )
@@ -48,6 +54,7 @@ class SampleOrder:
         self._batch_size = batch_size
         self._seed = seed
         self._shuffle = shuffle
+        self._least = batch_size if drop_last else 1
         self._samples_per_prompt = samples_per_prompt
         self._epoch = -1
         self._ordered: tuple[str, ...] = ()
@@ -55,13 +62,18 @@ class SampleOrder:
     @property
     def batches_per_epoch(self) -> int:
         """How many steps an epoch has."""
-        return math.ceil(len(self._rows) / self._batch_size)
+        return (len(self._rows) - self._least) // self._batch_size + 1
 
     def batch_at(self, cursor: int) -> StepSamples:
         epoch, begin = divmod(cursor, len(self._rows))
+        count = len(self._rows)
+        if count - begin < self._least:
+            epoch, begin = epoch + 1, 0
         rows = self.epoch(epoch)[begin : begin + self._batch_size]
+        end = begin + len(rows)
+        ends_epoch = count - end < self._least
         ids = sample_ids(rows, epoch, self._samples_per_prompt)
-        return StepSamples(ids, epoch, cursor + len(rows), begin + len(rows) == len(self._rows))
+        return StepSamples(ids, epoch, epoch * count + (count if ends_epoch else end), ends_epoch)
 
     def epoch(self, epoch: int) -> tuple[str, ...]:
         """All rows in the order of one epoch."""

@@ -13,6 +13,8 @@ from itertools import chain, pairwise
 import msgspec
 import numpy as np
 
+from hpcrl.data.form import Form
+
 Row = np.ndarray | Sequence[np.ndarray]
 """One sample's array under one key, or the arrays of its sub-sequences (pairs, groups)."""
 
@@ -57,6 +59,13 @@ class SampleMeta(msgspec.Struct, frozen=True, dict=True):
             for key, meta in self.keys.items()
         }
         return SampleMeta(tuple(ids), keys)
+
+    def misfit(self, forms: Mapping[str, Form]) -> str:
+        """The first key whose rows are of another form than they should; "" where all are as they should."""
+        for key, meta in self.keys.items():
+            if Form(meta.dtype, meta.trailing) != forms[key]:
+                return f"{key!r} has rows {_shape(meta.dtype, meta.trailing)} where {_shape(*forms[key])} is declared"
+        return ""
 
     def positions(self, ids: Sequence[str]) -> list[int]:
         unknown = [sample_id for sample_id in ids if sample_id not in self._index]
@@ -117,11 +126,19 @@ class SequenceSample:
     def from_rows(ids: Sequence[str], rows: Mapping[str, Sequence[Row]]) -> "SequenceSample":
         """Pack rows; a row is one array, or a sequence of arrays where a sample has several sub-sequences.
 
-        A batch of no samples gets float32 keys: nothing says more, and `gather` asks it for nothing.
+        Of no rows nobody can tell the type: where it counts, use `empty`.
         """
         packed = {key: _pack(key, of_key) for key, of_key in rows.items()}
         meta = SampleMeta(tuple(ids), {key: key_meta for key, (key_meta, _) in packed.items()})
         return SequenceSample(meta, {key: array for key, (_, array) in packed.items()})
+
+    @staticmethod
+    def empty(forms: Mapping[str, Form]) -> "SequenceSample":
+        """No samples, with keys of these forms."""
+        keys = {key: KeyMeta(form.dtype, (), form.trailing) for key, form in forms.items()}
+        return SequenceSample(
+            SampleMeta((), keys), {key: np.zeros((0, *form.trailing), form.dtype) for key, form in forms.items()}
+        )
 
     def select(self, ids: Sequence[str]) -> "SequenceSample":
         """These samples, in this order."""
@@ -216,6 +233,10 @@ def _check_same_form(first: SampleMeta, other: SampleMeta) -> None:
     forms = [{key: (meta.dtype, meta.trailing) for key, meta in side.keys.items()} for side in (first, other)]
     if forms[0] != forms[1]:
         raise ValueError(f"batches differ in form: {forms[0]} and {forms[1]}")
+
+
+def _shape(dtype: str, trailing: Sequence[int]) -> str:
+    return f"{dtype}[{', '.join(('length', *map(str, trailing)))}]"
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

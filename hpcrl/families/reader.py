@@ -28,7 +28,7 @@ def read_config(folder: Path, family: str | None = None, setting: str = SETTING)
         raise ConfigurationError([missing]) from None
     except OSError as error:
         raise ConfigurationError([f"{path} cannot be read: {error.strerror}."]) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError([f"{path} is no JSON: {error}."]) from None
     return config_from_json(values, str(path), family, setting)
 

@@ -69,7 +69,7 @@ def _try_reward(
     The function is that of a copy, as in the run, so that what the copy lacks is noticed.
     """
     texts, samples = open_texts(experiment, datasets), sample_ids(rows, 0)
-    tokens = datasets["train"].rows(samples).rows(algorithm.rows.keys[0])
+    tokens = datasets["train"].rows(samples).rows(next(iter(algorithm.rows.keys)))
     records = [datasets["train"].text(sample) for sample in samples]
     answers = [str(record.get("answer") or "") for record in records]
     responses = [*answers[:-1], ""]

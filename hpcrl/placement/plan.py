@@ -157,7 +157,7 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
     return Plan(
         algorithm=experiment.algorithm,
         calls=calls,
-        dataset_keys=algorithm.rows.keys,
+        dataset_keys=tuple(algorithm.rows.keys),
         eval_keys=algorithm.eval_keys(experiment),
         at={call.name: ModelName(call.role) for call in calls},
         replicas=tuple(_place(role, getattr(experiment, role), len(workers), role in trained) for role in roles),

@@ -13,6 +13,7 @@ import networkx as nx
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
 from hpcrl.dataflow.graph import MFC, build_graph
 from hpcrl.errors import Problem
@@ -44,6 +45,8 @@ class Algorithm(Generic[E]):
     """Every role of the recipe. The experiment has a section of the same name, which says where it is placed."""
     rows: RowKind[E]
     """What samples begin with."""
+    made: Mapping[str, Form]
+    """Key that a call makes → the form of its rows; one that an evaluation makes is named as in training."""
     batch: Callable[[E], Batch]
     """How steps are cut, and how many updates a run has."""
     check: Callable[[E], Iterable[Problem]] = lambda experiment: ()
@@ -67,6 +70,12 @@ class Algorithm(Generic[E]):
     def eval_keys(self, experiment: E) -> tuple[str, ...]:
         """What samples of the evaluation data set begin with."""
         return tuple(EVAL_PREFIX + key for key in self.rows.keys) if self.evaluates(experiment) else ()
+
+    @property
+    def forms(self) -> Mapping[str, Form]:
+        """The form of every key of the graph."""
+        own = {**self.rows.keys, **self.made}
+        return own | {EVAL_PREFIX + key: form for key, form in own.items()}
 
     def graph(self, experiment: E) -> nx.DiGraph:
         """Raises ConfigurationError."""

@@ -31,6 +31,8 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
     except ConfigurationError as error:
         yield from (problem.rstrip(".") for problem in error.problems)
     calls = algorithm.recipe(experiment)
+    for maker, key in ((call.name, key) for call in calls for key in call.outputs if key not in algorithm.forms):
+        yield f"its call {maker} makes key {key!r}, but `made` does not say of which form its rows are"
     for role in dict.fromkeys(call.role for call in calls):
         if role not in algorithm.roles:
             yield f"its recipe calls role {role!r}, but its roles are {', '.join(algorithm.roles)}"

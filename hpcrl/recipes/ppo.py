@@ -17,11 +17,12 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, TRAINED, sampling_problems, warm_up_notices
+from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, TRAINED, sampling_problems, warm_up_notices
 
 ADAPTIVE_ERROR_LIMIT = 0.2
 """An adaptive weight moves by at most this share in `horizon` samples."""
@@ -140,6 +141,7 @@ def batch(experiment: PPOExperiment) -> Batch:
         minibatches=ppo.minibatches,
         passes=ppo.epochs,
         shuffled=data.shuffle,
+        drop_last=data.drop_last,
     )
 
 
@@ -191,6 +193,7 @@ ALGORITHM = Algorithm(
         "reward": RoleKind("hpcrl.algos.reward:reward"),
     },
     rows=PROMPTS,
+    made={**MADE, "ref_logprobs": NUMBERS, "values": NUMBERS},
     batch=batch,
     check=check,
     notices=notices,

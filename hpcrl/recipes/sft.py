@@ -10,11 +10,12 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, TRAINED, warm_up_notices
+from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, TRAINED, warm_up_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ CALLS = (
 
 
 def batch(experiment: SFTExperiment) -> Batch:
-    return Batch(rows=experiment.data.batch_size, shuffled=experiment.data.shuffle)
+    data = experiment.data
+    return Batch(rows=data.batch_size, shuffled=data.shuffle, drop_last=data.drop_last)
 
 
 def check(experiment: SFTExperiment) -> Iterator[Problem]:
@@ -66,6 +68,7 @@ ALGORITHM = Algorithm(
     recipe=lambda experiment: CALLS,
     roles={"actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"), "reward": RoleKind("hpcrl.algos.reward:reward")},
     rows=ANSWERS,
+    made={**MADE, "losses": NUMBERS},
     batch=batch,
     check=check,
     notices=lambda experiment: warm_up_notices(experiment, batch(experiment).updates),

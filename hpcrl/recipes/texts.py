@@ -7,6 +7,7 @@ from typing import Any
 from hpcrl.config.fields import sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
+from hpcrl.data.form import FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import on_eval
@@ -25,6 +26,11 @@ EVALUATION = (
     on_eval(MFC("eval_rew", "reward", "inference", ("prompts", "responses"), ("rewards",))),
 )
 """Generate answers to held-out prompts, and judge them."""
+
+MADE: Mapping[str, Form] = MappingProxyType(
+    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, "rewards": NUMBERS}
+)
+"""The keys of generation and judgement."""
 
 
 def sampling_problems(algorithm: str, generation: GenerationConfig) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.model import PlacementConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.rows.vectors import vector_rows
+from hpcrl.data.rows.vectors import VECTORS, vector_rows
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
@@ -78,6 +78,7 @@ ALGORITHM = Algorithm(
     recipe=lambda experiment: CALLS,
     roles=dict.fromkeys(("actor", "critic", "reference", "reward"), RoleKind("hpcrl.workers.toy:ToyRole")),
     rows=vector_rows("x", lambda experiment: (experiment.toy.rows, experiment.toy.width), "toy.batch_size"),
+    made=dict.fromkeys(("y", "r", "z", "v"), VECTORS),
     batch=lambda experiment: Batch(rows=experiment.toy.batch_size),
     check=check,
     metrics={

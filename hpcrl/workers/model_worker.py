@@ -15,7 +15,7 @@ from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ExitCode, InternalError
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import Plan
 from hpcrl.plugins import load
@@ -45,7 +45,9 @@ class ModelWorker:
         self._fault = fault
         self._run = RunDirectory(Path(args.run_dir), fault)
         self._experiment: ExperimentConfig = experiment_from(plan.experiment)
-        self._datasets = open_datasets(self._experiment, algorithm_of(self._experiment).rows)
+        algorithm = algorithm_of(self._experiment)
+        self._forms = algorithm.forms
+        self._datasets = open_datasets(self._experiment, algorithm.rows)
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
@@ -140,11 +142,13 @@ class ModelWorker:
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:
         call = self._plan.call(request.call)
+        if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts
+            inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         work = Work(
             step=request.step,
             call=request.call,
             part=request.part,
-            batch=inputs.remap({key: own for key, own in call.input_remap.items() if key in inputs.keys}),
+            batch=inputs.remap(call.input_remap),
             minibatches=request.minibatches,
             record=request.record,
         )
@@ -165,6 +169,8 @@ class ModelWorker:
         sample = None
         if outcome.sample is not None:
             sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.outputs)
+            if misfit := sample.meta.misfit(self._forms):
+                raise InternalError(f"step {request.step} {request.call}: {misfit}. Fix `made` of the algorithm.")
             self._store.put(request.step, request.call, sample)
         meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)

@@ -1,5 +1,7 @@
 """YAML as a user means it."""
 
+import time
+
 import pytest
 
 from hpcrl.config.yaml_file import read_yaml
@@ -37,3 +39,35 @@ def test_a_key_that_stands_twice_is_refused_with_its_line(tmp_path, text):
 def test_what_is_not_plain_data_is_refused(tmp_path, text):
     with pytest.raises(ConfigurationError):
         read(tmp_path, text)
+
+
+def test_a_value_that_is_no_mapping_is_shown_by_its_beginning(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"holds .*1, 1, 1") as refused:
+        read(tmp_path, f"[{'1, ' * 50_000}]\n")
+    assert len(str(refused.value)) < 1000
+
+
+LAUGHS = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 30))
+MERGES = "".join(f"b{i}: &b{i} {{<<: [{', '.join([f'*b{i - 1}'] * 10)}]}}\n" for i in range(1, 30))
+CHAIN = "".join(f"c{i}: &c{i} [*c{i - 1}]\n" for i in range(1, 5000))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("a0: &a0 1\n" + LAUGHS, r"line 6: with its aliases written out this is 111,111 values; 100,000 are allowed"),
+        ("b0: &b0 {x: 1}\n" + MERGES, r"line \d: with its aliases written out this is .* values"),
+        ("a: &a\n  - *a\n", "line 1: an alias stands within what it names"),
+        ("c0: &c0 1\n" + CHAIN, r"line \d+: values are nested more than 100 deep"),
+        ("a: " + "[" * 100_000, "line 1: values are nested more than 100 deep"),
+        ("a: " + "{b: " * 50_000, "line 1: values are nested more than 100 deep"),
+        ("\n".join(f"{' ' * i}a:" for i in range(700)), "line 100: values are nested more than 100 deep"),
+        ("a: " + "x" * 300_000, "has more than 256 KiB"),
+    ],
+    ids=["aliases", "merges", "cycle", "chain", "lists", "mappings", "indented", "long"],
+)
+def test_what_would_unfold_without_bound_is_refused_before_it_does(tmp_path, text, what):
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match=what):
+        read(tmp_path, text)
+    assert time.process_time() - began < 1

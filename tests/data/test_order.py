@@ -27,6 +27,25 @@ def test_every_row_comes_once_per_epoch_and_batches_end_with_it() -> None:
         assert all(sample.endswith(f"@{epoch}") for batch in of_epoch for sample in batch.ids)
 
 
+def test_the_last_rows_of_an_epoch_can_be_left_out() -> None:
+    order = SampleOrder(ROWS, batch_size=4, seed=3, drop_last=True)
+    assert order.batches_per_epoch == 2
+    found = batches(order, 6)
+    assert [(len(batch.ids), batch.epoch, batch.ends_epoch) for batch in found[:4]] == [
+        (4, 0, False), (4, 0, True), (4, 1, False), (4, 1, True),
+    ]  # fmt: skip
+    kept = batches(SampleOrder(ROWS, batch_size=4, seed=3), 9)
+    assert [batch.ids for batch in found] == [batch.ids for batch in kept if len(batch.ids) == 4]
+    whole = SampleOrder(ROWS, batch_size=5, seed=3, drop_last=True)
+    assert batches(whole, 5) == batches(SampleOrder(ROWS, batch_size=5, seed=3), 5)
+
+
+def test_a_run_may_begin_to_leave_out_last_rows_where_few_are_left() -> None:
+    cursor = batches(SampleOrder(ROWS, batch_size=4, seed=3), 2)[-1].next_cursor
+    following = SampleOrder(ROWS, batch_size=4, seed=3, drop_last=True).batch_at(cursor)
+    assert (following.epoch, len(following.ids), following.next_cursor) == (1, 4, 14)
+
+
 def test_a_batch_can_be_asked_for_again_from_its_cursor() -> None:
     straight = batches(SampleOrder(ROWS, batch_size=4, seed=3), 8)
     for i in range(7):
@@ -66,7 +85,9 @@ def test_samples_of_one_prompt_are_told_apart_and_lead_back_to_their_row() -> No
     assert SampleOrder(ROWS, batch_size=2, seed=0, samples_per_prompt=3).batch_at(0).next_cursor == 2
 
 
-@pytest.mark.parametrize("wrong", [{"rows": []}, {"batch_size": 0}, {"samples_per_prompt": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"rows": []}, {"batch_size": 0}, {"samples_per_prompt": 0}, {"batch_size": 11, "drop_last": True}]
+)
 def test_an_order_of_nothing_is_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match="none may be 0"):
         SampleOrder(**{"rows": ROWS, "batch_size": 1, "seed": 0, **wrong})

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from support.batches import assert_same, random_batch
 
+from hpcrl.data.form import Form
 from hpcrl.data.samples import KeyMeta, SampleMeta, SequenceSample, sample_seed
 
 
@@ -45,6 +46,21 @@ def test_a_part_may_be_empty_and_keeps_its_types() -> None:
     nothing, everything = batch.split([[], list(batch.ids)])
     assert nothing.ids == () and nothing.data["tokens"].dtype == np.int32 and nothing.data["hidden"].shape == (0, 2)
     assert_same(everything, batch)
+
+
+def test_a_batch_of_no_samples_can_be_made_of_forms_alone() -> None:
+    batch = random_batch(7, 3).select_keys(["tokens", "hidden"])
+    forms = {key: Form(meta.dtype, meta.trailing) for key, meta in batch.meta.keys.items()}
+    nothing = SequenceSample.empty(forms)
+    assert_same(nothing, batch.select(()))
+    assert nothing.meta.misfit(forms) == batch.meta.misfit(forms) == ""
+
+
+@pytest.mark.parametrize("wrong", [Form("float64", (2,)), Form("float32", (3,)), Form("float32")])
+def test_rows_of_another_form_than_declared_are_told(wrong: Form) -> None:
+    batch = SequenceSample.from_rows(["a"], {"hidden": [np.zeros((3, 2), np.float32)]})
+    said = batch.meta.misfit({"hidden": wrong})
+    assert said.startswith("'hidden' has rows float32[length, 2] where ") and wrong.dtype in said
 
 
 def test_a_batch_of_no_rows_joins_any_gather() -> None:

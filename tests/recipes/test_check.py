@@ -56,6 +56,7 @@ def test_a_reward_function_may_report_numbers_of_its_own(load):
         ("recipe=lambda e: (*CALLS, MFC('nap', 'actor', 'inference', ('q',), ('w',)))", "nap needs key 'q'"),
         ("recipe=lambda e: (*CALLS, MFC('nap', 'bed', 'inference', ('x',), ('w',)))", "calls role 'bed', but"),
         ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', 'vocabulary'))", "section actor that is a ModelConfig"),
+        ("made={}", "its call actor_gen makes key 'y', but `made` does not say of which form its rows are"),
         ("metrics={'nap': ('loss',)}", "it has metrics of a call 'nap', but the calls are actor_gen"),
     ],
 )  # fmt: skip

@@ -161,6 +161,30 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    ("function", "body", "what"),
+    [
+        ("check", 'raise KeyError("rows")', "KeyError: 'rows'"),
+        ("check", "yield 1 / 0", "ZeroDivisionError: division by zero"),
+        ("check", "sys.exit(0)", "SystemExit: 0"),
+        ("batch", "sys.exit(0)", "SystemExit: 0"),
+        ("notices", "sys.exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_function_of_the_file_that_raises_or_leaves_is_refused_by_setting_file_and_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], function: str, body: str, what: str
+) -> None:
+    text = f"import sys\n{Path(ALGORITHM.partition(':')[0]).read_text()}"
+    line = text[: text.index(f"def {function}(")].count("\n") + 2
+    lines = text.splitlines()
+    lines.insert(line - 1, f"    {body}")
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    code = main(["plan", str(folder / "own.yaml"), "--algorithm", f"{tmp_path}/mine.py:ALGORITHM"])
+    said = capsys.readouterr().err
+    assert code == ExitCode.CONFIGURATION
+    assert f"algorithm = {tmp_path}/mine.py:ALGORITHM: {tmp_path}/mine.py, line {line}: {what}. Fix the file" in said
+
+
 @pytest.mark.parametrize("setting", WRONG)
 def test_a_wrong_setting_is_refused_by_value_expectation_and_knob_before_anything_is_made(
     folder: Path, tmp_path: Path, setting: str, capsys: pytest.CaptureFixture[str]

@@ -1,20 +1,21 @@
-"""Whole runs of TorchHosts without a master: calls in the order of the graph, rows handed over in memory."""
+"""Whole runs of hosts without a master: calls in the order of the graph, rows handed over in memory."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from support.chaos import create_run
 from support.pool import RankPool
-from support.rows import open_datasets, open_order
+from support.rows import open_datasets
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
-from hpcrl.algos.host import TorchHost
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.samples import SequenceSample
@@ -22,12 +23,13 @@ from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.files import Files
 from hpcrl.families.config import DecoderConfig
+from hpcrl.master.stepping import open_data, take
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import Plan, make_plan, plan_from_json
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.workers.host import HostContext, Outcome, Work
+from hpcrl.workers.host import Host, HostContext, Outcome, Work
+from hpcrl.workers.model_worker import load_host
 
-NOWHERE = Path("nowhere")
 LETTERS = "0123456789+=# "
 REWARD = """
 def ones(prompt, response, record):
@@ -74,7 +76,7 @@ def write_model(folder: Path, letters: str, max_positions: int) -> None:
 class Ranks:
     """The hosts of one run: in this process if it is one, else in a pool's."""
 
-    hosts: list[TorchHost]
+    hosts: list[Host]
     pool: RankPool | None
 
     def execute(self, works: Sequence[Work | None]) -> list[Outcome | None]:
@@ -95,24 +97,29 @@ def run_of(
 ) -> Iterator["Conductor"]:
     """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
-    plan = make_plan(replace(experiment, cluster=cluster), nodes=1)
-    if pool is None:
-        host = TorchHost(HostContext(0, plan, NOWHERE, open_datasets(experiment)))
-        host.load([host.prepare()], checkpoint or {})
-        yield Conductor(plan, experiment, Ranks([host], None))
-        host.close()
-        return
-    pool.run(load_on_rank, pool.run(make_on_rank, plan.to_json()), checkpoint or {})
-    yield Conductor(plan, experiment, Ranks([], pool))
-    pool.run(close_on_rank)
+    experiment = replace(experiment, cluster=cluster)
+    plan = make_plan(experiment, nodes=1)
+    with TemporaryDirectory() as folder:
+        run_dir = create_run(Path(folder) / "run", experiment).root
+        if pool is None:
+            host = load_host(plan, HostContext(0, plan, run_dir, open_datasets(experiment)))
+            host.load([host.prepare()], checkpoint or {})
+            yield Conductor(plan, experiment, Ranks([host], None))
+            host.close()
+            return
+        pool.run(load_on_rank, pool.run(make_on_rank, plan.to_json(), run_dir), checkpoint or {})
+        yield Conductor(plan, experiment, Ranks([], pool))
+        pool.run(close_on_rank)
 
 
-def make_on_rank(context: Any, plan: bytes) -> str:
+def make_on_rank(context: Any, plan: bytes, run_dir: Path) -> str:
     """The pool's own process group makes way for the host's."""
     context.leave()
     made = plan_from_json(plan)
-    context.host = TorchHost(HostContext(context.rank, made, NOWHERE, open_datasets(experiment_from(made.experiment))))
-    return context.host.prepare()
+    datasets = open_datasets(experiment_from(made.experiment))
+    context.host = load_host(made, HostContext(context.rank, made, run_dir, datasets))
+    prepared: str = context.host.prepare()
+    return prepared
 
 
 def load_on_rank(context: Any, invitations: list[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
@@ -132,7 +139,7 @@ def close_on_rank(context: Any) -> None:
     context.host.close()
 
 
-def save_host(host: TorchHost, folder: Path, roles: Sequence[str], rank: int) -> None:
+def save_host(host: Host, folder: Path, roles: Sequence[str], rank: int) -> None:
     files = Files(folder)
     for role in roles:
         snapshot = host.snapshot(role)
@@ -140,14 +147,13 @@ def save_host(host: TorchHost, folder: Path, roles: Sequence[str], rank: int) ->
 
 
 class Conductor:
-    """Runs steps as the master would. Roles are split by data only; sample i goes to part i mod dp."""
+    """Runs steps as the master and its workers would. Roles are split by data only."""
 
     def __init__(self, plan: Plan, experiment: Any, ranks: Ranks) -> None:
         self.plan = plan
         self.ranks = ranks
-        self._datasets = open_datasets(experiment)
-        self._order = open_order(experiment, self._datasets["train"].ids)
-        self._minibatches = algorithm_of(experiment).batch(experiment).minibatches
+        self._data = open_data(experiment)
+        self._forms = algorithm_of(experiment).forms
 
     @property
     def trained(self) -> list[str]:
@@ -161,15 +167,22 @@ class Conductor:
             for role in self.trained
         }
 
-    def batch(self, step: int) -> SequenceSample:
-        cursor = 0
+    def batch(self, step: int, size: int | None = None) -> SequenceSample:
+        """The rows of a step, or the first so many of them."""
+        order, cursor = self._data.order, 0
         for _ in range(1, step):
-            cursor = self._order.batch_at(cursor).next_cursor
-        return self._datasets["train"].rows(self._order.batch_at(cursor).ids)
+            cursor = order.batch_at(cursor).next_cursor
+        return self._data.datasets["train"].rows(order.batch_at(cursor).ids[:size])
 
-    def step(self, step: int, records: Mapping[str, Any] | None = None, known: SequenceSample | None = None) -> "Done":
+    def step(
+        self,
+        step: int,
+        records: Mapping[str, Any] | None = None,
+        known: SequenceSample | None = None,
+        size: int | None = None,
+    ) -> "Done":
         """One training step. In replay, the rows are `known` and only train_steps are run, by their records."""
-        rows = self.batch(step) if known is None else known
+        rows = self.batch(step, size) if known is None else known
         outcomes: dict[str, Outcome] = {}
         for call in self._in_order("train"):
             training = call.kind == "train_step"
@@ -179,7 +192,7 @@ class Conductor:
         return Done(rows, outcomes)
 
     def evaluate(self, step: int) -> "Done":
-        rows = self._datasets["eval"].rows([f"{row}@0" for row in self._datasets["eval"].ids])
+        rows = self._data.datasets["eval"].rows(self._data.eval_ids)
         outcomes: dict[str, Outcome] = {}
         for call in self._in_order("eval"):
             outcomes[call.name], rows = self._call(step, call, rows, None)
@@ -193,17 +206,20 @@ class Conductor:
         training = call.kind == "train_step"
         inputs = rows.select_keys(call.inputs).remap(call.input_remap)
         workers = self.plan.replica(call.name).ranks
-        size = -(-len(rows.ids) // self._minibatches)
-        minibatches = tuple(rows.ids[i : i + size] for i in range(0, len(rows.ids), size)) if training else ()
+        minibatches, parts = self._data.divide(call.dataset, rows.ids, len(workers))
+        updates = take(rows.ids, minibatches) if training else ()
+        nothing = SequenceSample.empty({key: self._forms[key] for key in call.inputs}).remap(call.input_remap)
         works: list[Work | None] = [None] * self.plan.world
-        for part, worker in enumerate(workers):
-            share = inputs.select(rows.ids[part :: len(workers)])
-            works[worker] = Work(step, call.name, 0 if training else part, share, minibatches, record)
+        for part, (worker, ids) in enumerate(zip(workers, take(rows.ids, parts), strict=True)):
+            if ids or training:
+                share = inputs.select(ids) if ids else nothing
+                works[worker] = Work(step, call.name, 0 if training else part, share, updates, record)
         outcomes = [outcome for outcome in self.ranks.execute(works) if outcome is not None]
         if training:
             assert all(outcome == outcomes[0] for outcome in outcomes)
             return outcomes[0], rows
         made = SequenceSample.gather([outcome.sample for outcome in outcomes if outcome.sample is not None])
+        assert not made.remap(call.output_remap).meta.misfit(self._forms)
         stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
         return Outcome(made, stats), rows.merge(made.remap(call.output_remap))
 

@@ -17,6 +17,7 @@ from hpcrl.config.fields import ChangeClass, PathText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import PlacementConfig, TrainedModelConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.form import NUMBERS, TOKENS
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind
 from hpcrl.data.rows.texts import open_tokens
@@ -114,7 +115,7 @@ def open_letters(experiment: LettersExperiment, evaluates: bool) -> dict[str, Da
 
 ROWS: RowKind[LettersExperiment] = RowKind(
     fields=("start", "limit"),
-    keys=("starts", "limit"),
+    keys={"starts": TOKENS, "limit": TOKENS},
     open=open_letters,
     inputs=lambda experiment: [("letters.file", [Path(experiment.letters.file)])],
     batch_setting="letters.rows",
@@ -239,6 +240,7 @@ ALGORITHM = Algorithm(
     recipe=lambda experiment: CALLS,
     roles={"actor": RoleKind(f"{__name__}:actor", "vocabulary"), "reward": RoleKind(f"{__name__}:reward")},
     rows=ROWS,
+    made={"responses": TOKENS, "scores": NUMBERS, "advantages": NUMBERS},
     batch=batch,
     check=check,
     notices=notices,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.form import Form
 from hpcrl.errors import DataError
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class RowKind(Generic[E]):
 
     fields: tuple[str, ...]
     """What a line of its file has; empty where there is no file."""
-    keys: tuple[str, ...]
-    """What it gives to the graph."""
+    keys: Mapping[str, Form]
+    """What it gives to the graph, and the form of each key's rows."""
     open: Callable[[E, bool], Mapping[str, Dataset]]
     """(experiment, whether it evaluates) → "train" and maybe "eval". Reads and checks every line, and tokenises
     nothing yet. Raises DataError naming file, line, field and setting."""

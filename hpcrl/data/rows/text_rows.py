@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcrl.data.form import TOKENS
 from hpcrl.data.rows.kind import Dataset, RowKind
 
 
@@ -25,7 +26,7 @@ def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
 
     return RowKind(
         fields=fields,
-        keys=keys,
+        keys=dict.fromkeys(keys, TOKENS),
         open=opened,
         evaluates=lambda experiment: experiment.data.evaluate is not None,
         inputs=inputs,

@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.data.form import Form
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind
 from hpcrl.data.samples import SequenceSample
+
+VECTORS = Form("float64")
 
 
 def vector_rows(key: str, size: Callable[[Any], tuple[int, int]], batch_setting: str) -> RowKind[Any]:
@@ -18,7 +21,7 @@ def vector_rows(key: str, size: Callable[[Any], tuple[int, int]], batch_setting:
         train: dict[str, Dataset] = {"train": VectorDataset(key, "r", *size(experiment))}
         return train | ({"eval": VectorDataset(EVAL_PREFIX + key, "e", *size(experiment))} if evaluates else {})
 
-    return RowKind(fields=(), keys=(key,), open=opened, batch_setting=batch_setting)
+    return RowKind(fields=(), keys={key: VECTORS}, open=opened, batch_setting=batch_setting)
 
 
 class VectorDataset:
