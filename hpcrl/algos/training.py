@@ -83,45 +83,45 @@ class Training:
                 self._recorded(index),
             )
             self._results.append(result)
-            self._tokens += minibatch.whole.tokens
+            if result.decision.outcome != "skipped":
+                self._tokens += minibatch.whole.tokens
             if result.decision.outcome == "refused":
                 return
 
     def record(self, **decided: Any) -> dict[str, Any]:
-        """What a replay follows: how many mini-batches were really run, at which rates, and what else was decided.
+        """What a replay follows: what was done with each mini-batch, at which rate, and what else was decided.
 
         The digest's place is the host's to fill.
         """
-        used = self._used
+        decisions = [result.decision for result in self._results]
         return {
-            "minibatches": len(used),
-            "lr": used,
-            "early_stopped": len(used) < len(self._results),
+            "outcomes": [decision.outcome for decision in decisions],
+            "lr": [decision.lr for decision in decisions],
             "digest": "",
             **decided,
         }
 
     def stats(self) -> Stats:
-        """Means over updates, and over tokens, among which those of a refused update count too."""
-        updates = float(len(self._used))
-        stats = {"loss": (self._summed("loss"), float(len(self._results)))}
-        names = sorted(self._results[0].totals.keys() - stats.keys())
-        stats |= {name: (self._summed(name), float(self._tokens)) for name in names}
-        if updates:
-            stats["lr"] = (sum(self._used), updates)
-            stats["grad_norm"] = (sum(result.grad_norm or 0.0 for result in self._results), updates)
-        return stats
+        """Means over updates, and over tokens, among which those of a refused update count too; how many were skipped,
+        whose numbers count nowhere."""
+        counted = self._with("stepped", "refused")
+        stats: dict[str, tuple[float, float]] = {}
+        if counted:
+            stats["loss"] = (sum(result.totals["loss"] for result in counted), float(len(counted)))
+            for name in sorted(counted[0].totals.keys() - {"loss"}):
+                stats[name] = (sum(result.totals[name] for result in counted), float(self._tokens))
+        if stepped := self._with("stepped"):
+            updates = float(len(stepped))
+            stats["lr"] = (sum(result.decision.lr for result in stepped), updates)
+            stats["grad_norm"] = (sum(result.grad_norm or 0.0 for result in stepped), updates)
+        return stats | {"skipped": (float(len(self._with("skipped"))), 1.0)}
 
-    @property
-    def _used(self) -> list[float]:
-        """The learning rates of the updates that were made."""
-        return [result.decision.lr for result in self._results if result.decision.outcome == "stepped"]
+    def _with(self, *outcomes: str) -> list[TrainResult]:
+        return [result for result in self._results if result.decision.outcome in outcomes]
 
     def _recorded(self, index: int) -> Decision | None:
         record = self._work.record
-        if record is None:
-            return None
-        return Decision("stepped", record["lr"][index]) if index < record["minibatches"] else Decision("refused", 0.0)
+        return None if record is None else Decision(record["outcomes"][index], record["lr"][index])
 
     def _judged(self, tokens: int) -> Objective:
         """The objective of a mini-batch of so many tokens, of which `stop` is told means."""
@@ -136,6 +136,3 @@ class Training:
         labels = sequences.labels
         weights = token_weights(self._aggregation, torch.from_numpy(labels[minibatch.rows]), minibatch.whole).numpy()
         return {"weights": weights, **{n: take_rows(column, labels, minibatch.rows) for n, column in columns.items()}}
-
-    def _summed(self, name: str) -> float:
-        return sum(result.totals[name] for result in self._results)

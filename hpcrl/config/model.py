@@ -37,6 +37,8 @@ class OptimizerConfig:
     """AdamW's weight decay; norms and biases have none."""
     grad_clip: NonNegative = 1.0
     """Bound of the global gradient norm; 0 does not clip."""
+    max_skipped: Natural = 10
+    """Updates in a row that are skipped because their gradient is not finite; the run ends at one more."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after warm-up."""
     warmup_steps: Natural = 0

@@ -55,15 +55,14 @@ class ShardedAdamW:
             own.copy_(parameter.reshape(-1)[start - offset : stop - offset])
 
     def step(self, gradient_N: torch.Tensor, learning_rate: float) -> float:
-        """One update with the sum of all ranks' gradients; their norm before clipping. Overwrites `gradient_N`."""
+        """One update with the sum of all ranks' gradients; their norm before clipping, the same on all ranks.
+
+        Nothing changes where it is not finite. Overwrites `gradient_N`.
+        """
         own = self._group.reduce_scatter(gradient_N)
         norm = self._norm(own)
         if not math.isfinite(norm):
-            raise InternalError(
-                f"{self._name}: the gradient of update {self.updates} has norm {norm}.",
-                f"Lower {self._name}.optimizer.lr or {self._name}.optimizer.grad_clip, or look for the sample that "
-                "does it.",
-            )
+            return norm
         if 0 < self._config.grad_clip < norm:
             own.mul_(self._config.grad_clip / norm)
         self._update(own, learning_rate)

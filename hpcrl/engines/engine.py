@@ -105,11 +105,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was done with a mini-batch's gradient; in a replay, what is to be done. Refused changes nothing at all."""
+    """What was done with a mini-batch's gradient; in a replay, what is to be done.
 
-    outcome: Literal["stepped", "refused"]
+    `refused` (by the objective) and `skipped` (no finite gradient) change neither parameters nor moments.
+    """
+
+    outcome: Literal["stepped", "refused", "skipped"]
     lr: float
-    """The learning rate of the update, also of one that was refused."""
+    """The learning rate of the update, also of one that was not made."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +178,8 @@ class Engine(Protocol):
     ) -> TrainResult:
         """Gradients of the loss over the mini-batch of all ranks (here is this rank's share), then one update.
 
-        The update is made, or refused by the objective; in replay `decided` is followed and nothing is judged. Raises
-        InternalError where the gradient is not finite.
+        The update is made, refused by the objective, or skipped where the gradient is not finite; in replay `decided`
+        is followed and nothing is judged. Raises InternalError where too many in a row were skipped.
         """
         ...
 

@@ -126,7 +126,7 @@ class NativeEngine:
             sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
         totals = sums.totals()
         decision = decided or updater.decide(at, refused=objective.refuses is not None and objective.refuses(totals))
-        norm = updater.step(decision.lr) if decision.outcome == "stepped" else None
+        decision, norm = updater.follow(decision, in_replay=decided is not None)
         return TrainResult(totals, decision, norm)
 
     # What the host may ask

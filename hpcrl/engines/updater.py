@@ -1,7 +1,9 @@
 """What turns a mini-batch's gradient into new parameters: the schedule of learning rates, AdamW, its masters."""
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
 import torch
 
@@ -30,6 +32,7 @@ class Updater:
         self._config = config
         self._steps = steps
         undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
+        self._skipped_in_a_row = 0
         self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
 
     def decide(self, at: Update, refused: bool) -> Decision:
@@ -41,12 +44,39 @@ class Updater:
         """Begin a mini-batch's gradient."""
         self._memory.zero_grad()
 
-    def step(self, rate: float) -> float:
-        """One optimizer step with the gradients of all ranks; their norm before clipping.
+    def follow(self, decision: Decision, in_replay: bool) -> tuple[Decision, float | None]:
+        """Do what was decided; what was done, and the norm of the gradients of all ranks before clipping.
 
-        Raises InternalError where the gradient is not finite.
+        An update whose gradient is not finite is skipped, on all ranks; a replay skips what was skipped.
+
+        Raises:
+            InternalError: too many in a row were skipped, or a replay has no finite gradient where the first time had.
         """
-        return self._optimizer.step(self._gradient, rate)
+        if decision.outcome == "stepped":
+            norm = self._optimizer.step(self._gradient, decision.lr)
+            if math.isfinite(norm):
+                self._skipped_in_a_row = 0
+                return decision, norm
+            if in_replay:
+                raise InternalError(
+                    f"{self._role}: the gradient of update {self._optimizer.updates} has norm {norm} in a replay, and "
+                    "was finite the first time."
+                )
+            decision = Decision("skipped", decision.lr)
+        if decision.outcome == "skipped":
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row > self._config.max_skipped and not in_replay:
+                self._raise_diverged()
+        return decision, None
+
+    def _raise_diverged(self) -> NoReturn:
+        setting = f"{self._role}.optimizer"
+        raise InternalError(
+            f"{self._role}: {self._skipped_in_a_row} updates in a row had a gradient that is not finite, and "
+            f"{setting}.max_skipped = {self._config.max_skipped} may be skipped.",
+            f"Lower {setting}.lr or {setting}.grad_clip, look for the sample that does it, or raise "
+            f"{setting}.max_skipped.",
+        )
 
     def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type."""
@@ -58,7 +88,11 @@ class Updater:
 
     def snapshot(self) -> Shard:
         arrays, numbers = self._optimizer.snapshot()
-        return arrays, {**numbers, "layout": fingerprint(self._memory.layout)}
+        return arrays, {
+            **numbers,
+            "layout": fingerprint(self._memory.layout),
+            "skipped_in_a_row": self._skipped_in_a_row,
+        }
 
     def load(self, shards: Iterable[Shard]) -> None:
         self._optimizer.load(self._checked(shard) for shard in shards)
@@ -77,6 +111,7 @@ class Updater:
                 f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}.",
                 f"Put the model back that {self._role}.path had when the run began.",
             )
+        self._skipped_in_a_row = shard[1]["skipped_in_a_row"]
         return shard
 
 

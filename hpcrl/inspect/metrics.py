@@ -94,6 +94,13 @@ def last(rows: Sequence[Row], key: str) -> float | None:
     return values[-1] if values else None
 
 
+def skipped_updates(rows: Sequence[Row]) -> dict[str, int]:
+    """train_step → how many of its updates were skipped, where some were: their gradients were not finite."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.endswith("/skipped"))
+    found = {key: sum(series(rows, key)[1]) for key in keys}
+    return {key.partition("/")[0]: int(count) for key, count in found.items() if count}
+
+
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """What to show of these rows first."""
     measured = dict.fromkeys(key for row in rows for key in row if key not in BESIDES)

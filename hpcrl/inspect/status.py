@@ -17,7 +17,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
-from hpcrl.inspect.metrics import figures, last
+from hpcrl.inspect.metrics import figures, last, skipped_updates
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.view import RunView, duration
 
@@ -73,6 +73,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     slurm: Queue | None = None
     skipped_events: int = 0
     """Lines of the master's events that this hpcrl cannot read."""
+    skipped_updates: dict[str, int] = {}
+    """train_step → its updates that were not made, because their gradients were not finite."""
 
     def render(self) -> str:
         """The same for people."""
@@ -89,6 +91,8 @@ class RunStatus(msgspec.Struct, frozen=True):
         shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
         if shown:
             lines.append("metrics  " + ", ".join(shown))
+        for call, count in self.skipped_updates.items():
+            lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
         if self.failure is not None:
             lines.append("first failure: " + self.failure.render())
@@ -121,6 +125,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         hint=_hint(run, state),
         slurm=queue,
         skipped_events=view.skipped,
+        skipped_updates=skipped_updates(view.rows),
     )
 
 

@@ -19,7 +19,7 @@ WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
 
 GENERATED = ("response_length", "finished")
 JUDGED = ("reward", "accuracy")
-TRAINED = ("loss", "lr", "grad_norm")
+TRAINED = ("loss", "lr", "grad_norm", "skipped")
 
 EVALUATION = (
     on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"))),

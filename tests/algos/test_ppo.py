@@ -16,7 +16,6 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.schedule import learning_rate
-from hpcrl.errors import InternalError
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Work
 
@@ -154,12 +153,9 @@ def test_an_early_stop_leaves_parameters_momentum_and_counts_alone():
     eager = {"actor": OptimizerConfig(lr=0.5, weight_decay=0.1)}
     stopping = role(Actor, dataclasses.replace(PPO, early_stop_kl=1e-4), **eager)
     outcome = step(stopping)
-    assert outcome.record["minibatches"] == 1
-    assert outcome.record["early_stopped"]
+    assert outcome.record["outcomes"] == ["stepped", "refused"]
     unlimited = role(Actor, dataclasses.replace(PPO, epochs=1), **eager)
-    only_first = step(
-        unlimited, minibatches=2, record={"minibatches": 1, "lr": [0.5], "kl_coef": 0.1, "next_kl_coef": 1}
-    )
+    only_first = step(unlimited, minibatches=2, record={**outcome.record, "kl_coef": 0.1, "next_kl_coef": 1})
     assert outcome.record["digest"] == only_first.record["digest"]
 
 
@@ -169,7 +165,7 @@ def test_a_rollout_that_is_already_too_far_away_trains_nothing(limit):
     actor = role(Actor, dataclasses.replace(PPO, **limit))
     digest = actor.engine.digest()
     outcome = step(actor, batch=away)
-    assert outcome.record["minibatches"] == 0
+    assert outcome.record["outcomes"] == ["refused"]
     assert outcome.record["digest"] == digest
     assert "grad_norm" not in outcome.stats
     assert outcome.stats["approx_kl"][1] > 0
@@ -271,7 +267,12 @@ def test_values_are_in_the_units_of_the_rewards():
     assert made.sample.length("values") == BATCH.length("responses")
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run():
+def test_a_step_without_a_finite_gradient_trains_nothing_and_has_no_means():
     broken = replace(BATCH, rewards=[np.float32([np.nan])] * 8)
-    with pytest.raises(InternalError, match="actor: the gradient of update 0"):
-        step(role(Actor), batch=broken)
+    actor = role(Actor)
+    digest = actor.engine.digest()
+    outcome = step(actor, batch=broken)
+    assert set(outcome.record["outcomes"]) == {"skipped"} and outcome.record["digest"] == digest
+    assert outcome.stats.keys() == {"skipped", "kl", "kl_coef"}
+    assert outcome.stats["skipped"] == (len(outcome.record["outcomes"]), 1.0)
+    assert step(actor, batch=broken, record=outcome.record).record == outcome.record

@@ -83,14 +83,13 @@ def test_a_bound_of_zero_does_not_clip():
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_names_role_update_and_norm_and_changes_nothing(bad):
+def test_a_gradient_that_is_not_finite_changes_nothing(bad):
     flat = parameters()
     adamw = trained(flat, 2)
     before, digest = flat.clone(), adamw.digest()
     broken = gradient(3)
     broken[5] = bad
-    with pytest.raises(InternalError, match=rf"actor: the gradient of update 2 has norm {bad}"):
-        adamw.step(broken, 0.1)
+    assert not math.isfinite(adamw.step(broken, 0.1))
     assert torch.equal(flat, before)
     assert adamw.digest() == digest
 

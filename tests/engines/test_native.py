@@ -187,7 +187,7 @@ def test_a_checkpoint_of_two_ranks_continues_on_one_and_back(pool):
 
 
 def test_a_checkpoint_of_another_model_is_refused():
-    with pytest.raises(InternalError, match=r"actor.path holds another model"):
+    with pytest.raises(InternalError, match=r"Put the model back that actor.path had"):
         native().load([native("value").snapshot()])
 
 
@@ -250,8 +250,39 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
 
 
-def test_a_loss_that_is_not_finite_is_an_error_that_names_the_role():
+def spoiled(engine, decided=None, bad=np.nan):
     columns = columns_of(WHOLE, range(COUNT))
-    columns["advantages"][3] = np.nan
-    with pytest.raises(InternalError, match="actor: the gradient of update 0 has norm nan"):
-        native().train_batch(WHOLE, columns, OBJECTIVES["vocabulary"], FIRST)
+    columns["advantages"][3] = bad
+    return engine.train_batch(WHOLE, columns, OBJECTIVES["vocabulary"], FIRST, decided)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_without_a_finite_gradient_is_skipped_and_changes_nothing(bad):
+    engine = native()
+    before = engine.digest()
+    assert spoiled(engine, bad=bad).decision == Decision("skipped", OPTIMIZER.lr) and engine.digest() == before
+    followed = engine.train_batch(
+        WHOLE, columns_of(WHOLE, range(COUNT)), OBJECTIVES["vocabulary"], FIRST, Decision("skipped", 0.1)
+    )
+    assert (followed.decision.outcome, followed.grad_norm) == ("skipped", None) and engine.digest() == before
+    with pytest.raises(InternalError, match="actor: the gradient of update 0 has norm nan in a replay, and was finite"):
+        spoiled(engine, Decision("stepped", 0.1))
+
+
+def test_too_many_skipped_updates_in_a_row_end_the_run_whoever_counted_the_first_ones():
+    few = replace(OPTIMIZER, max_skipped=2)
+    engine = native(optimizer=few)
+    spoiled(engine)
+    train(engine, range(COUNT), "vocabulary", updates=1)
+    for _ in range(2):
+        spoiled(engine)
+    resumed = native(optimizer=few)
+    resumed.load([engine.snapshot()])
+    for each in (engine, resumed):
+        with pytest.raises(InternalError) as raised:
+            spoiled(each)
+        assert str(raised.value) == (
+            "actor: 3 updates in a row had a gradient that is not finite, and actor.optimizer.max_skipped = 2 may be "
+            "skipped. Lower actor.optimizer.lr or actor.optimizer.grad_clip, look for the sample that does it, or "
+            "raise actor.optimizer.max_skipped."
+        )

@@ -34,7 +34,8 @@ FAMILY = f"{SUPPORT / 'toy_family.py'}:FAMILY"
 VOCABULARY = 258
 STEPS = 8
 RESPONSES, MINIBATCHES = 4, 3
-STATISTICS = {"sample/length", "grade/score", "compare/spread", "learn/loss", "learn/lr", "learn/grad_norm"}
+STATISTICS = {"sample/length", "grade/score", "compare/spread"}
+STATISTICS |= {f"learn/{name}" for name in ("loss", "lr", "grad_norm", "skipped")}
 EVALUATED = {"eval_sample/length", "eval_grade/score"}
 
 CLIENT = """

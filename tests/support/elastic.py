@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from support.chaos import MOST_RESUMES, begin, outputs, rows_of
@@ -23,6 +23,11 @@ from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers import model_worker
 from hpcrl.workers.toy import Exchange
 
+if TYPE_CHECKING:
+    from hpcrl.engines.engine import Decision, Update
+
+Place = tuple[int, int]
+"""(training step, update)."""
 Shape = tuple[int, int]
 """(nodes, workers per node)."""
 
@@ -133,6 +138,23 @@ def add_up_wrongly(factor: float, _rank: int) -> None:
     """In a worker: sums over ranks are so many times what they are."""
     rightly = Exchange.sum
     Exchange.sum = lambda *arguments: factor * rightly(*arguments)  # type: ignore[method-assign]
+
+
+def spoil_gradients(places: Mapping[Place, float], rank: int) -> None:
+    """In a worker: rank 1's gradient has a number that is not finite at some (training step, update) of the actor.
+
+    Where a replay decides nothing, the gradient stays as it is.
+    """
+    from hpcrl.engines.updater import Updater
+
+    decide = Updater.decide
+
+    def spoiled(self: Any, at: "Update", refused: bool) -> "Decision":
+        if rank == 1 and self._role == "actor" and (at.step, at.index) in places:
+            self._gradient[7] = places[at.step, at.index]
+        return decide(self, at, refused)
+
+    Updater.decide = spoiled  # type: ignore[method-assign]
 
 
 def compute_on_b_and_a(rank: int) -> None:

@@ -120,7 +120,7 @@ def _write(path: Path, text: str) -> None:
 class Strikes:
     """Several faults in one run."""
 
-    strikes: tuple[Strike, ...]
+    strikes: tuple[Callable[[str], None], ...]
 
     def __call__(self, point: str) -> None:
         for strike in self.strikes:

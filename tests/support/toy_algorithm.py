@@ -248,7 +248,7 @@ ALGORITHM = Algorithm(
         "sample": ("length",),
         "grade": ("score",),
         "compare": ("spread",),
-        "learn": ("loss", "lr", "grad_norm"),
+        "learn": ("loss", "lr", "grad_norm", "skipped"),
         "eval_sample": ("length",),
         "eval_grade": ("score",),
     },
