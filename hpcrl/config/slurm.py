@@ -71,6 +71,9 @@ class SlurmConfig:
     """The container's image: a .sif or .sqsh file, or a name that the runtime knows."""
     container_mounts: tuple[str, ...] = ()
     """Folders that the container sees besides the run directory, e.g. "/data:/data"."""
+    wrap: tuple[str, ...] = ()
+    """Words before Python in every process of a run, e.g. [apptainer, exec, --nv, image.sif]; they have to hand on
+    signals and the exit code."""
     python: PathText | None = None
     """The Python that runs hpcrl in the jobs, in the container if there is one; null is the one that submits."""
     signal_lead_s: Annotated[int, Meta(gt=0)] = 120

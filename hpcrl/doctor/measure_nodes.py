@@ -19,6 +19,7 @@ from hpcrl.durable.files import Files
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.slurm.commands import Slurm, SlurmError
 from hpcrl.launch.slurm.jobs import ENDED, State
+from hpcrl.launch.slurm.render import wrapped
 from hpcrl.launch.slurm.submission import send_once
 
 OUTPUT = "job.out"
@@ -82,7 +83,7 @@ def render(wanted: JobRequest, slurm: SlurmConfig, folder: Path) -> tuple[str, t
         "umask 077",
         *slurm.prologue,
         # A node whose Python does not start must not take the others with it.
-        f"exec srun --kill-on-bad-exit=0 {shlex.join(_probe(python, folder, wanted))}",
+        f"exec srun --kill-on-bad-exit=0 {wrapped(slurm)}{shlex.join(_probe(python, folder, wanted))}",
     ]
     return "\n".join(lines) + "\n", options
 

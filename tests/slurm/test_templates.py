@@ -20,15 +20,40 @@ def short(topology: str, **cluster: object) -> dict[str, object]:
     return values
 
 
+WRAPPER = """#!/bin/bash
+echo "$@" >> {calls}.$$
+exec "${@:2}"
+"""
+"""What containers' programs do: it has an option of its own, and becomes the rest."""
+
+
 @pytest.mark.parametrize("topology", TEMPLATES)
-def test_a_template_that_a_user_has_edited_carries_a_run(slurm: SlurmCluster, topology: str) -> None:
+def test_a_template_that_a_user_has_edited_carries_a_run_in_a_wrapper(slurm: SlurmCluster, topology: str) -> None:
+    wrapper, calls = slurm.directory / "my wrapper", slurm.directory / "calls"
+    wrapper.write_text(WRAPPER.replace("{calls}", str(calls)))
+    wrapper.chmod(0o700)
     own = slurm.directory / 'it\'s "my" own.sbatch'
     printed = hpcrl(slurm, "template", topology).stdout
     own.write_text(printed.replace("umask 077", "umask 077\necho this is mine"))
-    run = SlurmRun.submit(slurm, short(topology, template=str(own)))
+    values = short(topology, template=str(own))
+    values["cluster"]["slurm"]["wrap"] = [str(wrapper), "--nv"]
+    run = SlurmRun.submit(slurm, values)
     run.wait_done()
+    called = [path.read_text().split() for path in slurm.directory.glob("calls.*")]
+    assert sorted(words[-1] for words in called) == ["agent", "agent", "master"]
+    assert all(words[0] == "--nv" and "hpcrl.launch.slurm.job" in words for words in called)
     outputs = [path.read_text() for path in run.run.submission.glob("*/*.out")]
     assert outputs and all("this is mine" in text for text in outputs)
+
+
+def test_a_wrapper_that_a_node_lacks_is_named_and_the_run_ends(slurm: SlurmCluster) -> None:
+    values = short("colocated")
+    values["cluster"]["slurm"]["wrap"] = ["apptainer-of-nowhere", "exec", "image.sif"]
+    run = SlurmRun.submit(slurm, values)
+    (job,) = run.jobs("run")
+    assert slurm.wait_ended(job) == {job: "FAILED"}
+    (output,) = run.run.submission.glob("*/run-*.out")
+    assert "cluster.slurm.wrap: there is no apptainer-of-nowhere on" in output.read_text()
 
 
 def test_a_script_can_be_sent_again_by_hand_and_nobody_else_reads_what_jobs_say(slurm: SlurmCluster) -> None:

@@ -24,6 +24,12 @@ OUTPUT = {"master": "master-%j.out", "workers": "workers-%A_%a.out", "run": "run
 """Script → the file of its output, in the submission's folder."""
 HETJOB = "hetjob"
 """The line between two components of a heterogeneous job."""
+FIND = (
+    'command -v "$0" > /dev/null && exec "$0" "$@"; '
+    'echo "cluster.slurm.wrap: there is no $0 on $(uname -n). Name its whole path, or load it in '
+    'cluster.slurm.prologue." >&2; exit 64'
+)
+"""A shell's script that becomes the command which is its arguments, if the node has it."""
 _PLACE = re.compile(r"@([A-Z_]+)@")
 _INCLUDE = re.compile(r"^# include (\S+)\n", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=,+%@&|*\[\]()-]+")
@@ -224,17 +230,23 @@ def _container_options(slurm: SlurmConfig, run_dir: Path) -> str:
 def _command(cluster: ClusterConfig, run_dir: Path) -> str:
     """What a step executes, up to its arguments."""
     slurm = cluster.slurm
-    job = f"-m hpcrl.launch.slurm.job --threads {cluster.threads_per_worker}"
+    job = f'{wrapped(slurm)}"$python" -m hpcrl.launch.slurm.job --threads {cluster.threads_per_worker}'
     if slurm.container != "apptainer":
-        return f'"$python" {job}'
+        return job
     binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))
     gpus = "" if cluster.device == "cpu" else "--nv "
-    return f'apptainer exec {gpus}{binds} {shlex.quote(slurm.container_image or "")} "$python" {job}'
+    return f"apptainer exec {gpus}{binds} {shlex.quote(slurm.container_image or '')} {job}"
+
+
+def wrapped(slurm: SlurmConfig) -> str:
+    """What comes before Python on a shell's command line; a node that lacks it says so."""
+    return f"sh -c {shlex.quote(FIND)} {shlex.join(slurm.wrap)} " if slurm.wrap else ""
 
 
 def _python_outside(slurm: SlurmConfig) -> str:
     """What the batch script itself executes: `python` may be there in the container only, who submits has hpcrl."""
-    return '"$python"' if slurm.container == "none" else shlex.quote(sys.executable)
+    within = slurm.container != "none" or slurm.wrap
+    return shlex.quote(sys.executable) if within else '"$python"'
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:

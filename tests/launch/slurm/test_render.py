@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.errors import ConfigurationError
-from hpcrl.launch.slurm.render import Script, Target, Topology, choose_topology, read_template, render
+from hpcrl.launch.slurm.render import TEMPLATES, Script, Target, Topology, choose_topology, read_template, render
 
 GOLDEN = Path(__file__).parent / "golden"
 TARGET = Target(Path("/scratch/runs/ppo-1"), "ppo", "0123abcd")
@@ -54,6 +55,13 @@ CASES: dict[str, tuple[Topology, ClusterConfig, Target]] = {
         ),
         TARGET,
     ),
+    "array-wrapped": (
+        "array",
+        ClusterConfig(
+            nodes=2, slurm=dataclasses.replace(PLAIN, wrap=("apptainer", "exec", "--nv", "/img/my image.sif"))
+        ),
+        TARGET,
+    ),
     "colocated-apptainer": (
         "colocated",
         ClusterConfig(
@@ -79,6 +87,20 @@ def test_scripts_are_as_they_were_when_somebody_looked(case: str, monkeypatch: p
 def scripts(topology: Topology, **changes: object) -> tuple[Script, ...]:
     cluster = ClusterConfig(nodes=2, slurm=dataclasses.replace(PLAIN, **changes))  # type: ignore[arg-type]
     return render(cluster, topology, TARGET)
+
+
+@pytest.mark.parametrize("topology", TEMPLATES)
+@pytest.mark.parametrize("container", ["none", "apptainer"])
+def test_the_wrapper_comes_before_python_in_every_process_and_not_before_what_asks_slurm(
+    topology: Topology, container: str
+) -> None:
+    sent = scripts(topology, wrap=("env", "A='1 2'", "$HOME"), container=container, container_image="/i.sif")
+    lines = [line for script in sent for line in script.text.splitlines() if "hpcrl.launch.slurm.job" in line]
+    assert len(lines) == 2
+    assert all(line.count("""env 'A='"'"'1 2'"'"'' '$HOME' "$python" -m""") == 1 for line in lines)
+    for script in sent:
+        (on_exit,) = [line for line in script.text.splitlines() if "on_exit" in line]
+        assert on_exit.startswith(f"{sys.executable} -m")
 
 
 def test_an_own_template_is_used_and_refused_where_hpcrl_could_not_find_its_run(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 from support.chaos import create_run, toy_experiment
@@ -215,11 +215,13 @@ def test_where_python_is_broken_who_was_interrupted_is_queued_again_unless_slurm
     assert requeued == (["scontrol 2: requeue 77"] if code == 75 and told != "TERM" else [])
 
 
-def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: Literal["none", "apptainer"]) -> Path:
+def submitted_with(fake: FakeSlurm, folder: Path, outside: str, container: str) -> Path:
     """A run of two elements on a fake Slurm, submitted by the Python `outside`; the script of its workers."""
     run = create_run(folder / "run", toy_experiment())
     run.files.make_directory(run.submitit_folder("n1"))
-    slurm = SlurmConfig(container=container, container_image="/i.sif", python="/only/in/the/container/python")
+    within: dict[str, Any] = {"apptainer": {"container": "apptainer", "container_image": "/i.sif"}}
+    within |= {"none": {}, "wrap": {"wrap": ("apptainer", "exec", "/i.sif")}}
+    slurm = SlurmConfig(python="/only/in/the/container/python", **within[container])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", outside)
         scripts = render(ClusterConfig(nodes=2, slurm=slurm), "array", Target(run.root, "toy", "n1"))
@@ -247,12 +249,12 @@ def turns(fake: FakeSlurm) -> list[int | None]:
     return [job["element"] for job in fake.state["jobs"] if job["past"] and job["state"] == "PENDING"]
 
 
-@pytest.mark.parametrize("code", [75, 137])
+@pytest.mark.parametrize(("code", "container"), [(75, "apptainer"), (137, "apptainer"), (75, "wrap")])
 def test_a_container_has_its_own_python_and_the_one_that_submitted_decides_what_becomes_of_the_job(
-    tmp_path: Path, code: int
+    tmp_path: Path, code: int, container: str
 ) -> None:
     fake = FakeSlurm(tmp_path / "slurm")
-    script = submitted_with(fake, tmp_path, sys.executable, "apptainer")
+    script = submitted_with(fake, tmp_path, sys.executable, container)
     assert "/only/in/the/container/python" in script.read_text()
     ended, said = execute_element_1(fake, script, code)
     assert ended == code and "the job is queued again" in said
@@ -264,7 +266,7 @@ def test_a_container_has_its_own_python_and_the_one_that_submitted_decides_what_
 @pytest.mark.parametrize("lacks", ["hpcrl", "everything"])
 @pytest.mark.parametrize("code", [0, 75, 76, 93, 137])
 def test_on_a_node_where_no_python_has_hpcrl_who_was_interrupted_is_queued_again_alone(
-    tmp_path: Path, code: int, lacks: str, container: Literal["none", "apptainer"]
+    tmp_path: Path, code: int, lacks: str, container: str
 ) -> None:
     fake = FakeSlurm(tmp_path / "slurm")
     outside = tmp_path / "python"
