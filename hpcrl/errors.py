@@ -20,6 +20,9 @@ class ExitCode(IntEnum):
     NEVER_REQUEUE = 93
 
 
+SHOWN_RANKS = 8
+
+
 def advised(text: str, advice: str) -> str:
     """A message: what is wrong, then what to do about it, on a line of its own where the text has several."""
     return f"{text}\n{advice}" if advice and "\n" in text else f"{text} {advice}".rstrip()
@@ -86,9 +89,22 @@ class StoppedError(HpcrlError):
 
 
 class PeerLostError(HpcrlError):
-    """A collective or a connection broke because another worker is gone; the membership is to change."""
+    """Something that several ranks do together broke. It tells of a peer or of the way to it, never of this process.
+
+    `number` counts what the ranks of `group` have begun together in the same unit of work, from 1; `rank` is where it
+    was noticed.
+    """
 
     exit_code = ExitCode.REQUEUE
+
+    def __init__(self, group: Sequence[int], operation: str, number: int, rank: int, cause: BaseException) -> None:
+        self.group = tuple(group)
+        self.operation = operation
+        self.number = number
+        self.rank = rank
+        ranks = str(list(group)) if len(group) <= SHOWN_RANKS else f"{group[0]} … {group[-1]}, {len(group)} in all,"
+        text = f"{type(cause).__name__}: {cause}"
+        super().__init__(f"{operation}, operation {number} of ranks {ranks} in this call, broke on rank {rank}: {text}")
 
 
 class MissingExtraError(HpcrlError):

@@ -217,12 +217,16 @@ class WorkerEnded(_Event, frozen=True, tag="worker ended"):
 
 
 class CallFailed(_Event, frozen=True, tag="failed"):
-    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback."""
+    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback.
+
+    `of_peer`: what raised tells of a peer or of the way to it, not of this worker.
+    """
 
     rank: int
     what: str
     error: str
     traceback: str = ""
+    of_peer: bool = False
 
 
 # ── an agent ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -158,6 +158,14 @@ def test_one_module_imports_pynvml():
     assert [module for module in modules() if "pynvml" in imports(module)] == ["hpcrl.agent.nvml"]
 
 
+def test_only_parallel_talks_to_torch_distributed():
+    for module, path in modules().items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        used = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if any(name.startswith("torch.distributed") for name in imports(module) | used):
+            assert module.startswith("hpcrl.parallel."), module
+
+
 def test_init_files_are_empty_but_for_the_version():
     full = [name for name, path in modules().items() if path.name == "__init__.py" and path.read_text().strip()]
     assert full == ["hpcrl"]

@@ -38,8 +38,10 @@ from hpcrl.wire.address import LOOPBACK, network_of
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.messages import (
     AgentHello,
+    AreYouThere,
     Beat,
     Finish,
+    Here,
     NodeDraining,
     StartWorkers,
     Trouble,
@@ -245,6 +247,8 @@ class Agent:
                     log.write(FinishHeard(envelope.body.exit_code))
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
+                if isinstance(envelope.body, AreYouThere):
+                    link.send(Here(envelope.body.attempt))
                 if isinstance(envelope.body, StartWorkers):
                     self._ordered = envelope.body
                     self.zygote.kill_all()

@@ -56,6 +56,7 @@ class TorchHost:
                 self._resume(replica.role, checkpoint[replica.role])
 
     def execute(self, work: Work) -> Outcome:
+        self._parallel.begin_unit()
         call = self._plan.call(work.call)
         model = self._plan.at[call.name]
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)

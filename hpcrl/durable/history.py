@@ -15,6 +15,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
+    Broken,
     Checkpointed,
     Closed,
     Done,
@@ -140,6 +141,21 @@ def attempts_without_progress(run: RunDirectory, submission: str) -> int:
     """
     fruitless = _fruitless_attempts(run, submission)
     return sum(not any(isinstance(event, Stopped) for event in _events(run, number)) for number in fruitless)
+
+
+def broken_operations(run: RunDirectory, submission: str) -> frozenset[Broken]:
+    """What broke while everybody was alive, in the newest attempts of this submission, back to the one that trained
+    anything, and in that one. (Other calls may be finished between two failures of a train_step.)"""
+    found: set[Broken] = set()
+    for number in reversed(run.numbers()):
+        claim = run.read_claim(number)
+        if claim is None or claim.submission != submission:
+            break
+        events = _events(run, number)
+        found.update(event for event in events if isinstance(event, Broken))
+        if any(isinstance(event, Trained | Closed) for event in events):
+            break
+    return frozenset(found)
 
 
 def failed_rendezvous(run: RunDirectory, submission: str) -> int:

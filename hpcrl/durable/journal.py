@@ -135,6 +135,18 @@ class Stopped(_Event, frozen=True):
     reason: str
 
 
+class Broken(_Event, frozen=True):
+    """The attempt ended because something that the ranks of `group` do together broke while everybody was alive.
+
+    It was operation `number` of the unit of work `what`. If it breaks once more the run ends.
+    """
+
+    what: str
+    group: tuple[int, ...]
+    operation: str
+    number: int
+
+
 class Prefix(msgspec.Struct, frozen=True):
     """How much of an attempt's journal is believed: its first `size` bytes, of this CRC-32."""
 
@@ -154,7 +166,20 @@ class Adopted(_Event, frozen=True):
     files: dict[str, str]
 
 
-Event = Opened | Done | Trained | Closed | Compacted | Checkpointed | Exported | Pruned | Accepted | Stopped | Adopted
+Event = (
+    Opened
+    | Done
+    | Trained
+    | Closed
+    | Compacted
+    | Checkpointed
+    | Exported
+    | Pruned
+    | Accepted
+    | Stopped
+    | Broken
+    | Adopted
+)
 
 _HEAD = b'{"crc":"'
 _MIDDLE = b'","event":'

@@ -1,4 +1,9 @@
-"""What went wrong first: the earliest failure by time, since one death makes its peers fail too."""
+"""What went wrong first: the earliest failure by time, since one death makes its peers fail too.
+
+What tells of a peer counts only where nobody tells of itself.
+"""
+
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +22,8 @@ class Failure(msgspec.Struct, frozen=True):
     error: str
     traceback: str
     log: str
+    tells_of: Literal["itself", "a peer", "its end"] = "itself"
+    """Its end: an agent saw the process end, perhaps because it was told to end it."""
 
     def render(self) -> str:
         call = f" in {self.call}" if self.call else ""
@@ -47,19 +54,21 @@ def _failures(run: RunDirectory, attempt: int) -> list[Failure]:
 def _failure(run: RunDirectory, attempt: int, entry: Entry) -> Failure | None:
     """None of an event that tells of none."""
     match entry.event:
-        case CallFailed(rank=rank, what=call, error=error, traceback=traceback):
-            pass
-        case WorkerEnded(rank=rank, how=error):
-            call = traceback = ""
+        case CallFailed(rank=rank, what=call, error=error, traceback=traceback, of_peer=of_peer):
+            tells_of: Literal["itself", "a peer", "its end"] = "a peer" if of_peer else "itself"
+        case WorkerEnded(rank=rank, how=error, log=known_as):
+            call, traceback, tells_of = "", "", "itself" if known_as else "its end"
         case _:
             return None
     process = f"worker-{rank}"
     log = str(run.worker_log(attempt, process).with_suffix(".err"))
-    return Failure(attempt, entry.time, process, call, error, traceback, log)
+    return Failure(attempt, entry.time, process, call, error, traceback, log, tells_of)
 
 
 def _best(found: list[Failure]) -> Failure:
     """The first failure, in the words of whoever told most of it."""
     first = found[0]
+    if first.tells_of == "a peer":
+        first = next((failure for failure in found if failure.tells_of == "itself"), first)
     told = [failure for failure in found if (failure.process, failure.call) == (first.process, first.call)]
     return max(told, key=lambda failure: (bool(failure.traceback), -failure.time))

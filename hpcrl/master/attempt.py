@@ -4,11 +4,11 @@ Alone decides nothing about the end: `judge` does, by what this class gathers. T
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.durable.journal import Stopped
+from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
 from hpcrl.master.allocation import AllocationWatch
@@ -29,7 +29,10 @@ END_MARGIN_S = 10.0
 
 
 class Attempt:
-    """Run once. Its plan is made when its nodes are there, and says from then on how many they are."""
+    """Run once. Its plan is made when its nodes are there, and says from then on how many they are.
+
+    `broken_before` is what broke in attempts before this one while everybody was alive.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Attempt:
         watch: AllocationWatch,
         nodes: NodeWait,
         clock: Callable[[], float] = time.monotonic,
+        broken_before: Collection[Broken] = (),
     ) -> None:
         self._files = files
         self._experiment = experiment
@@ -51,6 +55,7 @@ class Attempt:
         self._members = reactor.members
         self._watch = watch
         self._nodes = nodes
+        self._broken_before = broken_before
         self._clock = clock
         self._plan: Plan | None = None
         self._driver: GraphDriver | None = None
@@ -96,7 +101,7 @@ class Attempt:
         while not self._nodes.is_complete():
             # Who came and went meanwhile is missed by nobody: there was no worker yet.
             self._members.losses.clear()
-            if ending := self._nodes.given_up() or judge(self.situation()):
+            if ending := self._nodes.given_up() or self._judged():
                 return ending
             self._reactor.turn()
         self._members.losses.clear()
@@ -111,7 +116,7 @@ class Attempt:
         introduced = False
         while not self._members.all_ready(ranks):
             self._reactor.turn()
-            if ending := judge(self.situation()):
+            if ending := self._judged():
                 return ending
             if not introduced and self._members.all_connected(ranks):
                 self._introduce(ranks)
@@ -148,10 +153,10 @@ class Attempt:
             driver.dispatcher.paused = self._reactor.commands.paused
             self._watch_the_end(driver)
             driver.advance()
-            ending = judge(self.situation())
+            ending = self._judged()
             if ending is None and self.situation().told_to_go:
                 driver.dispatcher.drain()
-                ending = judge(self.situation())
+                ending = self._judged()
             if ending is not None:
                 return self._stop(ending) if ending.asked else ending
 
@@ -163,6 +168,16 @@ class Attempt:
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def _judged(self) -> Ending | None:
+        """What the judge says. Where it wants to know who is alive, everybody is asked; what broke is written down."""
+        verdict = judge(self.situation())
+        if verdict == "ask":
+            self._reactor.ask_everybody(self.number)
+            return None
+        if verdict is not None and verdict.broken:
+            self._files.append(verdict.broken)
+        return verdict
+
     def situation(self) -> Situation:
         """What is known now."""
         members, commands, driver = self._members, self._reactor.commands, self._driver
@@ -177,6 +192,9 @@ class Attempt:
             signal=self._reactor.signals.caught,
             stop=commands.stop,
             worker_log=self._files.worker_log,
+            roll_called=members.roll_called,
+            all_answered=members.all_answered,
+            broken_before=self._broken_before,
             finished=driver.why_finished if driver is not None and driver.finished else "",
             at_work=driver is not None and not driver.dispatcher.has_drained(grace_s),
         )

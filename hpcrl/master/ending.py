@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from hpcrl.durable.journal import Broken
 from hpcrl.errors import ExitCode
 from hpcrl.wire.messages import Failed
 
@@ -13,7 +14,8 @@ class Ending:
 
     `preempted`: told to go by the system; `queued`: nodes were missing that wait for their turn; `incomplete`: nodes
     were missing, or of no use, for any other reason. `asked`: a user or the system wanted it; then the nodes that are
-    `leaving` go, and the others stay.
+    `leaving` go, and the others stay. `broken`: what broke while everybody was alive; if it does so again, it is no
+    loss.
     """
 
     state: Literal["done", "lost", "stopped", "preempted", "queued", "incomplete", "failed", "superseded"]
@@ -23,3 +25,4 @@ class Ending:
     traceback: str | None = None
     asked: bool = False
     leaving: tuple[int, ...] = ()
+    broken: tuple[Broken, ...] = ()

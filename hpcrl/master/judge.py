@@ -1,22 +1,27 @@
 """How an attempt ends, by what its master knows: pure, so that every order of events is a line of a table in a test.
 
 Losses and errors stand in the order in which this process learned of them. Nobody can know more: one death makes its
-peers fail too, and clocks of other machines are not believed.
+peers fail too, and clocks of other machines are not believed. What peers tell of a death may come long before the death
+itself is noticed, so a collective that broke is no verdict: everybody is asked for a sign of life.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hpcrl.durable.journal import Broken
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import EVERYTHING
 from hpcrl.master.ending import Ending
 from hpcrl.master.members import LostMember, RaisedError
+from hpcrl.wire.messages import BrokenOperation, Failed
 
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 
 Stop = Literal["", "drain", "now"]
+Ask = Literal["ask"]
+"""Everybody is to give a sign of life."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class Situation:
     """What a user has ordered."""
     worker_log: Callable[[int], str] = "worker-{}".format
     """Rank → what its log is called."""
+    roll_called: bool = False
+    """Whether everybody was asked for a sign of life. Who owes one for too long is a loss."""
+    all_answered: bool = True
+    broken_before: Collection[Broken] = ()
+    """What broke in attempts before this one while everybody was alive."""
     finished: str = ""
     """Why there is nothing more to do, once all is saved."""
     at_work: bool = False
@@ -53,8 +63,8 @@ class Situation:
         return ", ".join(f"{what} is to go: {why}" for what, why in whats)
 
 
-def judge(known: Situation) -> Ending | None:
-    """How the attempt has ended; None while it has not."""
+def judge(known: Situation) -> Ending | Ask | None:
+    """How the attempt has ended; None while it has not, or while others may still tell why."""
     if known.finished:
         return Ending("done", ExitCode.DONE, known.finished)
     if broken := _broken(known):
@@ -69,19 +79,39 @@ def is_replaced(ending: Ending, known: Situation) -> bool:
     return ending.state == "preempted" and known.replaces_nodes and alone and nodes_stay
 
 
-def _broken(known: Situation) -> Ending | None:
+def _broken(known: Situation) -> Ending | Ask | None:
     """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
     if known.losses:
         loss = known.losses[0]
         return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
-    if not known.failures or known.now - known.failures[0].learned < SETTLE_S:
-        return None
     told = [failure.told for failure in known.failures]
     raised = next((error for error in told if error.exit_code != ExitCode.REQUEUE), None)
+    if raised is None and any(error.broken for error in told):
+        if not known.roll_called:
+            return "ask"
+        if not known.all_answered:
+            return None
+    if not told or known.now - known.failures[0].learned < SETTLE_S:
+        return None
     if raised is None:
-        return Ending("lost", ExitCode.REQUEUE, f"worker-{told[0].rank}, {told[0].what}: {told[0].error}")
+        return _disconnected(known, told)
     reason = f"worker-{raised.rank}, {raised.what}: {raised.error} ({known.worker_log(raised.rank)})"
     return Ending("failed", ExitCode(raised.exit_code), reason, raised)
+
+
+def _disconnected(known: Situation, told: Sequence[Failed]) -> Ending:
+    """Everybody is alive, and something between them broke: a loss the first time, an error of its own the second."""
+    broke = {_line(error.what, error.broken): error for error in told if error.broken is not None}
+    again = next((error for line, error in broke.items() if line in known.broken_before), None)
+    if again is None:
+        reason = f"worker-{told[0].rank}, {told[0].what}: {told[0].error}"
+        return Ending("lost", ExitCode.REQUEUE, reason, broken=tuple(broke))
+    reason = f"worker-{again.rank}, {again.what}, for the second time while all were alive: {again.error}"
+    return Ending("failed", ExitCode.INTERNAL, f"{reason} ({known.worker_log(again.rank)})", again)
+
+
+def _line(what: str, broken: BrokenOperation) -> Broken:
+    return Broken(what, broken.group, broken.operation, broken.number)
 
 
 def _told_to_go(known: Situation) -> Ending | None:

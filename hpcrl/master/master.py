@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import train_steps
-from hpcrl.durable.history import attempts_without_progress
+from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
@@ -109,11 +109,21 @@ class Master:
             reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         reactor.members.new_attempt()
+        broken = reactor.while_beating(lambda: broken_operations(self._run, self._submission))
         trained = train_steps(algorithm_of(self._experiment).calls(self._experiment))
         files = reactor.while_beating(
             lambda: begin_attempt(self._run, trained, self._submission, control.keep_checkpoints, control.compact)
         )
-        attempt = Attempt(files, self._experiment, self._data, self._schedule, reactor, self._watch, self._nodes)
+        attempt = Attempt(
+            files,
+            self._experiment,
+            self._data,
+            self._schedule,
+            reactor,
+            self._watch,
+            self._nodes,
+            broken_before=broken,
+        )
         reactor.listener = self._last = attempt
         ending = self._guarded(attempt.run, attempt.number)
         reactor.listener = None

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from hpcrl.errors import ExitCode
 from hpcrl.wire.messages import AgentHello, Failed, WorkerExited, WorkerHello
 
+ANSWER_S = 3.0
+"""How long whoever is asked for a sign of life may take. Threads that talk answer in milliseconds."""
+
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
 
@@ -20,6 +23,8 @@ class Member:
     identity: bytes
     heard: float
     doing: str = ""
+    asked: float | None = None
+    """When it was asked for a sign of life that it still owes."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Members:
     failures: list[RaisedError] = field(default_factory=list)
     draining: dict[int, str] = field(default_factory=dict)
     hosts: dict[int, AgentHello] = field(default_factory=dict)
+    roll_called: bool = False
+    """Whether everybody was asked for a sign of life in this attempt."""
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
 
     def new_attempt(self) -> None:
@@ -65,6 +72,9 @@ class Members:
         self.ready.clear()
         self.losses.clear()
         self.failures.clear()
+        self.roll_called = False
+        for agent in self.agents.values():
+            agent.asked = None
         self._by_identity = {member.identity: member for member in self.agents.values()}
 
     def heard(self, identity: bytes, doing: str | None = None) -> None:
@@ -72,6 +82,17 @@ class Members:
         if member is not None:
             member.heard = self.clock()
             member.doing = member.doing if doing is None else doing
+
+    def asked(self) -> None:
+        """Everybody has been asked for a sign of life."""
+        self.roll_called = True
+        for member in self.everybody:
+            member.asked = self.clock()
+
+    def answered(self, identity: bytes) -> None:
+        member = self._by_identity.get(identity)
+        if member is not None:
+            member.asked = None
 
     def agent(self, identity: bytes, hello: AgentHello) -> bytes | None:
         """Take an agent in; returns the identity of the one that has to go, if the node has two, or is one too many.
@@ -127,20 +148,35 @@ class Members:
         return self._by_identity.get(identity) in self.workers.values()
 
     def find_silent(self) -> None:
-        """Count as lost whoever has not been heard for `lost_after_s`; a lost agent leaves the table."""
-        late = self.clock() - self.lost_after_s
-        for node in [node for node, agent in self.agents.items() if agent.heard < late]:
+        """Count as lost whoever has not been heard for `lost_after_s`, or was asked and has not answered in time; a
+        lost agent leaves the table."""
+        for node, how in [(node, how) for node, agent in self.agents.items() if (how := self._silence(agent))]:
             del self.agents[node]
-            self.losses.append(LostMember(self.clock(), f"agent-{node}", f"silent for {self.lost_after_s:g} s"))
+            self.losses.append(LostMember(self.clock(), f"agent-{node}", how))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
-            if worker.heard < late and f"worker-{rank}" not in known:
-                self.losses.append(LostMember(self.clock(), f"worker-{rank}", f"silent for {self.lost_after_s:g} s"))
+            if f"worker-{rank}" not in known and (how := self._silence(worker)):
+                self.losses.append(LostMember(self.clock(), f"worker-{rank}", how))
 
-    def forgive(self) -> None:
-        """Count everybody as heard just now."""
+    def _silence(self, member: Member) -> str:
+        """How long it has been silent if that is too long, in words."""
+        if self.clock() - member.heard > self.lost_after_s:
+            return f"silent for {self.lost_after_s:g} s"
+        if member.asked is not None and self.clock() - member.asked > ANSWER_S:
+            return f"gave no sign of life within {ANSWER_S:g} s"
+        return ""
+
+    def forgive(self, slept_s: float) -> None:
+        """This process did not listen for so long: if that was too long, nobody is blamed for the silence."""
         for member in self.everybody:
-            member.heard = self.clock()
+            if slept_s > self.lost_after_s / 2:
+                member.heard = self.clock()
+            if slept_s > ANSWER_S / 2 and member.asked is not None:
+                member.asked = self.clock()
+
+    @property
+    def all_answered(self) -> bool:
+        return all(member.asked is None for member in self.everybody)
 
     @property
     def everybody(self) -> list[Member]:

@@ -21,10 +21,12 @@ from hpcrl.wire.address import Network
 from hpcrl.wire.channel import Gatekeeper, Hub, RunKey
 from hpcrl.wire.messages import (
     AgentHello,
+    AreYouThere,
     Beat,
     ExportWritten,
     Failed,
     Finish,
+    Here,
     Message,
     NodeDraining,
     Reply,
@@ -127,9 +129,7 @@ class Reactor:
         """Beat, hear what came, notice who fell silent. Blocks for at most a tick."""
         self._beat()
         came = self._sockets.receive(tick_ms)
-        if self._clock() - self._last_turn > self._cluster.lost_after_s / 2:
-            # This process slept: nobody is to be blamed for the silence.
-            self.members.forgive()
+        self.members.forgive(slept_s=self._clock() - self._last_turn)
         self._last_turn = self._clock()
         self.signals.quiet()
         for identity, body in came:
@@ -174,6 +174,11 @@ class Reactor:
         for member in self.members.everybody:
             self._sockets.send(member.identity, body)
 
+    def ask_everybody(self, attempt: int) -> None:
+        """Who gives no sign of life soon is lost, long before silence alone would tell it."""
+        self.members.asked()
+        self.send_to_all(AreYouThere(attempt))
+
     def _beat(self) -> None:
         if self._clock() < self._next_beat:
             return
@@ -193,6 +198,8 @@ class Reactor:
                 self.note(NodeLeaving(body.node, body.why))
             case WorkerExited() | WorkerHello() if self.listener is not None and body.attempt == self.listener.number:
                 self._came_or_went(identity, body)
+            case Here() if self.listener is not None and body.attempt == self.listener.number:
+                self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
             case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if self.listener is not None:
@@ -220,4 +227,4 @@ class Reactor:
             self.members.ready.add(body.rank)
         else:
             self.members.failed(body)
-            self.note(CallFailed(body.rank, body.what, body.error, body.traceback))
+            self.note(CallFailed(body.rank, body.what, body.error, body.traceback, body.broken is not None))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpcrl.parallel.operations import Operations
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 
 
@@ -26,7 +27,7 @@ class Group:
     """Some ranks in a fixed order. All of them call the same methods in the same order.
 
     Owns no buffer; a group of one talks to nobody. At most `piece_bytes` are staged at a time, so that a collective
-    needs little memory beside the buffers.
+    needs little memory beside the buffers. Whatever a collective raises is a PeerLostError.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Group:
         self._device = device
         self._process_group = process_group
         self._piece_bytes = piece_bytes
+        self.operations = Operations(self.ranks, rank)
 
     def bounds(self, total: int) -> tuple[int, int]:
         """(offset, length) of this rank's slice."""
@@ -57,7 +59,8 @@ class Group:
         for start, stop in self._pieces(flat_N):
             sent = self._staged(flat_N, start, stop)
             received = torch.empty_like(sent)
-            dist.all_to_all_single(received, sent, group=self._process_group)
+            with self.operations("all-to-all"):
+                dist.all_to_all_single(received, sent, group=self._process_group)
             total[start:stop] = _sum_in_order(received.view(self.size, -1))[: max(0, length - start)]
         return total
 
@@ -98,9 +101,11 @@ class Group:
     def _gathered(self, vector: torch.Tensor) -> torch.Tensor:
         """The vectors of all ranks, [R, …]."""
         gathered = vector.new_empty(self.size * len(vector))
-        # Renamed in torch 2.13, which warns about the old name.
-        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        gather(gathered, vector.contiguous(), group=self._process_group)
+        sent = vector.contiguous()
+        with self.operations("all-gather"):
+            # Renamed in torch 2.13, which warns about the old name.
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            gather(gathered, sent, group=self._process_group)
         return gathered.view(self.size, -1)
 
 
@@ -134,6 +139,7 @@ class ParallelContext:
         self._groups: dict[tuple[int, ...], Group] = {}
         self._everyone = tuple(range(world_size))
         self._timeout = timedelta(0)
+        self._together = Operations(self._everyone, rank)
 
     def invite(self) -> str:
         """On rank 0, open the store at which all meet; "host:port" for the others. Elsewhere, and alone, "".
@@ -151,23 +157,31 @@ class ParallelContext:
         return f"{host}:{port}"
 
     def join(self, invitation: str, timeout_s: float = 1800.0) -> None:
-        """Meet the others at what rank 0's `invite` returned. No collective, here or in a group, waits longer."""
+        """Meet the others at what rank 0's `invite` returned. No collective, here or in a group, waits longer.
+
+        Raises PeerLostError.
+        """
         if len(self._everyone) == 1:
             return
         host, _, port = invitation.rpartition(":")
         timeout = self._timeout = timedelta(seconds=timeout_s)
         if self._store is None:
-            self._store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
+            with self._together("meeting at rank 0's store"):
+                self._store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=timeout)
         os.environ.update(socket_interfaces(self._network, os.environ))
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            # Errors of NCCL leave the collective that they break; torch would end this process without a word.
+            os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         backend = "nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, store=self._store, rank=self.rank, world_size=len(self._everyone), timeout=timeout
-        )
+        with self._together("joining the group of all"):
+            dist.init_process_group(
+                backend, store=self._store, rank=self.rank, world_size=len(self._everyone), timeout=timeout
+            )
 
     def form(self, meshes: Iterable[Sequence[int]]) -> None:
-        """Make the groups of these ranks. Every worker calls it with the same meshes, members or not.
+        """Make the groups of these ranks. Every worker calls it with the same meshes, members or not. Raises
+        PeerLostError.
 
         (Groups that only their members make are named by how many each of them has, and may never find each other.)
         """
@@ -177,13 +191,22 @@ class ParallelContext:
                 continue
             assert ranks == tuple(sorted(ranks)), ranks
             alone = len(ranks) == 1 or ranks == self._everyone
-            process_group = None if alone else dist.new_group(list(ranks), timeout=self._timeout)
+            process_group = None if alone else self._new_group(ranks)
             if self.rank in ranks:
                 self._groups[ranks] = Group(ranks, self.rank, self.device, process_group)
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The group of these ranks, which has been formed and of which this one is a member."""
         return self._groups[tuple(ranks)]
+
+    def begin_unit(self) -> None:
+        """Count operations anew: a unit of work begins."""
+        for operations in (self._together, *(group.operations for group in self._groups.values())):
+            operations.count_anew()
+
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        with self._together("forming a group"):
+            return dist.new_group(list(ranks), timeout=self._timeout)
 
     def leave(self) -> None:
         if dist.is_initialized():

@@ -122,8 +122,17 @@ class ExportWritten(msgspec.Struct, frozen=True, tag=True):
     path: str | None
 
 
+class BrokenOperation(msgspec.Struct, frozen=True):
+    """What a PeerLostError says besides its text."""
+
+    group: tuple[int, ...]
+    operation: str
+    number: int
+    rank: int
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Code on this worker raised; the run ends."""
+    """Code on this worker raised; the attempt ends. `broken`: what raised tells of a peer, not of this worker."""
 
     rank: int
     what: str
@@ -131,6 +140,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     traceback: str
     exit_code: int
     time: float
+    broken: BrokenOperation | None = None
 
 
 # ── any → master, master → any ────────────────────────────────────────────────────────────────────────────────────────
@@ -138,6 +148,19 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """Alive. Judged by its envelope's sequence number on the observer's own monotonic clock."""
 
     doing: str = ""
+
+
+# ── master → any, any → master ────────────────────────────────────────────────────────────────────────────────────────
+class AreYouThere(msgspec.Struct, frozen=True, tag=True):
+    """Answer at once: something that several workers do together broke in this attempt, and somebody may be gone."""
+
+    attempt: int
+
+
+class Here(msgspec.Struct, frozen=True, tag=True):
+    """The answer, by the thread that talks: also of a worker that waits in a collective, not of one that is stopped."""
+
+    attempt: int
 
 
 # ── master → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,10 +251,11 @@ ToMaster = (
     | ShardWritten
     | ExportWritten
     | Failed
+    | Here
     | Beat
 )
-ToAgent = StartWorkers | Finish | Beat
-ToWorker = Begin | Request | Ack | Save | Forget | Finish | Beat
+ToAgent = StartWorkers | Finish | AreYouThere | Beat
+ToWorker = Begin | Request | Ack | Save | Forget | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer
 

@@ -13,9 +13,24 @@ from pathlib import Path
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.spills import read_spill
-from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.errors import ExitCode, HpcrlError, PeerLostError
 from hpcrl.wire.holders import InSpill
-from hpcrl.wire.messages import Ack, Begin, Failed, Fetch, Finish, Forget, Message, Request, Rows, Save, Syn
+from hpcrl.wire.messages import (
+    Ack,
+    AreYouThere,
+    Begin,
+    BrokenOperation,
+    Failed,
+    Fetch,
+    Finish,
+    Forget,
+    Here,
+    Message,
+    Request,
+    Rows,
+    Save,
+    Syn,
+)
 from hpcrl.workers.inputs import Inputs, Peripherals
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
@@ -74,7 +89,8 @@ class Mailbox:
         """Tell the master that code on this worker raised; from any thread."""
         code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
         text = "".join(traceback.format_exception(error))
-        self.post(Failed(self._rank, what, f"{type(error).__name__}: {error}", text, int(code), time.time()))
+        said = f"{type(error).__name__}: {error}"
+        self.post(Failed(self._rank, what, said, text, int(code), time.time(), _broken(error)))
 
     # ── on the talking thread ─────────────────────────────────────────────────────────────────────────────────────────
     def from_master(self, body: Message) -> None:
@@ -85,6 +101,8 @@ class Mailbox:
                 ready = self._inputs.take(body.request)
                 if ready is not None:
                     self.jobs.put(ready)
+            case AreYouThere():
+                self._transport.send(Here(body.attempt))
             case Forget():
                 self._store.forget(body.before_step)
             case Begin():
@@ -105,3 +123,9 @@ class Mailbox:
 
     def _read_spill(self, spill: InSpill, ids: Sequence[str], keys: Sequence[str]) -> SequenceSample:
         return read_spill(self._root / spill.file, spill.group, keys, ids)
+
+
+def _broken(error: BaseException) -> BrokenOperation | None:
+    if not isinstance(error, PeerLostError):
+        return None
+    return BrokenOperation(error.group, error.operation, error.number, error.rank)

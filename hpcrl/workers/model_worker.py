@@ -5,6 +5,7 @@ executes; the mailbox has one that talks and two that read; the writers put thin
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from hpcrl.data.datasets import open_datasets
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode, InternalError
+from hpcrl.errors import ExitCode, InternalError, PeerLostError
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import Plan
 from hpcrl.plugins import load
@@ -51,6 +52,7 @@ class ModelWorker:
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
+        self._failed = threading.Event()
         self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
         self._writers = Writers(self._run, args.attempt, args.rank, self._mailbox.post, self._fail)
 
@@ -74,7 +76,9 @@ class ModelWorker:
             return self._await_finish()
         self._mailbox.doing("waiting for its peers")
         while not isinstance(job := self._mailbox.jobs.get(), Finish):
-            self._do(job)
+            # After a failure its peers may wait in a collective: none of another call must meet them there.
+            if not self._failed.is_set():
+                self._do(job)
         return self._leave(ExitCode(job.exit_code))
 
     def _transport_args(self) -> TransportArgs:
@@ -121,8 +125,10 @@ class ModelWorker:
             self._fail(what, error)
 
     def _fail(self, what: str, error: Exception) -> None:
+        self._failed.set()
         self._mailbox.failed(what, error)
-        self._log.write(CallFailed(self._args.rank, what, repr(error)))
+        of_peer = isinstance(error, PeerLostError)
+        self._log.write(CallFailed(self._args.rank, what, repr(error), of_peer=of_peer))
 
     def _await_finish(self) -> ExitCode:
         """Without a host there is nothing else to do."""

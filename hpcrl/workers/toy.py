@@ -7,7 +7,9 @@ whose arithmetic is exact to check.
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ class Exchange:
         self._secret = secret
         self._listener = listen(network)
         self._peers: dict[int, Connection] = {}
+        self._number = 0
 
     @property
     def address(self) -> str:
@@ -40,29 +43,40 @@ class Exchange:
 
     def connect(self, addresses: Sequence[str]) -> None:
         """Every lower rank listens to every higher one."""
-        for peer, address in enumerate(addresses[: self._rank]):
-            host, port = address.split(":")
-            self._peers[peer] = Client((host, int(port)), authkey=self._secret)
-            self._peers[peer].send_bytes(str(self._rank).encode())
-        for _ in addresses[self._rank + 1 :]:
-            connection = Connection(self._listener.accept()[0].detach())
-            deliver_challenge(connection, self._secret)
-            answer_challenge(connection, self._secret)
-            self._peers[int(connection.recv_bytes())] = connection
+        with self._together("connecting", range(len(addresses))):
+            for peer, address in enumerate(addresses[: self._rank]):
+                host, port = address.split(":")
+                self._peers[peer] = Client((host, int(port)), authkey=self._secret)
+                self._peers[peer].send_bytes(str(self._rank).encode())
+            for _ in addresses[self._rank + 1 :]:
+                connection = Connection(self._listener.accept()[0].detach())
+                deliver_challenge(connection, self._secret)
+                answer_challenge(connection, self._secret)
+                self._peers[int(connection.recv_bytes())] = connection
+
+    def begin_unit(self) -> None:
+        """Count operations anew: a unit of work begins."""
+        self._number = 0
 
     def sum(self, mine: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
         """The sum of everybody's array, added in rank order."""
         total = np.zeros_like(mine)
-        try:
+        with self._together("sum", ranks):
             for peer in ranks:
                 if peer != self._rank:
                     self._peers[peer].send_bytes(mine.tobytes())
             for peer in ranks:
                 theirs = mine if peer == self._rank else np.frombuffer(self._peers[peer].recv_bytes(), mine.dtype)
                 total += theirs.reshape(mine.shape)
-        except (EOFError, OSError) as error:
-            raise PeerLostError(f"rank {self._rank} lost a peer while summing: {error!r}") from error
         return total
+
+    @contextmanager
+    def _together(self, operation: str, ranks: Sequence[int]) -> Iterator[None]:
+        self._number += 1
+        try:
+            yield
+        except (EOFError, OSError, AuthenticationError) as error:
+            raise PeerLostError(ranks, operation, self._number, self._rank, error) from error
 
     def close(self) -> None:
         for connection in self._peers.values():
@@ -121,6 +135,7 @@ class ToyHost:
                 role.w, role.version = shards[0][0]["w"], shards[0][1]["version"]
 
     def execute(self, work: Work) -> Outcome:
+        self._exchange.begin_unit()
         call = self._plan.call(work.call)
         if self._experiment.toy.delay_s:
             time.sleep(self._experiment.toy.delay_s)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import zmq
 
-from hpcrl.errors import ExitCode, PeerLostError
+from hpcrl.errors import ExitCode, StoppedError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
 from hpcrl.wire.channel import Gatekeeper, Hub, Link, RunKey
 from hpcrl.wire.messages import Beat, Fetch, Message, Rows
@@ -135,7 +135,7 @@ class Transport:
         for end in ends:
             while end.incoming.lost_from:
                 sender = end.incoming.lost_from.pop()
-                self._failed(PeerLostError(f"a message of {sender} got lost while it reconnected"))
+                self._failed(StoppedError(f"a message of {sender} got lost while it reconnected"))
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """This thread must not die of what a listener raises: the worker would be silent, and nobody would know why."""

@@ -13,6 +13,7 @@ from hpcrl.durable.history import (
     accepted_inputs,
     attempts_without_progress,
     believed_count,
+    broken_operations,
     has_grown,
     has_new_attempt,
     progress_of,
@@ -22,6 +23,7 @@ from hpcrl.durable.history import (
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
+    Broken,
     Checkpointed,
     Closed,
     Compacted,
@@ -297,3 +299,17 @@ def test_how_far_a_run_is_changes_with_everything_that_is_finished_and_with_noth
     assert progress_of(run) == said[-1]
     begin(run, read_history(run)).append([done(2, "gen", 0)])
     assert len({*said, progress_of(run)}) == 7
+
+
+def test_what_broke_is_known_until_something_was_trained_after_it_and_to_its_own_submission_alone(root: Path) -> None:
+    run = make_run(root / "run")
+    broken = [Broken("step 1 actor_train, part 0", (0, 1), "all-to-all", number) for number in range(4)]
+    begin(run).append([trained(1, "critic_train"), broken[0]])
+    assert broken_operations(run, "s") == {broken[0]}
+    begin(run).append([done(1, "inf", 0)])
+    begin(run).append([broken[1]])
+    assert broken_operations(run, "s") == {broken[0], broken[1]}
+    begin(run).append([trained(1, "actor_train"), broken[2]])
+    assert broken_operations(run, "s") == {broken[2]}
+    run.claim_attempt("another")
+    assert broken_operations(run, "another") == frozenset()

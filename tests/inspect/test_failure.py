@@ -57,3 +57,15 @@ def test_of_several_attempts_the_newest_that_failed_counts_unless_one_is_named(t
 def test_a_run_without_a_failure_has_none(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     assert first_failure(made.run) is None
+
+
+def test_what_tells_of_a_peer_counts_only_where_nobody_tells_of_itself(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.write(CallFailed(0, "step 1 actor_train, part 0", "connection reset", "", of_peer=True))
+    made.write(WorkerEnded(0, 0, "killed by SIGKILL"), process="agent-0")
+    failure = first_failure(made.run)
+    assert failure is not None and failure.error == "connection reset"
+    made.write(WorkerEnded(1, 0, "exit code 1", "attempts/000/logs/worker-1.err"))
+    failure = first_failure(made.run)
+    assert failure is not None and (failure.process, failure.error) == ("worker-1", "exit code 1")

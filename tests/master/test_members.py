@@ -1,6 +1,6 @@
 """Who is there and who is lost, on a clock of the test's own."""
 
-from hpcrl.master.members import Members
+from hpcrl.master.members import ANSWER_S, Members
 from hpcrl.wire.messages import AgentHello, WorkerExited, WorkerHello
 
 
@@ -116,3 +116,49 @@ def test_an_agent_of_a_node_beyond_those_that_are_waited_for_has_to_go() -> None
     members = members_of_one_node(Clock())
     assert members.agent(b"third", AgentHello(1, "host", 2, 3)) == b"third"
     assert not members.is_agent(b"third", 1) and members.missing == {}
+
+
+def test_who_was_asked_and_does_not_answer_in_time_is_lost_however_recently_it_was_heard() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.asked()
+    assert members.roll_called and not members.all_answered
+    clock.now += 1.0
+    members.answered(b"agent")
+    members.answered(b"worker0")
+    clock.now += ANSWER_S
+    for identity in (b"agent", b"worker0", b"worker1"):
+        members.heard(identity)
+    members.find_silent()
+    assert [(loss.who, loss.how) for loss in members.losses] == [("worker-1", "gave no sign of life within 3 s")]
+
+
+def test_an_agent_that_does_not_answer_is_named_before_its_workers_and_leaves() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.asked()
+    clock.now += ANSWER_S + 0.1
+    members.find_silent()
+    assert [loss.who for loss in members.losses] == ["agent-0", "worker-0", "worker-1"]
+    assert members.missing == {0: (0, 0)}
+
+
+def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.asked()
+    clock.now += ANSWER_S + 0.1
+    members.forgive(slept_s=ANSWER_S)
+    members.find_silent()
+    assert members.losses == [] and not members.all_answered
+
+
+def test_answers_that_were_owed_in_one_attempt_are_not_owed_in_the_next() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.asked()
+    members.new_attempt()
+    assert members.all_answered and not members.roll_called
+    clock.now += ANSWER_S + 0.1
+    members.find_silent()
+    assert members.losses == []

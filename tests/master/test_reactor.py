@@ -13,9 +13,12 @@ from hpcrl.master.members import Members
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.wire.messages import (
     AgentHello,
+    AreYouThere,
     Beat,
+    BrokenOperation,
     Failed,
     Finish,
+    Here,
     Message,
     NodeDraining,
     Syn,
@@ -223,3 +226,20 @@ def test_commands_are_read_in_every_turn(stage: Stage) -> None:
     stage.reactor.turn()
     stage.reactor.turn()
     assert stage.polls == before + 2
+
+
+def test_everybody_is_asked_for_a_sign_of_life_and_only_answers_of_this_attempt_count(stage: Stage) -> None:
+    stage.sent.clear()
+    stage.reactor.ask_everybody(3)
+    asked = {identity for identity, body in stage.sent if body == AreYouThere(3)}
+    assert asked == {b"agent", b"worker0", b"worker1"}
+    stage.say((b"agent", Here(3)), (b"worker0", Here(3)), (b"worker1", Here(2)), (b"stranger", Here(3)))
+    assert not stage.members.all_answered
+    stage.say((b"worker1", Here(3)))
+    assert stage.members.all_answered and stage.members.losses == []
+
+
+def test_what_a_worker_tells_of_a_peer_is_noted_as_such(stage: Stage) -> None:
+    broken = BrokenOperation((0, 1), "all-to-all", 7, 1)
+    stage.say((b"worker1", Failed(1, "step 1", "boom", "", int(ExitCode.REQUEUE), 1.7e9, broken)))
+    assert stage.events(CallFailed) == [CallFailed(1, "step 1", "boom", of_peer=True)]

@@ -9,6 +9,7 @@ import torch
 from support.pool import everyone, gloo_pool
 from support.sockets import listening
 
+from hpcrl.errors import PeerLostError
 from hpcrl.parallel.context import Group, ParallelContext, shard_bounds, socket_interfaces
 from hpcrl.wire.address import LOOPBACK, Network
 
@@ -87,7 +88,7 @@ def wait_for_a_peer_that_never_comes(context, invitations):
     began = time.monotonic()
     try:
         context.again.group((0, 1)).total(torch.zeros(1))
-    except RuntimeError as error:
+    except PeerLostError as error:
         return str(error), time.monotonic() - began
     return "nothing", 0.0
 

@@ -6,10 +6,15 @@ all points that hpcrl has itself (`worker.call`, `spill.write`, `shard.write`, `
 """
 
 import functools
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+
+from support.faults import Strike
 
 PHASES = {
     "join": "hpcrl.parallel.context:ParallelContext.join",
@@ -51,6 +56,41 @@ class Phased:
         if point == "worker.start":
             for name, path in PHASES.items():
                 _wrap(name, path, self.fault)
+
+
+@dataclass
+class Cut(Strike):
+    """Cuts this worker's connections to its peers in collectives, and then does what a strike does. All stay alive.
+
+    Has to be `Phased`: its connections are the sockets that were opened between `join` and the end of `form`.
+    """
+
+    others: set[int] = field(default_factory=set)
+    peers: set[int] = field(default_factory=set)
+
+    def __call__(self, point: str) -> None:
+        if point == "join.begin":
+            self.others = _sockets()
+        elif point == "form.end":
+            self.peers = _sockets() - self.others
+        super().__call__(point)
+
+    def _strike(self) -> None:
+        for descriptor in self.peers:
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                connection.getpeername()  # one that listens has none, and gloo would end the process
+                connection.shutdown(socket.SHUT_RDWR)
+        super()._strike()
+
+
+def _sockets() -> set[int]:
+    """Descriptors of this process that are sockets."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                found.add(int(descriptor))
+    return found
 
 
 def _wrap(name: str, path: str, fault: Callable[[str], None]) -> None:
