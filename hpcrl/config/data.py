@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count
-from hpcrl.config.fields import ChangeClass, PathText, section
+from hpcrl.config.fields import ChangeClass, ModelText, PathText, section
 from hpcrl.config.model import models_of
 
 
@@ -21,8 +21,9 @@ class DataConfig:
     """The rows to train on: a .jsonl file with `prompt` and `answer` (and, if you like, `id`) per line."""
     evaluate: PathText | None = None
     """The rows to evaluate on, in the same form."""
-    tokenizer: PathText | None = None
-    """A folder with tokenizer.json; null takes that of the first role with a model."""
+    tokenizer: ModelText | None = None
+    """A folder with tokenizer.json, or ORG/NAME of the hub if it is in the local cache; null takes that of the first
+    role with a model."""
     batch_size: Annotated[Count, ChangeClass.NUMBERS]
     """Prompts per step; the training data has at least as many rows."""
     drop_last: Annotated[bool, ChangeClass.NUMBERS] = False

@@ -16,6 +16,9 @@ T = TypeVar("T")
 PathText = Annotated[str, "path"]
 """A path on the shared file system. A relative one counts from the working directory and is stored absolute."""
 
+ModelText = Annotated[str, "path", "hub"]
+"""The folder of a model, or its name on the Hugging Face hub if it has been downloaded; stored as a folder."""
+
 FunctionText = Annotated[str, "function"]
 """The name of a function of hpcrl's, `module:function` or `file.py:function`; the file is stored absolute."""
 
@@ -66,6 +69,10 @@ class Setting:
     @property
     def is_path(self) -> bool:
         return "path" in marks(self.hint)
+
+    @property
+    def is_on_hub(self) -> bool:
+        return "hub" in marks(self.hint)
 
     @property
     def is_in_file(self) -> bool:

@@ -17,6 +17,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, build, sections, settings
+from hpcrl.config.hub import find_snapshot, hub_cache, is_hub_name
 from hpcrl.config.validate import Check, collect
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError, Problem
@@ -255,6 +256,9 @@ def _settled(setting: Setting, value: Any) -> Any:
     """Paths as other processes will find them: absolute."""
     if setting.is_path and isinstance(value, tuple):
         return tuple(os.path.abspath(os.path.expanduser(path)) for path in value)
+    if setting.is_on_hub and value and is_hub_name(value) and not Path(value).exists():
+        # A name that is not there stays as it is written, for the message.
+        return str(find_snapshot(value, hub_cache(os.environ)) or value)
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
     return _absolute(value) if setting.is_in_file and value else value

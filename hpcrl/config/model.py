@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, NameText, PathText, sections_of
+from hpcrl.config.fields import ChangeClass, ModelText, NameText, sections_of
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -53,8 +53,9 @@ class ModelConfig(PlacementConfig):
 
     changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
 
-    path: PathText
-    """A folder in Hugging Face format: config.json, *.safetensors, tokenizer.json."""
+    path: ModelText
+    """A folder in Hugging Face format (config.json, *.safetensors, tokenizer.json), or ORG/NAME of the hub if it is in
+    the local cache; the run keeps to the commit that is there at submission."""
     dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
     family: NameText | None = None

@@ -1,6 +1,7 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -13,6 +14,7 @@ from hpcrl.config.data import DataConfig, tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
 from hpcrl.config.model import ModelConfig, models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import Problem
@@ -182,11 +184,15 @@ def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[P
     key, folder = named
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         yield Problem(
-            (key, "data.tokenizer"), f"{key} = {folder} must hold tokenizer.json, but does not.", "Set data.tokenizer."
+            (key, "data.tokenizer"),
+            f"{key} = {folder} must hold tokenizer.json, but does not.",
+            _or_download(folder, "Set data.tokenizer."),
         )
     if data.tokenizer is not None and not folder.is_dir():
         yield Problem(
-            (key,), f"{key} = {folder} must be a folder with tokenizer.json, but there is none.", f"Set {key}."
+            (key,),
+            f"{key} = {folder} must be a folder with tokenizer.json, but there is none{_in_cache(folder)}.",
+            _or_download(folder, f"Set {key}."),
         )
 
 
@@ -218,9 +224,20 @@ def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     what = f"it has {lacking}" if folder.is_dir() else "there is none"
     yield Problem(
         (f"{role}.path",),
-        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}.",
-        f"Set {role}.path.",
+        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}{_in_cache(folder)}.",
+        _or_download(folder, f"Set {role}.path."),
     )
+
+
+def _in_cache(folder: Path) -> str:
+    """Where a name of the hub was looked for too."""
+    return f", nor one of that name in {hub_cache(os.environ)}" if is_hub_name(str(folder)) else ""
+
+
+def _or_download(folder: Path, advice: str) -> str:
+    """The advice, and what downloads a model that the hub may have, whole."""
+    name = str(folder) if is_hub_name(str(folder)) else name_of(folder)
+    return f"Download it with `{download_command(name)}`, or: {advice}" if name else advice
 
 
 def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:
