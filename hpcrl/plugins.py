@@ -5,7 +5,6 @@ import difflib
 import functools
 import importlib
 import importlib.util
-import pkgutil
 import re
 import sys
 import traceback
@@ -13,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib.abc import Traversable
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
@@ -33,9 +34,8 @@ class Room(Generic[D]):
 
 def names(room: Room[D]) -> tuple[str, ...]:
     """The modules of the room that declare, by name. Imports none of them."""
-    folder = _file_of(room.package).parent
-    modules = sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
-    return tuple(name for name in modules if _line_of(folder / f"{name}.py", room.attribute))
+    modules = sorted((file for file in files(room.package).iterdir() if file.name.endswith(".py")), key=str)
+    return tuple(file.name.removesuffix(".py") for file in modules if _line_of(file, room.attribute))
 
 
 def find(room: Room[D], name: str, setting: str) -> D:
@@ -44,24 +44,20 @@ def find(room: Room[D], name: str, setting: str) -> D:
     Raises:
         ConfigurationError: names `setting`, and the file and line where there is one to fix.
     """
-    given, path = f"{setting} = {name}", _user_file(name)
-    if path is not None:
-        attribute, importing = name.rpartition(":")[2], functools.partial(_user_module, path)
+    given, own = f"{setting} = {name}", _user_file(name)
+    path: Path | Traversable
+    if own is not None:
+        path, attribute, importing = own, name.rpartition(":")[2], functools.partial(_user_module, own)
     elif name in (known := names(room)):
-        module = f"{room.package}.{name}"
-        path, attribute, importing = (
-            _file_of(module),
-            room.attribute,
-            functools.partial(importlib.import_module, module),
-        )
+        path, attribute = files(room.package) / f"{name}.py", room.attribute
+        importing = functools.partial(importlib.import_module, f"{room.package}.{name}")
     else:
         raise _unknown(given, name, known)
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)
         raise _to_fix(given, f"{path}, line {line}: {attribute} is {is_}; {needed} is needed.")
-    own = _user_file(name) is not None and dataclasses.is_dataclass(found)
-    return cast(D, _guarded(found, path, given)) if own else found
+    return cast(D, _guarded(found, own, given)) if own is not None and dataclasses.is_dataclass(found) else found
 
 
 def load(place: str) -> Any:
@@ -135,7 +131,7 @@ def _neighbours_first(folder: Path) -> Iterator[None]:
         sys.path.insert(next(originals, len(sys.path)), place)
 
 
-def _declared(path: Path, importing: Callable[[], ModuleType], attribute: str, given: str) -> Any:
+def _declared(path: Path | Traversable, importing: Callable[[], ModuleType], attribute: str, given: str) -> Any:
     if not path.is_file():
         raise ConfigurationError([f"{given}: {path} does not exist."], f"Set {given.partition(' ')[0]}.")
     try:
@@ -161,29 +157,23 @@ def _to_fix(given: str, what: str) -> ConfigurationError:
     return ConfigurationError([f"{given}: {what}"], f"Fix the file or set {given.partition(' ')[0]}.")
 
 
-def _raised(path: Path, error: BaseException, given: str) -> ConfigurationError:
+def _raised(path: Path | Traversable, error: BaseException, given: str) -> ConfigurationError:
     return _to_fix(given, f"{path}, line {_guilty_line(path, error)}: {type(error).__name__}: {error}.")
 
 
-def _guilty_line(path: Path, error: BaseException) -> int:
+def _guilty_line(path: Path | Traversable, error: BaseException) -> int:
     """The last line of the file that took part in an error; of a file that does not parse, the one that is wrong."""
-    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and not lines:
         return error.lineno or 1
     return lines[-1] if lines else 1
 
 
-def _line_of(path: Path, attribute: str) -> int | None:
+def _line_of(path: Path | Traversable, attribute: str) -> int | None:
     """The first line where a file binds a name at its top level, as its text has it; None where it does not."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    text = path.read_bytes().decode(errors="replace") if path.is_file() else ""
     found = re.search(rf"^(?:(?:class|def) +)?{re.escape(attribute)}\b", text, re.MULTILINE)
     return None if found is None else text.count("\n", 0, found.start()) + 1
-
-
-def _file_of(package: str) -> Path:
-    spec = importlib.util.find_spec(package)
-    assert spec is not None and spec.origin is not None, package
-    return Path(spec.origin)
 
 
 def _a(noun: str) -> str:

@@ -8,7 +8,7 @@ from hpcrl.launch.slurm.render import template_folder, with_parts
 
 
 def run(words: Sequence[str]) -> int:
-    paths = [path for path in template_folder().iterdir() if path.suffix in (".sbatch", ".yaml")]
+    paths = [path for path in template_folder().iterdir() if path.name.endswith((".sbatch", ".yaml"))]
     files = {path.name.removesuffix(".sbatch"): path for path in paths}
     names = ", ".join(sorted(files))
     parser = command_parser(

@@ -5,9 +5,10 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Sequence
+from importlib.abc import Traversable
+from importlib.resources import files
 from pathlib import Path
 
-import hpcrl
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
@@ -198,5 +199,13 @@ def code_folder(run_dir: Path, nonce: str) -> Path:
 
 def copy_code(folder: Path) -> None:
     """hpcrl as it is now, to come before whatever is installed when the jobs start."""
-    package = Path(hpcrl.__file__).parent
-    shutil.copytree(package, folder / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+    _copy(files("hpcrl"), folder / "hpcrl")
+
+
+def _copy(source: Traversable, target: Path) -> None:
+    target.mkdir(parents=True)
+    for entry in source.iterdir():
+        if entry.is_file():
+            (target / entry.name).write_bytes(entry.read_bytes())
+        elif entry.name != "__pycache__":
+            _copy(entry, target / entry.name)

@@ -1,8 +1,8 @@
 """A run's configuration → the sbatch scripts that are sent, as texts. Pure but for reading the template.
 
 A template is a shell script with names between @s; `sbatch/` holds hpcrl's own, and in `parts/` what several of them
-include. Which options a job gets, and how odd
-characters in names and paths survive Slurm's parser and the shell, is decided here and nowhere else.
+include. Which options a job gets, and how odd characters in names and paths survive Slurm's parser and the shell, is
+decided here and nowhere else.
 """
 
 import re
@@ -10,10 +10,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import Traversable
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-import hpcrl
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.errors import ConfigurationError
@@ -85,16 +86,15 @@ def read_template(topology: Topology, own: str | None = None) -> str:
     return with_parts(Path(own) if own else template_folder() / f"{topology}.sbatch")
 
 
-def with_parts(template: Path) -> str:
+def with_parts(template: Path | Traversable) -> str:
     """A template's text; a line `# include NAME` stands for a file of `parts/`."""
     parts = {path.name: path for path in (template_folder() / "parts").iterdir()}
     return _INCLUDE.sub(lambda line: parts[line[1]].read_text() if line[1] in parts else line[0], template.read_text())
 
 
-def template_folder() -> Path:
-    """Where the shipped templates are: beside the package in a checkout, under share/ in an installation."""
-    beside = Path(hpcrl.__file__).parent.parent / "sbatch"
-    return beside if (beside / "array.sbatch").is_file() else Path(sys.prefix) / "share" / "hpcrl" / "sbatch"
+def template_folder() -> Traversable:
+    """Where the shipped templates are: in the package, wherever that is, be it in a zip."""
+    return files("hpcrl") / "sbatch"
 
 
 def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str) -> Script:

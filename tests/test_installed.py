@@ -1,0 +1,84 @@
+"""hpcrl works wherever pip or a zip puts it: commands, the algorithms' files, the sbatch templates."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipapp
+from pathlib import Path
+
+import pytest
+
+from hpcrl.launch.slurm.render import with_parts
+
+ROOT = Path(__file__).parents[1]
+TOY = "algorithm: toy\ncontrol: {steps: 1}\n"
+PIP = ("install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--break-system-packages")
+
+
+def python(*words, path="", program=sys.executable, **environment):
+    """Python far from the checkout, with `path` before the packages that the tests run with."""
+    libraries = os.pathsep.join(filter(None, [str(path), sysconfig.get_path("purelib")]))
+    given = os.environ | {"PYTHONPATH": libraries} | environment
+    done = subprocess.run([program, *map(str, words)], cwd="/", env=given, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=lambda _, names: {".git", ".venv", "tests", "runs"} & {*names})
+    build = ("wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    python("-m", "pip", *build, "-w", folder, source)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def target(wheel, folder):
+    python("-m", "pip", *PIP, "--target", folder, wheel)
+    return {"path": folder}
+
+
+def user(wheel, folder):
+    """With the interpreter below the virtual environment, which has no place for its user's packages."""
+    base = {"program": getattr(sys, "_base_executable", sys.executable), "PYTHONUSERBASE": str(folder)}
+    # pip is the test's own, so that the interpreter need not have one.
+    python("-m", "pip", *PIP, "--user", wheel, **base)
+    return base
+
+
+def wheel_itself(wheel, folder):
+    return {"path": wheel}
+
+
+def a_zip(wheel, folder):
+    shutil.unpack_archive(wheel, folder / "code", "zip")
+    zipapp.create_archive(folder / "code", folder / "hpcrl.pyz", main="hpcrl.cli.main:main")
+    return {"path": folder / "hpcrl.pyz"}
+
+
+@pytest.mark.parametrize("install", [target, user, wheel_itself, a_zip])
+def test_commands_templates_and_algorithms_are_found(install, wheel, tmp_path):
+    there = install(wheel, tmp_path)
+    where = python("-c", "import hpcrl; print(hpcrl.__file__)", **there).strip()
+    assert where.startswith((str(tmp_path), str(wheel)))
+    own = ROOT / "sbatch"
+    assert python("-m", "hpcrl", "template", "array", **there) == with_parts(own / "array.sbatch")
+    assert python("-m", "hpcrl", "template", "site.yaml", **there) == (own / "site.yaml").read_text()
+    (tmp_path / "toy.yaml").write_text(TOY)
+    assert "critic_train" in python("-m", "hpcrl", "plan", tmp_path / "toy.yaml", **there)
+
+
+def test_a_zip_starts_by_itself(wheel, tmp_path):
+    archive = a_zip(wheel, tmp_path)["path"]
+    assert "usage: hpcrl COMMAND" in python(archive, "--help")
+
+
+def test_a_snapshot_of_hpcrl_in_a_zip_is_hpcrl(wheel, tmp_path):
+    copy = "import sys; from pathlib import Path; from hpcrl.launch.slurm.launcher import copy_code; "
+    python("-c", f"{copy} copy_code(Path(sys.argv[1]))", tmp_path / "copy", path=wheel)
+    assert "usage: hpcrl COMMAND" in python("-m", "hpcrl", "--help", path=tmp_path / "copy")
+    assert (tmp_path / "copy/hpcrl/sbatch/array.sbatch").read_text() == (ROOT / "sbatch/array.sbatch").read_text()
