@@ -83,7 +83,7 @@ class NodeLeaving(_Event, frozen=True, tag="node leaving"):
 class CommandHeard(_Event, frozen=True, tag="command"):
     """The master obeys a command that lies in `control/`."""
 
-    command: Literal["pause", "continue", "drain", "stop"]
+    command: Literal["pause", "continue", "finish", "drain", "stop"]
     name: str
 
 

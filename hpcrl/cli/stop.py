@@ -9,10 +9,14 @@ from hpcrl.launch.submit import stop
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
-        "stop", "Stop a run. Calls in flight are finished first; `hpcrl resume` continues from there."
+        "stop",
+        "Stop a run. The open steps are finished and the last one is saved first, which takes as long as a step does; "
+        "Ctrl-C does not take the order back. `hpcrl resume` continues from there.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
-    parser.add_argument("--now", action="store_true", help="do not wait for calls in flight; they will be made again")
+    parser.add_argument(
+        "--now", action="store_true", help="do not wait for calls in flight either; they will be made again"
+    )
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)

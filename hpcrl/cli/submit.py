@@ -19,7 +19,8 @@ OWN = ("--detach", "--wait", "--run-dir", "--dry-run")
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
-        "submit", "Start a run. On this machine, show its progress until it ends; Ctrl-C stops it, `resume` continues."
+        "submit",
+        "Start a run. On this machine, show its progress until it ends; Ctrl-C stops it, `resume` continues.",
     )
     parser.add_argument("config", type=str, help="a YAML file")
     parser.add_argument(

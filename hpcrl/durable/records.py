@@ -111,10 +111,11 @@ class Verdict(msgspec.Struct, frozen=True):
 class Command(msgspec.Struct, frozen=True):
     """`control/<name>.json`: any process that can write the run directory → a submission's master.
 
-    A drain lets calls in flight finish; a stop does not.
+    Who finishes opens no step and ends with a checkpoint once the open ones are closed; a drain lets calls in flight
+    end; a stop does not.
     """
 
-    command: Literal["pause", "continue", "drain", "stop"]
+    command: Literal["pause", "continue", "finish", "drain", "stop"]
     submission: str
 
 
@@ -125,7 +126,7 @@ class Answer(msgspec.Struct, frozen=True):
     """
 
     done: Literal["obeyed", "unchanged", "refused"]
-    state: Literal["running", "paused", "draining", "stopping"]
+    state: Literal["running", "paused", "finishing", "draining", "stopping"]
     attempt: int | None
     time: float
     why: str = ""

@@ -117,6 +117,8 @@ class Activity:
                 self._step(event.step).ended = when
             case CommandHeard(command="pause" | "continue" as command):
                 self.paused = command == "pause"
+            case CommandHeard(command="finish"):
+                self.phase = "finishing"
             case DrainBegun() | NodeLeaving():
                 self.phase = "draining"
             case WorkerEnded():

@@ -27,6 +27,7 @@ State = Literal[
     "starting",
     "running",
     "paused",
+    "finishing",
     "draining",
     "done",
     "stopped",
@@ -36,7 +37,7 @@ State = Literal[
     "killed",
     "unknown",
 ]
-ALIVE: tuple[State, ...] = ("submitted", "starting", "running", "paused", "draining", "unknown")
+ALIVE: tuple[State, ...] = ("submitted", "starting", "running", "paused", "finishing", "draining", "unknown")
 """Those in which the workers may be doing what the newest events say."""
 GOES_ON: tuple[State, ...] = (*ALIVE, "waiting for Slurm")
 """Those in which more will happen."""
@@ -247,6 +248,8 @@ def _ended(state: str) -> State:
 def _phase(activity: Activity) -> State:
     if activity.phase == "running":
         return "paused" if activity.paused else "running"
+    if activity.phase == "finishing":
+        return "finishing"
     return "draining" if activity.phase in ("draining", "ended") else "starting"
 
 

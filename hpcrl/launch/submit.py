@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
 from hpcrl.config.load import change_placement
@@ -39,7 +40,12 @@ from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
 LEAVE_S = 20.0
-DRAINING = "finishing the calls in flight; Ctrl-C again stops now"
+ON_CTRL_C: Sequence[tuple[Literal["finish", "drain", "stop"], str]] = (
+    ("finish", "finishing the open steps and saving the last; Ctrl-C again finishes the calls in flight only"),
+    ("drain", "finishing the calls in flight; Ctrl-C again stops now"),
+    ("stop", "stopping"),
+)
+"""What the first Ctrl-C orders, the second, and every other."""
 
 
 def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None) -> int:
@@ -152,7 +158,10 @@ def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
 
 
 def stop(run_dir: Path, now: bool) -> int:
-    """Ask a running master to let calls in flight finish (or not) and end; waits until it has."""
+    """Ask a running master to finish the open steps, save the last and end, or to end `now`; waits until it has.
+
+    Ctrl-C leaves the order in force. A master that does not answer in time is ended.
+    """
     run = RunDirectory.open(run_dir)
     launchers = Launchers(run)
     running = [submission for submission in run.submissions() if launchers.of(submission).living(run, submission)]
@@ -162,11 +171,13 @@ def stop(run_dir: Path, now: bool) -> int:
     commands = []
     for submission in running:
         launcher = launchers.of(submission)
-        commands.append(run.publish_command(Command("stop" if now else "drain", submission.nonce)))
+        commands.append(run.publish_command(Command("stop" if now else "finish", submission.nonce)))
         if not launcher.accepts_commands(run, submission):
             launcher.end(run, submission)
     cluster = what_every_run_has(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
+    if not now:
+        _await_finish(run, launchers, running, commands, patience_s)
     if not _wait_for_the_end(run, launchers, running, patience_s):
         answered = all(run.read_answer(name) is not None for name in commands)
         late = "its calls did not end" if answered else "it did not answer"
@@ -182,6 +193,29 @@ def stop(run_dir: Path, now: bool) -> int:
         launchers.of(submission).end(run, submission)
     print(f"stopped; `hpcrl resume {run.root}` continues from here.")
     return int(ExitCode.DONE)
+
+
+def _await_finish(
+    run: RunDirectory,
+    launchers: Launchers,
+    submissions: Sequence[Submission],
+    commands: Sequence[str],
+    patience_s: float,
+) -> None:
+    """Show what is still to be done, as long as it takes, once the masters have answered; returns when they have ended.
+
+    Nothing is waited for where none answers.
+    """
+    deadline = time.monotonic() + patience_s
+    with Progress(run, experiment_from(run.configuration())) as progress:
+        progress.note(f"finishing the open steps and saving the last; `hpcrl stop {run.root} --now` does not wait")
+        while any(launchers.of(submission).living(run, submission) for submission in submissions):
+            answered = all(run.read_answer(name) is not None for name in commands)
+            ended = all(run.verdict_of(submission.nonce) is not None for submission in submissions)
+            if ended or (not answered and time.monotonic() > deadline):
+                return
+            progress.update()
+            time.sleep(WATCH_S)
 
 
 def _wait_for_the_end(
@@ -226,7 +260,7 @@ def _start(
 
 
 def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, submission: Submission) -> None:
-    """Show progress until the jobs have ended. Ctrl-C once drains the run, twice stops it now."""
+    """Show progress until the jobs have ended. Each Ctrl-C ends the run more urgently."""
     interrupts: list[int] = []
 
     def interrupted(number: int, _frame: FrameType | None) -> None:
@@ -239,8 +273,9 @@ def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, 
             while living := launcher.living(run, submission):
                 if len(interrupts) > obeyed:
                     obeyed = len(interrupts)
-                    run.publish_command(Command("drain" if obeyed == 1 else "stop", submission.nonce))
-                    progress.note(DRAINING if obeyed == 1 else "stopping")
+                    word, said = ON_CTRL_C[min(obeyed, len(ON_CTRL_C)) - 1]
+                    run.publish_command(Command(word, submission.nonce))
+                    progress.note(said)
                 if not set(MASTERS) & set(living) and run.verdict_of(submission.nonce) is None:
                     launcher.end(run, submission)
                 progress.update()

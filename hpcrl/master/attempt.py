@@ -146,15 +146,17 @@ class Attempt:
         """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
         around = Surroundings(self._reactor.send, self.note, self._files.fault, self._clock)
         hellos = dict(self._members.hellos)
-        driver = self._driver = GraphDriver(self._files, plan, source, self._schedule, around, hellos)
+        driver = self._driver = GraphDriver(self._files, plan, source, around, hellos)
         self._watch.ask_ends()
         while True:
             self._reactor.turn()
             driver.dispatcher.paused = self._reactor.commands.paused
+            driver.opens_steps = self._reactor.commands.stop != "finish"
             self._watch_the_end(driver)
             driver.advance()
+            known = self.situation()
             ending = self._judged()
-            if ending is None and self.situation().told_to_go:
+            if ending is None and known.told_to_go and not known.finishes:
                 driver.dispatcher.drain()
                 ending = self._judged()
             if ending is not None:
@@ -181,7 +183,6 @@ class Attempt:
     def situation(self) -> Situation:
         """What is known now."""
         members, commands, driver = self._members, self._reactor.commands, self._driver
-        grace_s = 0.0 if commands.stop == "now" else self._cluster.grace_s
         return Situation(
             now=members.clock(),
             nodes=members.nodes if self._plan is None else self._plan.nodes,
@@ -196,8 +197,13 @@ class Attempt:
             all_answered=members.all_answered,
             broken_before=self._broken_before,
             finished=driver.why_finished if driver is not None and driver.finished else "",
-            at_work=driver is not None and not driver.dispatcher.has_drained(grace_s),
+            at_work=driver is not None and not self._is_at_rest(driver),
         )
+
+    def _is_at_rest(self, driver: GraphDriver) -> bool:
+        """Whether nothing is waited for any more; calls in flight have their time, open steps as long as they take."""
+        grace_s = 0.0 if self._reactor.commands.stop == "now" else self._cluster.grace_s
+        return driver.is_closed_up or driver.dispatcher.has_drained(grace_s)
 
     def _stop(self, ending: Ending) -> Ending:
         """The attempt was told to go, or began no work: it ends in good order, and so do the nodes that leave."""

@@ -6,7 +6,7 @@ one of the same submission, which obeys all of them anew.
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.events import CommandHeard, CommandRefused, Event
 
+Stop = Literal["", "finish", "drain", "now"]
+"""What a user has ordered, in the order of urgency: nobody can take an order back, only make it more urgent."""
 POLL_S = 0.2
 AGAIN_S = 5.0
 """How often an answer is tried again for which the disk had no room."""
@@ -38,7 +40,7 @@ class Control:
         self._unanswered: dict[str, Answer] = {}
         self._next = self._again = 0.0
         self.paused = False
-        self.stop: Literal["", "drain", "now"] = ""
+        self.stop: Stop = ""
 
     def poll(self, attempt: int | None, note: Callable[[Event], None]) -> None:
         """Obey new commands and answer them, at most every `POLL_S`; `attempt` is the one that is under way."""
@@ -77,14 +79,19 @@ class Control:
     def _obey(self, command: Command) -> None:
         if command.command in ("pause", "continue"):
             self.paused = command.command == "pause"
-        else:
-            self.stop = "now" if command.command == "stop" else (self.stop or "drain")
+            return
+        order: dict[str, Stop] = {"finish": "drain" if self.paused else "finish", "drain": "drain", "stop": "now"}
+        # A paused run begins no call, so it cannot finish a step.
+        self.stop = max(self.stop, order[command.command], key=get_args(Stop).index)
 
     @property
-    def _state(self) -> Literal["running", "paused", "draining", "stopping"]:
-        if self.stop:
-            return "stopping" if self.stop == "now" else "draining"
-        return "paused" if self.paused else "running"
+    def _state(self) -> Literal["running", "paused", "finishing", "draining", "stopping"]:
+        stopping: dict[Stop, Literal["finishing", "draining", "stopping"]] = {
+            "finish": "finishing",
+            "drain": "draining",
+            "now": "stopping",
+        }
+        return stopping.get(self.stop) or ("paused" if self.paused else "running")
 
     def _answer(self, name: str, answer: Answer, told: bool = False) -> None:
         """Publish it. What the disk has no room for does not end the run: it is told once, and tried again."""

@@ -20,7 +20,6 @@ from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
 from hpcrl.master.saving import Saving
-from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
@@ -39,17 +38,16 @@ class GraphDriver:
         attempt: AttemptFiles,
         plan: Plan,
         source: StepSource,
-        schedule: RunSchedule,
         around: Surroundings,
         hellos: Mapping[int, WorkerHello],
     ) -> None:
-        self.why_finished = ""
+        self.opens_steps = True
+        """Where it may not, the attempt rests once the open steps are closed and the last one is saved."""
         self.pace = Pace(around.clock)
         self._attempt = attempt
         self._plan = plan
         self._graph = plan.graph()
         self._source = source
-        self._schedule = schedule
         self._around = around
         self._readiness = Readiness(window(self._graph))
         metrics = StepMetrics()
@@ -60,7 +58,7 @@ class GraphDriver:
         self._saving = Saving(plan.trained)
         self._opened: dict[int, Opened] = {}
         self._last_opened: Opened | None = None
-        self._no_more_steps = False
+        self._no_more_steps = self._last_is_saved = False
         self._restore()
 
     # ── what the master asks ──────────────────────────────────────────────────────────────────────────────────────────
@@ -75,12 +73,22 @@ class GraphDriver:
             digests = self._drift.after(step)
             in_order = {role: digests[role] for role in roles if role in digests}
             self._attempt.checkpointed(self._opened[step], roles, in_order)
-        if self._no_more_steps and not self._readiness.unfinished() and not self.dispatcher.draining:
-            self._finish()
+        ends = self._no_more_steps or not self.opens_steps
+        if ends and not self._readiness.unfinished() and not self.dispatcher.draining:
+            self._save_last()
+
+    @property
+    def why_finished(self) -> str:
+        return f"step {self._last} was the last"
 
     @property
     def finished(self) -> bool:
-        return bool(self.why_finished) and self._saving.idle and self._attempt.idle
+        return self._no_more_steps and self.is_closed_up
+
+    @property
+    def is_closed_up(self) -> bool:
+        """Whether every open step is closed, and the last one is saved."""
+        return self._last_is_saved and self._saving.idle and self._attempt.idle
 
     @property
     def out_of_time(self) -> str:
@@ -124,16 +132,17 @@ class GraphDriver:
             self._saving.closed(step)
         self._last_opened = recovery.last_opened
         self._source.look_ahead(self._last_opened)
-        if recovery.last_metrics is not None and self._schedule.stops_after(recovery.last_metrics):
+        if recovery.last_metrics is not None and self._source.schedule.stops_after(recovery.last_metrics):
             self._no_more_steps = True
 
     # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _open_steps(self) -> None:
         while not self._no_more_steps and (step := self._next_step()) is not None and self._source.is_ready():
-            opened = self._source.open(step, self._last_opened)
-            if opened is None:
+            if not self._source.exists(step, self._last_opened):
                 self._no_more_steps = True
+            if self._no_more_steps or not self.opens_steps:
                 return
+            opened = self._source.open(step, self._last_opened)
             if self.pace.is_last_in_time():
                 opened = msgspec.structs.replace(opened, checkpoint=True)
             self._attempt.append([opened])
@@ -144,10 +153,10 @@ class GraphDriver:
 
     def _next_step(self) -> int | None:
         """The number of the step that may open now."""
-        step = self._schedule.first_step if self._last_opened is None else self._last_opened.step + 1
+        step = self._source.schedule.first_step if self._last_opened is None else self._last_opened.step + 1
         if not self._readiness.can_open(step):
             return None
-        if self._schedule.waits_for_metrics and self._last_opened is not None and self._readiness.unfinished():
+        if self._source.schedule.waits_for_metrics and self._last_opened is not None and self._readiness.unfinished():
             return None
         return step
 
@@ -202,9 +211,9 @@ class GraphDriver:
         self._readiness.closed(step)
         self._saving.closed(step)
         self._attempt.closed(step, row, seconds=self.pace.closed(step))
-        if lacking := self._schedule.lacks(row):
+        if lacking := self._source.schedule.lacks(row):
             self._around.note(StopNeverHolds(step, lacking, reported=sorted(row)))
-        if self._schedule.stops_after(row):
+        if self._source.schedule.stops_after(row):
             self._no_more_steps = True
         oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)
         self.dispatcher.forget(oldest)
@@ -234,21 +243,25 @@ class GraphDriver:
         for rank in self._plan.home(role).ranks:
             self._around.send(rank, Save(step, role, checkpoint, export))
 
-    def _finish(self) -> None:
-        """Once: save the last state of all trained roles, unless it is there."""
-        if self.why_finished:
+    def _save_last(self) -> None:
+        """Once: save the last state of all trained roles, unless it is there. Only a run that is done exports it."""
+        if self._last_is_saved:
             return
-        last = self._last_opened.step if self._last_opened is not None else 0
-        self.why_finished = f"step {last} was the last"
+        self._last_is_saved = True
+        last = self._last
         checkpoint = last > 0 and not self._attempt.has_checkpoint(last) and not self._saving.expects(last)
         if checkpoint:
             self._saving.expect_checkpoint(last)
             self._saving.closed(last)
-        for home in self._plan.trained:
-            role = home.role
-            export = last > 0 and not self._attempt.has_export(last, role) and not self._saving.exports(last, role)
+        for role in (home.role for home in self._plan.trained):
+            exists = self._attempt.has_export(last, role) or self._saving.exports(last, role)
+            export = self._no_more_steps and last > 0 and not exists
             if checkpoint or export:
                 self._order_save(last, role, checkpoint, export)
+
+    @property
+    def _last(self) -> int:
+        return self._last_opened.step if self._last_opened is not None else 0
 
 
 def numerics(plan: Plan, hellos: Mapping[int, WorkerHello], ranks: Sequence[int]) -> Numerics:

@@ -12,6 +12,7 @@ from typing import Literal
 from hpcrl.durable.journal import Broken
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import EVERYTHING
+from hpcrl.master.control import Stop
 from hpcrl.master.ending import Ending
 from hpcrl.master.members import LostMember, RaisedError
 from hpcrl.wire.messages import BrokenOperation, Failed
@@ -19,7 +20,6 @@ from hpcrl.wire.messages import BrokenOperation, Failed
 SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 
-Stop = Literal["", "drain", "now"]
 Ask = Literal["ask"]
 """Everybody is to give a sign of life."""
 
@@ -50,13 +50,18 @@ class Situation:
     finished: str = ""
     """Why there is nothing more to do, once all is saved."""
     at_work: bool = False
-    """Whether calls in flight are still waited for before the attempt ends as it was told to."""
+    """Whether open steps or calls in flight are still waited for before the attempt ends as it was told to."""
+
+    @property
+    def finishes(self) -> bool:
+        """Whether the open steps may still be finished: only a user wants an end, and in good order."""
+        return self.stop == "finish" and not self.signal and not self.draining
 
     @property
     def told_to_go(self) -> str:
         """Who wants this attempt to end, in words; empty while nobody does."""
         if self.stop:
-            return f"asked to by `hpcrl stop` ({self.stop})"
+            return "asked to by `hpcrl stop`" + (f" ({self.stop})" if self.stop != "finish" else "")
         if self.signal:
             return f"the master got {self.signal}"
         whats = [("the run" if node == EVERYTHING else f"node {node}", why) for node, why in self.draining.items()]

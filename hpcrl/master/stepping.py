@@ -74,7 +74,7 @@ class StepSource:
         self._plan = plan
         self._seed = experiment.seed
         self._data = data
-        self._schedule = schedule
+        self.schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
         self._eval_partitions = self._cut("eval", data.eval_ids)[1]
@@ -89,11 +89,11 @@ class StepSource:
 
     def look_ahead(self, before: Opened | None) -> None:
         """Have the samples of the step after this one, if the run has one, tokenised in the background."""
-        step = self._schedule.first_step if before is None else before.step + 1
+        step = self.schedule.first_step if before is None else before.step + 1
 
         def tokenise() -> None:
             batch = self._batch_after(before)
-            if self._schedule.exists(step, batch.epoch):
+            if self.schedule.exists(step, batch.epoch):
                 self._data.datasets["train"].lengths(batch.ids)
 
         self._measuring = self._in_background(tokenise)
@@ -106,12 +106,14 @@ class StepSource:
         return True
 
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def open(self, step: int, before: Opened | None) -> Opened | None:
-        """The next step, or None when the run has no more."""
+    def exists(self, step: int, before: Opened | None) -> bool:
+        """Whether the run has this step."""
+        return self.schedule.exists(step, self._batch_after(before).epoch)
+
+    def open(self, step: int, before: Opened | None) -> Opened:
+        """The next step, which exists."""
         batch = self._batch_after(before)
-        if not self._schedule.exists(step, batch.epoch):
-            return None
-        due = self._schedule.due(step, batch.epoch + 1 if batch.ends_epoch else None)
+        due = self.schedule.due(step, batch.epoch + 1 if batch.ends_epoch else None)
         ids = batch.ids if due.train else ()
         minibatches, partitions = self._cut("train", ids)
         sources = {"train": due.train, "eval": due.evaluate}

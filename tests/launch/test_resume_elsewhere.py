@@ -9,6 +9,7 @@ from support.chaos import rows_of, started_twice, wait_until
 from support.cluster import alive_of
 from support.elastic import Whole, assert_nearly_equal, opened_parts, whole
 
+from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.recipes.algorithm import experiment_from
@@ -25,7 +26,7 @@ def hpcrl(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def stopped(config: Path, root: Path) -> RunDirectory:
-    """A run on two workers that was stopped after its second step."""
+    """A run on two workers that was stopped after its second step, in the midst of another."""
     done = hpcrl("submit", str(config), "--run-dir", str(root), "--detach", "--toy.delay_s", "0.1")
     assert done.returncode == ExitCode.DONE, done.stderr
     run = RunDirectory.open(root)
@@ -35,6 +36,9 @@ def stopped(config: Path, root: Path) -> RunDirectory:
 
 def stop_after(run: RunDirectory, steps: int) -> None:
     wait_until(lambda: closed_steps(run) >= steps, 60, f"{steps} steps")
+    nonce = run.newest_nonce()
+    assert nonce is not None
+    run.publish_command(Command("drain", nonce))
     ended = hpcrl("stop", str(run.root))
     assert ended.returncode == ExitCode.DONE, ended.stderr
 

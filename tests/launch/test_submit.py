@@ -13,6 +13,8 @@ import pytest
 from support.chaos import process_of, remains, rows_of, wait_until
 from support.cluster import alive_of
 
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Closed, Opened
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.launch.local import LocalLauncher
@@ -102,12 +104,12 @@ def test_a_job_killed_from_outside_ends_the_run_and_resume_ends_it_with_the_same
     assert alive_of(run.root) == []
 
 
-@pytest.mark.parametrize(("interrupts", "order"), [(1, "drain"), (2, "stop")])
-def test_ctrl_c_once_drains_and_twice_stops_and_says_how_to_go_on(
+@pytest.mark.parametrize(("interrupts", "order"), [(1, "finish"), (2, "drain"), (3, "stop")])
+def test_each_ctrl_c_ends_the_run_more_urgently_and_says_what_the_next_does(
     tmp_path: Path, config: str, undisturbed, interrupts: int, order: str
 ) -> None:
     root = tmp_path / "run"
-    words = command("submit", config, "--run-dir", str(root), "--toy.delay_s", "0.2" if interrupts == 2 else "0.05")
+    words = command("submit", config, "--run-dir", str(root), "--toy.delay_s", "0.2")
     shown = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     run = RunDirectory(root)
     wait_until(lambda: root.exists() and run.numbers() and closed_steps(run) >= 1, 60, "the first step")
@@ -124,10 +126,15 @@ def test_ctrl_c_once_drains_and_twice_stops_and_says_how_to_go_on(
     assert remains(run) == undisturbed
 
 
-def test_stop_drains_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
+def test_stop_finishes_the_open_steps_of_a_run_from_another_process(tmp_path: Path, config: str, undisturbed) -> None:
     run = submitted(config, tmp_path / "run", delay_s=0.2)
     stopped = hpcrl("stop", str(run.root))
     assert stopped.returncode == ExitCode.DONE and f"hpcrl resume {run.root}" in stopped.stdout
+    assert "finishing the open steps" in stopped.stdout
+    lines = [line.event for line in read_history(run).lines]
+    assert [line.step for line in lines if isinstance(line, Opened)] == [
+        line.step for line in lines if isinstance(line, Closed)
+    ]
     assert gone(run)()
     resumed_to_the_end(run)
     assert remains(run) == undisturbed

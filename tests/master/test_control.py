@@ -58,6 +58,33 @@ def test_each_command_is_obeyed_in_the_order_of_time_and_answered(tmp_path: Path
     assert (heard.control.paused, heard.control.stop) == (True, "now")
 
 
+def test_an_order_to_stop_can_only_become_more_urgent(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    heard = Heard(run)
+    states = []
+    for word in ("finish", "finish", "drain", "finish", "stop", "drain"):
+        name = run.publish_command(Command(word, "mine"))  # type: ignore[arg-type]
+        heard.poll()
+        states.append(summary(run.read_answer(name)))
+    assert states == [
+        ("obeyed", "finishing", 0),
+        ("unchanged", "finishing", 0),
+        ("obeyed", "draining", 0),
+        ("unchanged", "draining", 0),
+        ("obeyed", "stopping", 0),
+        ("unchanged", "stopping", 0),
+    ]
+
+
+def test_a_paused_run_that_is_to_finish_drains_since_it_begins_no_call(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    heard = Heard(run)
+    for word in ("pause", "finish"):
+        run.publish_command(Command(word, "mine"))  # type: ignore[arg-type]
+        heard.poll()
+    assert heard.control.stop == "drain"
+
+
 def test_a_later_master_obeys_anew_and_answers_what_was_left_unanswered(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     before = run.publish_command(Command("pause", "mine"))

@@ -23,6 +23,8 @@ from support.cluster import alive_of, children_of, is_alive, no_fault
 from support.faults import EventsLost, Ordering, Strike
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Checkpointed, Closed, Opened
 from hpcrl.durable.records import Command
 from hpcrl.errors import ExitCode
 
@@ -250,6 +252,36 @@ def test_a_run_that_is_asked_to_stop_is_not_requeued_and_goes_on_when_resumed(
     jobs.wait(20)
     finish(run)
     assert remains(run) == undisturbed
+
+
+def test_a_run_that_is_asked_to_finish_opens_no_step_closes_the_open_ones_and_saves_the_last(
+    folder: Path, undisturbed: Remains
+) -> None:
+    run = create_run(folder / "run", toy_experiment(delay_s=0.1))
+    strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=6)
+    jobs = begin(run, "first", Ordering(run, strike, Command("finish", "first")))  # type: ignore[arg-type]
+    assert jobs.wait_for("master", 60) == ExitCode.NEVER_REQUEUE, outputs(run)
+    jobs.wait(60)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and (verdict.state, verdict.reason) == ("stopped", "asked to by `hpcrl stop`")
+    lines = [line.event for line in read_history(run).lines]
+    opened = [line.step for line in lines if isinstance(line, Opened)]
+    assert opened == [line.step for line in lines if isinstance(line, Closed)]
+    assert max(opened) < 5, "it came too late to be seen"
+    assert [line.step for line in lines if isinstance(line, Checkpointed)][-1] == max(opened)
+    finish(run)
+    assert [row for row in rows_of(run.events(1)) if row["event"] == "executed" and row["replay"]] == []
+    assert remains(run) == undisturbed
+
+
+def test_a_run_that_is_asked_to_finish_during_its_last_step_is_done(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment(steps=1))
+    strike = Strike(folder, "order", "master", "journal.after", "ORDER", nth=4)
+    jobs = begin(run, "first", Ordering(run, strike, Command("finish", "first")))  # type: ignore[arg-type]
+    assert jobs.wait_for("master", 60) == ExitCode.DONE, outputs(run)
+    assert strike.marker.exists() and len(run.numbers()) == 1
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.reason == "step 1 was the last"
 
 
 def test_a_paused_run_sends_nothing_until_it_is_told_to_continue(folder: Path, undisturbed: Remains) -> None:

@@ -148,6 +148,8 @@ ENDS = "its allocation ends soon, and actor_gen takes 90 s"
 TOLD: dict[str, tuple[dict[str, Any], Verdict]] = {
     "a user asked": ({"stop": "drain"}, ("stopped", 93, DRAIN)),
     "a user asked for it now": ({"stop": "now"}, ("stopped", 93, "asked to by `hpcrl stop` (now)")),
+    "a user asked for a good end": ({"stop": "finish"}, ("stopped", 93, "asked to by `hpcrl stop`")),
+    "open steps are waited for": ({"stop": "finish", "at_work": True}, None),
     "a user counts for more than a signal": ({"stop": "drain", "signal": "SIGTERM"}, ("stopped", 93, DRAIN)),
     "a user counts for more than a node": ({"stop": "drain", "draining": {0: "got SIGTERM"}}, ("stopped", 93, DRAIN)),
     "the master was told": ({"signal": "SIGUSR1"}, ("preempted", 75, "the master got SIGUSR1")),
@@ -263,3 +265,18 @@ def test_agents_stay_where_the_master_alone_goes_and_another_comes(known: dict[s
     at_end = situation(**known)
     ending = judge(at_end)
     assert isinstance(ending, Ending) and is_replaced(ending, at_end) == stay
+
+
+@pytest.mark.parametrize(
+    ("known", "finishes"),
+    [
+        ({"stop": "finish"}, True),
+        ({"stop": "drain"}, False),
+        ({"stop": "finish", "signal": "SIGTERM"}, False),
+        ({"stop": "finish", "draining": {0: "got SIGTERM"}}, False),
+    ],
+)
+def test_open_steps_are_finished_for_a_user_as_long_as_nobody_else_wants_an_end(
+    known: dict[str, Any], finishes: bool
+) -> None:
+    assert situation(**known).finishes is finishes
