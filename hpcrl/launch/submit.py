@@ -191,7 +191,11 @@ def stop(run_dir: Path, now: bool) -> int:
     for submission in running:
         # Jobs that were sent by hand may wait for a master that does not come.
         launchers.of(submission).end(run, submission)
-    print(f"stopped; `hpcrl resume {run.root}` continues from here.")
+    ends = [verdict.state for each in running if (verdict := run.verdict_of(each.nonce)) is not None]
+    if "done" in ends:
+        print(f"{run.root} had come to its end: it is done.")
+    else:
+        print(f"stopped; `hpcrl resume {run.root}` continues from here.")
     return int(ExitCode.DONE)
 
 

@@ -71,7 +71,8 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
 def test_a_run_whose_events_are_lost_is_paused_and_goes_on_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
     root = tmp_path / "run"
-    assert hpcrl("submit", str(tmp_path / "toy.yaml"), "--run-dir", str(root), "--detach").returncode == ExitCode.DONE
+    words = ["--run-dir", str(root), "--detach", "--control.steps", "500"]
+    assert hpcrl("submit", str(tmp_path / "toy.yaml"), *words).returncode == ExitCode.DONE
     run = RunDirectory.open(root)
     wait_until(lambda: closed(run) >= 1, 60, "the first step")
     run.events(0).unlink()
@@ -91,7 +92,7 @@ def test_a_run_whose_events_are_lost_is_paused_and_goes_on_all_the_same(tmp_path
         ("unchanged", "paused", 0),
         ("obeyed", "running", 0),
         ("unchanged", "running", 0),
-        ("obeyed", "draining", 0),
+        ("obeyed", "finishing", 0),
     ]
     assert not run.events(0).exists()
 
