@@ -152,7 +152,8 @@ class Members:
         lost agent leaves the table."""
         for node, how in [(node, how) for node, agent in self.agents.items() if (how := self._silence(agent))]:
             del self.agents[node]
-            self.losses.append(LostMember(self.clock(), f"agent-{node}", how))
+            told = f"{self.draining[node]}, then " if node in self.draining else ""
+            self.losses.append(LostMember(self.clock(), f"agent-{node}", told + how))
         known = {loss.who for loss in self.losses}
         for rank, worker in self.workers.items():
             if f"worker-{rank}" not in known and (how := self._silence(worker)):

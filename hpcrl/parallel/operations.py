@@ -7,8 +7,8 @@ import torch
 
 from hpcrl.errors import PeerLostError
 
-OWN_ERRORS = (MemoryError, torch.OutOfMemoryError)
-"""What a collective may raise of this process itself."""
+OWN_ERRORS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+"""What a collective may raise of this process itself: its memory has run out, or its device has failed before."""
 
 
 class Operations:

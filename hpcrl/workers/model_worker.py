@@ -31,6 +31,9 @@ from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
 from hpcrl.workers.writers import Writers
 
+LEFT = (Exception, SystemExit)
+"""What code that this worker runs may end by; `sys.exit` in a user's code is its error, no loss of this process."""
+
 
 def load_host(plan: Plan, context: HostContext) -> Host:
     """The host class that the plan names as `module:Class`."""
@@ -64,7 +67,7 @@ class ModelWorker:
             self._fault("worker.start")
             self._host = load_host(self._plan, self._host_context())
             prepared, software = self._host.prepare(), self._host.software
-        except Exception as error:
+        except LEFT as error:
             failed = error
         self._mailbox.open()
         args = self._args
@@ -121,10 +124,10 @@ class ModelWorker:
     def _telling(self, what: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except LEFT as error:
             self._fail(what, error)
 
-    def _fail(self, what: str, error: Exception) -> None:
+    def _fail(self, what: str, error: BaseException) -> None:
         self._failed.set()
         self._mailbox.failed(what, error)
         of_peer = isinstance(error, PeerLostError)

@@ -214,6 +214,18 @@ def test_code_that_raises_ends_the_run_and_the_first_failure_is_named(folder: Pa
     assert alive_of(run.root) == []
 
 
+def test_code_that_exits_has_failed_and_its_worker_begins_no_other_call(folder: Path) -> None:
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "exit", "worker-1", "worker.call", "EXIT", nth=6))
+    assert jobs.wait(20)["master"] == ExitCode.INTERNAL, outputs(run)
+    verdict = run.read_verdict(0)
+    assert verdict is not None and (verdict.state, verdict.worker) == ("failed", "worker-1")
+    assert "SystemExit: the user's code wants to end the process" in verdict.reason
+    assert run.numbers() == [0]
+    [*_, last] = rows_of(run.worker_log(0, "worker-1"))
+    assert last["event"] == "failed"
+
+
 @pytest.mark.parametrize("worker", ["worker-0", "worker-1"])
 def test_a_worker_that_cannot_make_its_host_ends_the_run_and_is_named_with_its_traceback(
     folder: Path, worker: str

@@ -143,6 +143,15 @@ def test_an_agent_that_does_not_answer_is_named_before_its_workers_and_leaves() 
     assert members.missing == {0: (0, 0)}
 
 
+def test_an_agent_that_said_why_it_goes_before_it_fell_silent_is_named_with_it() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    members.draining[0] = "the parent of its workers died"
+    clock.now = 11.0
+    members.find_silent()
+    assert members.losses[0].how == "the parent of its workers died, then silent for 10 s"
+
+
 def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
     clock = Clock()
     members = members_of_one_node(clock)

@@ -36,7 +36,15 @@ def test_operations_are_counted_anew_for_each_unit_of_work() -> None:
     assert first.value.number == 1
 
 
-@pytest.mark.parametrize("own", [MemoryError("16 GiB"), torch.OutOfMemoryError("CUDA out of memory"), ValueError("no")])
+@pytest.mark.parametrize(
+    "own",
+    [
+        MemoryError("16 GiB"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        torch.AcceleratorError("CUDA error: an illegal memory access was encountered", 700),
+        ValueError("no"),
+    ],
+)
 def test_an_error_of_this_process_itself_stays_its_own(own: Exception) -> None:
     with pytest.raises(type(own)) as raised, Operations((0, 1), rank=0)("all-gather"):
         raise own

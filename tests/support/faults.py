@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,10 +28,10 @@ class Strike:
     """Strikes once in the life of a run: when a process in `role` passes `point` for the `nth` time.
 
     A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP, FULL (the operation finds no
-    room), RAISE (the user's code raises), SLEEP (the thread that passes does nothing for a while), or anything else,
-    which only leaves the mark. `target` is "self", "all" (jobs), the name of a job whose process id stands in
-    `folder/pids`, `worker-N`, or `reward-N`: the process of worker N in which the user's reward function runs.
-    With `always` it strikes at every passage from the `nth` on. Who was hit stands in the mark.
+    room), RAISE (the user's code raises), EXIT (it calls sys.exit), SLEEP (the thread that passes does nothing for a
+    while), or anything else, which only leaves the mark. `target` is "self", "all" (jobs), the name of a job whose
+    process id stands in `folder/pids`, `worker-N`, or `reward-N`: the process of worker N in which the user's reward
+    function runs. With `always` it strikes at every passage from the `nth` on. Who was hit stands in the mark.
     """
 
     folder: Path
@@ -72,6 +73,8 @@ class Strike:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.what == "RAISE":
             raise UserCodeError("the reward function divided by zero")
+        if self.what == "EXIT":
+            sys.exit("the user's code wants to end the process")
         if self.what == "SLEEP":
             time.sleep(SLEEP_S)
         if self.what not in SIGNALS:
