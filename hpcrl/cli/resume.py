@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what would change, be read, replayed and run; make and send nothing",
+        help="print what would change, be read, replayed, run and refused; make and send nothing",
     )
     parser.add_argument("--detach", action="store_true", help="return at once")
     parser.add_argument("--wait", action="store_true", help="on Slurm too, show the progress until the run ends")
@@ -48,6 +48,7 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, mine)
     run_dir = find_run(given.run)
     if given.dry_run:
-        print(describe_recovery(run_dir, overrides))
+        for line in describe_recovery(run_dir, tuple(given.accept_changed), overrides):
+            print(line)
         return int(ExitCode.DONE)
     return resume(run_dir, wait_from(given.wait, given.detach), tuple(given.accept_changed), overrides)

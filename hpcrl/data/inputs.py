@@ -1,68 +1,148 @@
-"""Fingerprints of what a run reads, so that a resume can refuse, by name, what has changed."""
+"""What a run reads and does not copy: fingerprints of its files, and how files differ from their fingerprints.
 
-import zlib
-from collections.abc import Iterator
+A fingerprint has name, size and checksum of each file, NAME:SIZE:CHECKSUM, with / between them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import sections_of
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
+from hpcrl.data.contents import Contents, stamp_of
 from hpcrl.data.rows.kind import RowKind
 from hpcrl.data.user_code import is_installed, module_file
 from hpcrl.errors import DataError
 
-_BLOCK = 4 << 20  # bytes
+Inputs = Mapping[str, list[Path]]
+"""Setting → the files that it names."""
 
 
-def fingerprints(experiment: ExperimentConfig, rows: RowKind[Any]) -> dict[str, str]:
-    """Setting → sizes and CRCs of the files that it names: rows, tokenizer, base weights, installed code of others.
-
-    Weights are known by the first and last 4 MiB of each file, everything else by all of it.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
-    return {setting: _of_files(setting, files) for setting, files in _inputs(experiment, rows) if files}
-
-
-def _inputs(experiment: ExperimentConfig, rows: RowKind[Any]) -> Iterator[tuple[str, list[Path]]]:
-    yield from rows.inputs(experiment)
+def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collection[str] | None = None) -> Inputs:
+    """Rows, tokenizer, installed code, and the base weights of these roles (all of them, if None)."""
+    found = dict(rows.inputs(experiment))
     for role, model in models_of(experiment).items():
-        folder = Path(model.path)
-        yield f"{role}.path", [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+        if roles is None or role in roles:
+            folder = Path(model.path)
+            index = folder / "model.safetensors.index.json"
+            found[f"{role}.path"] = [
+                folder / "config.json",
+                *([index] if index.is_file() else []),
+                *sorted(folder.glob("*.safetensors")),
+            ]
     for role, reward in sections_of(experiment, RewardConfig).items():
-        yield f"{role}.function", _installed(reward.function)
+        found[f"{role}.function"] = list(_installed(reward.function))
+    return {setting: files for setting, files in found.items() if files}
 
 
-def _installed(function: str) -> list[Path]:
+def _installed(function: str) -> Iterator[Path]:
     """The file of a function of an installed module; what is the user's own is copied."""
     module = function.rpartition(":")[0]
     file = module_file(module) if module and "/" not in module else None
-    return [file] if file is not None and is_installed(file) else []
+    if file is not None and is_installed(file):
+        yield file
 
 
-def _of_files(setting: str, files: list[Path]) -> str:
+def fingerprints(inputs: Inputs, contents: Contents) -> dict[str, str]:
+    """Setting → names, sizes and checksums of its files.
+
+    Raises:
+        DataError: a file cannot be read, or changed meanwhile.
+    """
+    found = {}
+    for setting, files in inputs.items():
+        with _readable(setting):
+            checksums = contents.checksums(files)
+            found[setting] = "/".join(f"{path.name}:{path.stat().st_size}:{checksums[path]}" for path in files)
+    return found
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one of several processes reads of what all of them look at: every `of`-th file, from number `index` on."""
+
+    index: int = 0
+    of: int = 1
+
+
+def differences(
+    expected: Mapping[str, str], inputs: Inputs, contents: Contents, share: Share | None = None
+) -> dict[str, str]:
+    """Setting → how its files differ from their fingerprints: first by name and size, then by content where the times
+    differ too.
+
+    Raises:
+        DataError: a file cannot be read, or changed meanwhile.
+    """
+    share = share or Share()
+    found: dict[str, str] = {}
+    unknown: list[tuple[str, Path, str]] = []
+    for setting in expected.keys() & inputs.keys():
+        were = {name: (int(size), checksum) for name, size, checksum in map(_fields, expected[setting].split("/"))}
+        are = {path.name: path for path in inputs[setting]}
+        if strange := sorted(were.keys() ^ are.keys()):
+            place = inputs[setting][0].with_name(strange[0])
+            found[setting] = f"{place} {'is missing' if strange[0] in were else 'is new'}"
+            continue
+        for name, path in are.items():
+            with _readable(setting):
+                how = _at_a_glance(path, *were[name], contents)
+            if how is None:
+                unknown.append((setting, path, were[name][1]))
+            elif how:
+                found[setting] = how
+    mine = sorted(unknown)[share.index :: share.of]
+    with _readable(", ".join(sorted({setting for setting, _, _ in mine}))):
+        now = contents.checksums([path for _, path, _ in mine])
+    for setting, path, checksum in mine:
+        if now[path] != checksum:
+            found.setdefault(setting, _other_content(path, checksum, now[path]))
+    return found
+
+
+def _at_a_glance(path: Path, size: int, checksum: str, contents: Contents) -> str | None:
+    """How a file differs, as far as can be told without reading it: empty if it does not, None if nobody knows."""
+    stamp = stamp_of(path)
+    if stamp.size != size:
+        return f"{path} has {stamp.size} bytes and had {size}{_written(stamp.mtime_ns)}"
+    known = contents.find(path, stamp)
+    if known is None or known == checksum:
+        return known and ""
+    return _other_content(path, checksum, known)
+
+
+def changed(differing: Mapping[str, str], run_dir: Path) -> DataError:
+    """The error that ends a run, and that `resume` gives, where inputs are not what they were."""
+    what = "; ".join(f"{setting}: {how}" for setting, how in sorted(differing.items()))
+    return DataError(
+        f"{what}. Since the run was submitted this has changed, and resuming would give other numbers.",
+        f"Put it back, or accept it: hpcrl resume {run_dir} --accept-changed {' '.join(sorted(differing))}",
+    )
+
+
+def _fields(text: str) -> list[str]:
+    return text.rsplit(":", 2)
+
+
+def _other_content(path: Path, before: str, now: str) -> str:
+    return f"{path} has other content, checksum {now} in the place of {before}{_written(path.stat().st_mtime_ns)}"
+
+
+def _written(mtime_ns: int) -> str:
+    return f" (written {datetime.fromtimestamp(mtime_ns / 1e9):%Y-%m-%d %H:%M:%S})"
+
+
+@contextmanager
+def _readable(setting: str) -> Iterator[None]:
+    """What cannot be read is a DataError that names the setting."""
     try:
-        return " ".join(f"{path.name}:{path.stat().st_size}:{_crc(path):08x}" for path in files)
+        yield
     except OSError as error:
         raise DataError(
             f"cannot read {error.filename}: {error.strerror}.", f"Set {setting} to what can be read."
         ) from error
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        if path.suffix == ".safetensors" and path.stat().st_size > 2 * _BLOCK:
-            crc = zlib.crc32(file.read(_BLOCK))
-            file.seek(-_BLOCK, 2)
-        for block in _blocks(file):
-            crc = zlib.crc32(block, crc)
-    return crc
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
-        yield block

@@ -1,12 +1,16 @@
 """Rows of a .jsonl file by id. Holds ids, offsets and sizes only; the text stays on disk."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
+from hpcrl.data.contents import Stamp, stamp_of
 from hpcrl.errors import DataError
+
+_PIECE_BYTES = 4 << 20
 
 
 class _Prompt(msgspec.Struct):
@@ -33,6 +37,8 @@ class JsonLines:
         self._form = _PromptAndAnswer if answers else _Prompt
         self._offsets: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
+        self._stamp: Stamp | None = None
+        self._crc = 0
         lines: dict[str, int] = {}
         for number, offset, size, row in self._scan():
             row_id = str(len(lines) if row.id is None else row.id)
@@ -55,9 +61,10 @@ class JsonLines:
         return self._sizes[row_id]
 
     def read(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """The whole records, each with its id."""
+        """The whole records, each with its id. Raises DataError where the file changed since it was opened."""
         records = []
         with self.path.open("rb") as file:
+            self._refuse_changed(file)
             for row_id in ids:
                 file.seek(self._offsets[row_id])
                 records.append({**msgspec.json.decode(file.readline()), "id": row_id})
@@ -69,7 +76,9 @@ class JsonLines:
         offset = 0
         try:
             with self.path.open("rb") as file:
+                self._stamp = stamp_of(file.fileno())
                 for number, line in enumerate(file, 1):
+                    self._crc = zlib.crc32(line, self._crc)
                     if line.strip():
                         yield number, offset, len(line), self._decode(decoder, number, line)
                     offset += len(line)
@@ -77,6 +86,18 @@ class JsonLines:
             raise DataError(
                 f"cannot read {self.path}: {error.strerror}.", f"Set {self._knob} to a .jsonl file."
             ) from error
+
+    def _refuse_changed(self, file: BinaryIO) -> None:
+        """Who has only touched the file has not changed it."""
+        stamp = stamp_of(file.fileno())
+        if stamp == self._stamp:
+            return
+        crc = 0
+        while piece := file.read(_PIECE_BYTES):
+            crc = zlib.crc32(piece, crc)
+        if crc != self._crc:
+            raise DataError(f"{self.path} changed while the run reads it.", f"Put back what {self._knob} was.")
+        self._stamp = stamp
 
     def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> _Prompt:
         try:

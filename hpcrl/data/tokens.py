@@ -49,6 +49,20 @@ SAYS_THE_END = ("tokenizer_config.json", "config.json", "generation_config.json"
 """The files, beside tokenizer.json, that name what ends a text; none of them has to be there."""
 
 
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    *SAYS_THE_END,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+"""All that a run may read of a tokenizer's folder: besides those it reads itself, what exports take along."""
+
+
 def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
     """The tokenizer of a Hugging Face folder.
 

@@ -55,6 +55,13 @@ class RunPaths:
     def code(self) -> Path:
         return self.root / "code"
 
+    @property
+    def inputs(self) -> Path:
+        return self.root / "inputs"
+
+    def inputs_json(self, number: int) -> Path:
+        return self.inputs / f"{number:03d}.json"
+
     def submission_json(self, nonce: str) -> Path:
         return self.submission / f"{nonce}.json"
 

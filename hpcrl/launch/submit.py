@@ -17,20 +17,22 @@ from typing import Literal
 from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
 from hpcrl.config.load import change_placement
 from hpcrl.config.placement import placement_changes
-from hpcrl.data.inputs import fingerprints
+from hpcrl.data.contents import Contents
+from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
-from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.paths import refuse_unusable
-from hpcrl.durable.records import Command, KeyPair, Submission, Verdict, changed_inputs
+from hpcrl.durable.records import Command, KeyPair, Submission, Verdict
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, DataError, ExitCode, InternalError
+from hpcrl.durable.seen import add_seen
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.summary import print_summary
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
 from hpcrl.launch.next_code import next_code
+from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.check import ALL_CHECKS
@@ -58,7 +60,8 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
     check_inputs(experiment)
-    inputs = fingerprints(experiment, algorithm.rows)
+    contents = Contents()
+    inputs = fingerprints(input_files(experiment, algorithm.rows), contents)
     code = collect_code(code_places(experiment), experiment.code.files)
     key = RunKey.generate()
     run = RunDirectory.create(
@@ -69,6 +72,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         inputs=inputs,
         code=code,
     )
+    add_seen(run, contents.read)
     return _start(run, experiment, launcher, wait, {}, code=0)
 
 
@@ -93,7 +97,6 @@ def resume(
 ) -> int:
     """Resume an interrupted run from what it had finished; `overrides` say what is placed differently."""
     run = RunDirectory.open(run_dir)
-    record = run.read_run()
     verdict = newest_verdict(run)
     if verdict is not None and verdict.state == "done":
         print(f"{run.root} is done: {verdict.reason}.")
@@ -101,18 +104,11 @@ def resume(
     refuse_unusable(run.root)
     experiment, launcher = _placed(run, overrides)
     code = next_code(run, experiment, accept_changed)
-    current = fingerprints(experiment, algorithm_of(experiment).rows)
-    changed = changed_inputs(record.inputs | accepted_inputs(read_history(run)), current)
-    refused = sorted(set(changed) - set(accept_changed))
-    if refused:
-        raise DataError(
-            f"{', '.join(refused)} changed since {run.root} was submitted: resuming would give other numbers.",
-            f"Put it back, or accept it with --accept-changed {' '.join(refused)}.",
-        )
+    accepted, read = next_inputs(run, experiment, accept_changed, code.copy.settings)
     _end_older(run)
+    add_seen(run, read)
     for line in (*_described(run, experiment), *code.notices()):
         print(line)
-    accepted = {name: current[name] for name in changed if name in current}
     number = code.keep(run)
     accepted |= {name: run.files.name(run.code_copy(number)) for name in code.taken}
     return _start(run, experiment, launcher, wait, accepted, number)
@@ -139,22 +135,35 @@ def _end_older(run: RunDirectory) -> None:
     for launcher in launchers.every():
         launcher.recover(run)
     for old in run.submissions():
-        launcher = launchers.of(old)
-        if launcher.is_alive(run, old):
-            raise ConfigurationError(
-                [f"{run.root} is running."], f"`hpcrl stop {run.root}` ends it, `hpcrl status {run.root}` shows it."
-            )
-        launcher.end(run, old)
+        _refuse_running(run, launchers, old)
+        launchers.of(old).end(run, old)
 
 
-def describe_recovery(run_dir: Path, overrides: Sequence[str] = ()) -> str:
-    """What `resume` would place differently, read, replay and run; changes nothing."""
+def _refuse_running(run: RunDirectory, launchers: Launchers, submission: Submission) -> None:
+    if launchers.of(submission).is_alive(run, submission):
+        raise ConfigurationError(
+            [f"{run.root} is running."], f"`hpcrl stop {run.root}` ends it, `hpcrl status {run.root}` shows it."
+        )
+
+
+def describe_recovery(
+    run_dir: Path, accept_changed: tuple[str, ...] = (), overrides: Sequence[str] = ()
+) -> Iterator[str]:
+    """What `resume` would place differently, read, replay and run; changes nothing.
+
+    Raises, once all is said, what `resume` would raise.
+    """
     run = RunDirectory.open(run_dir)
     before = experiment_from(run.configuration())
     after, _ = _placed(run, overrides)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
-    lines = [*_described(run, after), *next_code(run, after, ()).notices()]
-    return "\n".join([*lines, *describe_elastic(before, after, recovery), recovery.describe()])
+    code = next_code(run, after, accept_changed)
+    yield from (*_described(run, after), *code.notices(), *describe_elastic(before, after, recovery))
+    yield recovery.describe()
+    next_inputs(run, after, accept_changed, code.copy.settings)
+    launchers = Launchers(run)
+    for submission in run.submissions():
+        _refuse_running(run, launchers, submission)
 
 
 def stop(run_dir: Path, now: bool) -> int:

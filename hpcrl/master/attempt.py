@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
@@ -22,6 +23,7 @@ from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.wire.messages import Begin, Finish, StartWorkers
 
 END_MARGIN_S = 10.0
@@ -77,6 +79,7 @@ class Attempt:
 
     # ── its course ────────────────────────────────────────────────────────────────────────────────────────────────────
     def run(self) -> Ending:
+        self._reactor.while_beating(self._refuse_changed_inputs)
         data = self._reactor.beat_until(self._data)
         recovered, paused = self._files.recovery.describe(), self._reactor.commands.paused
         self.note(AttemptBegun(self.number, recovered, paused, data.steps(self._schedule)))
@@ -94,6 +97,11 @@ class Attempt:
         ending = self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
         self.note(AttemptEnded(ending.state, ending.reason))
         return ending
+
+    def _refuse_changed_inputs(self) -> None:
+        """What the master reads; each worker compares what it reads itself."""
+        rows = algorithm_of(self._experiment).rows
+        self._files.refuse_changed(input_files(self._experiment, rows, roles=()))
 
     def _assemble(self) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
@@ -132,7 +140,8 @@ class Attempt:
     def _introduce(self, ranks: list[int]) -> None:
         hellos = [self._members.hellos[rank] for rank in ranks]
         addresses = tuple(hello.address for hello in hellos)
-        begin = Begin(addresses, tuple(hello.prepared for hello in hellos), self._files.checkpoint_shards())
+        prepared = tuple(hello.prepared for hello in hellos)
+        begin = Begin(addresses, prepared, self._files.checkpoint_shards(), self._files.inputs())
         for rank in ranks:
             self._reactor.send(rank, begin)
 

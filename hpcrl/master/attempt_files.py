@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from hpcrl.data.inputs import Inputs
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
@@ -98,6 +100,17 @@ class AttemptFiles:
     def worker_log(self, rank: int) -> str:
         """What the log of a worker of this attempt is called, in the run directory."""
         return self._run.files.name(self._run.worker_log(self.number, f"worker-{rank}"))
+
+    # ── what is read ────────────────────────────────────────────────────────────────────────────────────────────────
+    def inputs(self) -> dict[str, str]:
+        """Setting → fingerprint of what it names, as it was submitted or accepted since."""
+        claim = self._run.read_claim(self.number)
+        accepted = {} if claim is None else self._run.accepted_by(claim.submission)
+        return {**self._run.read_run().inputs, **self.recovery.accepted, **accepted}
+
+    def refuse_changed(self, inputs: Inputs) -> None:
+        """Raise DataError where files are not what they were."""
+        refuse_changed(self._run, self.inputs(), inputs)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:

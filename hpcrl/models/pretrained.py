@@ -16,6 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hpcrl.data.tokens import TOKENIZER_FILES
 from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families import reader
 from hpcrl.families.config import DecoderConfig, HeadKind
@@ -24,20 +25,6 @@ from hpcrl.families.reader import config_to_json, family_of, parameters_of
 from hpcrl.families.stored import check_tensors, naming, refuse_other_head, weight_map
 from hpcrl.models.init import initial, random_init
 from hpcrl.models.rotary import deinterleave, interleave
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-)
-"""What an export takes along from the folder of the run's tokenizer, where it is there."""
 
 MAX_SHARD_BYTES = 5_000_000_000
 
@@ -102,9 +89,9 @@ def save_pretrained(
 
 
 def copy_tokenizer(source: Path | str, folder: Path | str) -> None:
-    """Copy the tokenizer's files that are there, byte for byte."""
+    """Copy the tokenizer's files that are there, byte for byte; the model has a config.json of its own."""
     for name in TOKENIZER_FILES:
-        if (path := Path(source) / name).is_file():
+        if name != "config.json" and (path := Path(source) / name).is_file():
             shutil.copyfile(path, Path(folder) / name)
 
 

@@ -179,11 +179,15 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
 
 # ── master → worker ───────────────────────────────────────────────────────────────────────────────────────────────────
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Everybody is connected: join the peers and load the roles, from the checkpoint's shards where a role has them."""
+    """Everybody is connected: join the peers and load the roles, from the checkpoint's shards where a role has them.
+
+    Before that, compare what is read with its fingerprints, which `inputs` has by setting.
+    """
 
     addresses: tuple[str, ...]
     prepared: tuple[str, ...]
     checkpoint: dict[str, tuple[str, ...]]
+    inputs: dict[str, str] = {}
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):

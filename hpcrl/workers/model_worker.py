@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.contents import Stamp, refuse_written, stamp_of
 from hpcrl.data.datasets import open_datasets
+from hpcrl.data.inputs import Share, input_files
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError
 from hpcrl.events import CallBegun, CallFailed, EventLog
 from hpcrl.placement.plan import Plan
@@ -143,11 +146,25 @@ class ModelWorker:
 
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
+        inputs = self._compared(begin)
         self._mailbox.doing("loading models")
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         self._host.load(begin.prepared, checkpoint)
+        for path, stamp in inputs.items():
+            refuse_written(path, stamp)
         self._mailbox.doing("idle")
         self._mailbox.post(WorkerReady(self._args.rank, time.monotonic() - started))
+
+    def _compared(self, begin: Begin) -> dict[Path, Stamp]:
+        """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
+        self._mailbox.doing("comparing what is read with what was submitted")
+        own = next(worker for worker in self._plan.workers if worker.rank == self._args.rank)
+        here = [worker.rank for worker in self._plan.workers if worker.node == own.node]
+        roles = {replica.role for replica in self._plan.replicas if not set(here).isdisjoint(replica.ranks)}
+        inputs = input_files(self._experiment, algorithm_of(self._experiment).rows, roles)
+        stamps = {path: stamp_of(path) for setting in begin.inputs.keys() & inputs.keys() for path in inputs[setting]}
+        refuse_changed(self._run, begin.inputs, inputs, Share(here.index(own.rank), len(here)))
+        return stamps
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:
         call = self._plan.call(request.call)

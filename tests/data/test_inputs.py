@@ -54,14 +54,17 @@ def test_a_changed_byte_changes_the_fingerprint_of_its_settings_alone(
     assert {name for name in before if before[name] != after[name]} == CHANGES[file]
 
 
-def test_another_last_byte_of_the_weights_and_another_file_are_seen(experiment: SFTExperiment, tmp_path: Path) -> None:
+def test_any_other_byte_of_the_weights_and_another_file_are_seen(experiment: SFTExperiment, tmp_path: Path) -> None:
     before = fingerprints(experiment)
     weights = tmp_path / "model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"X")
     changed = fingerprints(experiment)["actor.path"]
     assert changed != before["actor.path"]
+    weights.write_bytes(weights.read_bytes()[: 5 << 20] + b"X" + weights.read_bytes()[(5 << 20) + 1 :])
+    middle = fingerprints(experiment)["actor.path"]
+    assert middle != changed
     (tmp_path / "model/more.safetensors").touch()
-    assert fingerprints(experiment)["actor.path"] != changed
+    assert fingerprints(experiment)["actor.path"] != middle
 
 
 def test_a_file_that_begins_to_say_what_ends_a_text_is_seen(experiment: SFTExperiment, tmp_path: Path) -> None:

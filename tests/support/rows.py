@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcrl.data import datasets, inputs
+from hpcrl.data.contents import Contents
 from hpcrl.data.order import SampleOrder
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.recipes.algorithm import algorithm_of
@@ -25,4 +26,4 @@ def training_steps(experiment: Any) -> int:
 
 
 def fingerprints(experiment: Any) -> dict[str, str]:
-    return inputs.fingerprints(experiment, algorithm_of(experiment).rows)
+    return inputs.fingerprints(inputs.input_files(experiment, algorithm_of(experiment).rows), Contents())

@@ -18,7 +18,7 @@ from hpcrl.data.jsonl import JsonLines
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, refuse_small
 from hpcrl.data.samples import SequenceSample
-from hpcrl.data.tokens import SAYS_THE_END, Tokens, load_tokens
+from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
 from hpcrl.errors import DataError
 from hpcrl.families.reader import read_config
 
@@ -225,8 +225,8 @@ def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
         yield "data.evaluate", [Path(data.evaluate)]
     if named := tokenizer_of(experiment):
         folder = named[1]
-        said = [folder / name for name in SAYS_THE_END if (folder / name).is_file()]
-        yield "data.tokenizer", [folder / "tokenizer.json", *said]
+        others = [folder / name for name in TOKENIZER_FILES[1:] if (folder / name).is_file()]
+        yield "data.tokenizer", [folder / TOKENIZER_FILES[0], *others]
 
 
 @dataclass(frozen=True)
