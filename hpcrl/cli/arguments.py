@@ -14,6 +14,7 @@ from hpcrl.config.fields import ChangeClass, Setting, description, sections, set
 from hpcrl.config.load import load_config
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
+from hpcrl.foreign import plain
 from hpcrl.launch.launcher import launcher_problems
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.plugins import names
@@ -75,7 +76,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     """
     experiment = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
     for notice in algorithm_of(experiment).notices(experiment):
-        print(f"hpcrl: note: {notice}", file=sys.stderr)
+        print(f"hpcrl: note: {plain(notice)}", file=sys.stderr)
     return experiment
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
 from hpcrl.errors import ConfigurationError, ExitCode, Problem
+from hpcrl.foreign import plain
 from hpcrl.inspect.listing import find_runs, list_runs, render_list
 from hpcrl.launch.queues import LauncherQueues
 from hpcrl.launch.registry import Registry
@@ -40,7 +41,7 @@ def run(words: Sequence[str]) -> int:
     elif lines:
         Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False).print(render_list(lines))
     else:
-        print(f"no run in {', '.join(given.folders) or Path(USUAL_ROOT).absolute()}; name a RUN_ROOT.")
+        print(plain(f"no run in {', '.join(given.folders) or Path(USUAL_ROOT).absolute()}; name a RUN_ROOT."))
     return int(ExitCode.DONE)
 
 

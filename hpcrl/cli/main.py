@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from hpcrl import __version__
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
+from hpcrl.foreign import plain
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -62,7 +63,8 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _describe(error: HpcrlError) -> str:
-    problems = error.problems if isinstance(error, ConfigurationError) else (str(error),)
+    texts = error.problems if isinstance(error, ConfigurationError) else (str(error),)
+    problems = [plain(text) for text in texts]
     if len(problems) == 1:
         return f"hpcrl: {problems[0]}"
     return "\n".join([f"hpcrl: {len(problems)} problems, nothing was started.", *(f"  - {text}" for text in problems)])

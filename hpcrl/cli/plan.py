@@ -14,6 +14,7 @@ from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_setting
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.errors import ExitCode
+from hpcrl.foreign import plain
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
 from hpcrl.placement.plan import Plan, make_plan
 
@@ -60,7 +61,7 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
     head = Text.assemble(
         (f"{plan.algorithm}", "bold"),
         f" on {nodes} of {cluster.workers_per_node} workers ({cluster.type}), device {cluster.device}\n",
-        f"run directory {run_directory(experiment)}\n",
+        f"run directory {plain(str(run_directory(experiment)))}\n",
     )
     return Group(head, _calls(plan), Text(), _roles(plan, roles), Text(), _workers(plan, roles), Text(), _reading_aid())
 
@@ -71,7 +72,8 @@ def _calls(plan: Plan) -> Table:
     for name in topological_order(graph):
         call = plan.call(name)
         workers = _ranks(plan.replica(name).ranks)
-        table.add_row(name, call.role, call.kind, workers, _waits_for(graph, name), _makes(call))
+        cells = (name, call.role, call.kind, workers, _waits_for(graph, name), _makes(call))
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
 
@@ -90,7 +92,7 @@ def _roles(plan: Plan, roles: Mapping[str, Memory]) -> Table:
     for replica in plan.replicas:
         memory = roles.get(replica.role, Memory())
         sizes = (memory.parameters, memory.gradients, memory.optimizer, memory.passing)
-        table.add_row(str(replica.model), _ranks(replica.ranks), replica.layout, *map(_size, sizes))
+        table.add_row(Text(plain(str(replica.model))), _ranks(replica.ranks), replica.layout, *map(_size, sizes))
     return table
 
 
@@ -98,7 +100,7 @@ def _workers(plan: Plan, roles: Mapping[str, Memory]) -> Table:
     table = _table("worker", "node", "slot", "memory", wide=("roles",))
     for worker, gib in zip(plan.workers, worker_memory_gib(plan, roles), strict=True):
         held = ", ".join(str(replica.model) for replica in plan.replicas if worker.rank in replica.ranks)
-        table.add_row(str(worker.rank), str(worker.node), str(worker.slot), _size(gib * GIB), held)
+        table.add_row(str(worker.rank), str(worker.node), str(worker.slot), _size(gib * GIB), Text(plain(held)))
     return table
 
 

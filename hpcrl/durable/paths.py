@@ -77,6 +77,10 @@ class RunPaths:
     def code_copy(self, number: int) -> Path:
         return self.code / f"{number:03d}"
 
+    def early_verdict(self, nonce: str, attempt: int | None) -> Path:
+        """Of a start that came to no attempt; `attempt` is the newest one that its submission had claimed before."""
+        return self.submission / (f"{nonce}.verdict" if attempt is None else f"{nonce}.a{attempt:03d}.verdict")
+
     def submitit_folder(self, nonce: str) -> Path:
         return self.submission / nonce
 

@@ -96,9 +96,9 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`verdict.json` of an attempt: why it ended."""
+    """`verdict.json` of an attempt: why it ended. With attempt None, of a start of a submission that came to none."""
 
-    attempt: int
+    attempt: int | None
     state: str
     exit_code: int
     reason: str

@@ -19,7 +19,7 @@ import msgspec
 from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
-from hpcrl.durable.files import DIRECTORY_MODE, Fault, FileRef, Files, no_fault
+from hpcrl.durable.files import DIRECTORY_MODE, Fault, Files, no_fault
 from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of, refuse_unusable
 from hpcrl.durable.records import (
     FORMAT,
@@ -313,12 +313,27 @@ class RunDirectory(RunPaths):
         return self._read_if_there(self.answer(name), Answer)
 
     def verdict_of(self, submission: str) -> Verdict | None:
-        """Of the newest attempt that this submission has claimed, if it has ended."""
+        """How this submission ended last: its newest attempt, or a later start that came to none."""
         number = self.newest_attempt_of(submission)
-        return None if number is None else self.read_verdict(number)
+        early = self._read_if_there(self.early_verdict(submission, number), Verdict)
+        return self.read_verdict(number) if early is None and number is not None else early
 
-    def publish_verdict(self, verdict: Verdict) -> FileRef:
-        return self.files.publish(self.verdict(verdict.attempt), encode(verdict), "verdict")
+    def newest_verdict(self) -> Verdict | None:
+        """How the run ended last: its newest attempt, or a newer submission that came to none."""
+        nonce, number = self.newest_nonce(), self.newest_attempt()
+        verdict = None if nonce is None else self.verdict_of(nonce)
+        if number is None or (verdict is not None and verdict.attempt is None):
+            return verdict
+        return self.read_verdict(number)
+
+    def publish_verdict(self, attempt: int, verdict: Verdict) -> None:
+        self.files.publish(self.verdict(attempt), encode(verdict), "verdict")
+
+    def publish_early_verdict(self, submission: str, verdict: Verdict) -> None:
+        """Of a start that came to no attempt. The first stays until there is an attempt."""
+        path = self.early_verdict(submission, self.newest_attempt_of(submission))
+        with contextlib.suppress(AlreadyPublishedError):
+            self.files.publish(path, encode(verdict), "verdict")
 
     def read_verdict(self, attempt: int) -> Verdict | None:
         return self._read_if_there(self.verdict(attempt), Verdict)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
+from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.entries import entries_of
 from hpcrl.inspect.lines import Row, last_lines, rows_of
@@ -157,14 +158,14 @@ def render_list(lines: Sequence[RunLine], now: float | None = None) -> Table:
         table.add_column(column, no_wrap=True)
     for line in lines:
         table.add_row(
-            line.name,
-            line.algorithm,
+            Text(plain(line.name)),
+            Text(plain(line.algorithm)),
             Text(line.state, style="green" if line.state in GOOD else "red" if line.state in BAD else "yellow"),
             str(line.step) if line.steps is None else f"{line.step}/{line.steps}",
-            "" if line.value is None else f"{line.metric} {line.value:.4g}",
+            "" if line.value is None else Text(plain(f"{line.metric} {line.value:.4g}")),
             "" if line.last_event is None else f"{_span(now - line.last_event)} ago",
             _span(now - line.created),
-            " ".join([line.topology, *(f"{name} {job}" for name, job in line.jobs.items())]),
+            Text(plain(" ".join([line.topology, *(f"{name} {job}" for name, job in line.jobs.items())]))),
             "" if line.exit_code is None else str(line.exit_code),
         )
     return table

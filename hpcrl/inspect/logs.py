@@ -30,6 +30,7 @@ from hpcrl.events import (
     RowsLeftOut,
     WorkerEnded,
 )
+from hpcrl.foreign import plain
 from hpcrl.inspect.entries import entry_of
 from hpcrl.inspect.lines import Tail
 
@@ -70,7 +71,7 @@ class LogLine:
         clock = datetime.fromtimestamp(self.time).strftime("%H:%M:%S.%f")[:-3]
         mark = "│" if self.kind == "event" else f"│ {self.kind}:"
         attempt = " job" if self.attempt == NO_ATTEMPT else f"a{self.attempt:03d}"
-        return f"{clock} {attempt} {self.process:<9} {mark} {self.text}"
+        return f"{clock} {attempt} {self.process:<9} {mark} {plain(self.text)}"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.metrics import figures, last, series
 from hpcrl.inspect.view import RunView, duration, quantity
@@ -86,7 +87,7 @@ class Progress:
         """Tell the user something that is not in the run directory."""
         self._note = text
         if self._live is None:
-            self._console.print(text)
+            self._console.print(Text(plain(text)))
 
     def _news(self) -> list[str]:
         """What is to be said of attempts that have begun since the last call."""
@@ -105,7 +106,7 @@ class Progress:
     def _print_news(self) -> None:
         """Say of each new attempt why the one before it ended, and where it goes on."""
         for text in self._news():
-            self._console.print(f"{self._now()}  {text}", soft_wrap=True)
+            self._console.print(Text(plain(f"{self._now()}  {text}")), soft_wrap=True)
 
     def _print_line(self) -> None:
         """One line with the newest step, if there is anything new."""
@@ -116,7 +117,7 @@ class Progress:
         self._last_line_at = self._clock()
         if line != self._last_line:
             self._last_line = line
-            self._console.print(f"{self._now()}  {line}", soft_wrap=True)
+            self._console.print(Text(plain(f"{self._now()}  {line}")), soft_wrap=True)
 
     def _figures(self) -> list[str]:
         rows = self._view.rows
@@ -141,13 +142,13 @@ class Progress:
         parts: list[RenderableType] = [self._bar()]
         if self._view.rows:
             parts += [Text(), self._figure_table()]
-        parts += [Text(), Text(activity.ending) if activity.ending else _workers(activity)]
+        parts += [Text(), Text(plain(activity.ending)) if activity.ending else _workers(activity)]
         if self._last_news:
-            parts += [Text(), Text("\n".join(self._last_news), style="yellow")]
+            parts += [Text(), Text(plain("\n".join(self._last_news)), style="yellow")]
         if self._note:
-            parts += [Text(), Text(self._note, style="yellow")]
+            parts += [Text(), Text(plain(self._note), style="yellow")]
         title = Text.assemble(
-            (self._view.run.root.name, "bold"), f" · attempt {activity.attempt} · ", (_phase(activity), "cyan")
+            (plain(self._view.run.root.name), "bold"), f" · attempt {activity.attempt} · ", (_phase(activity), "cyan")
         )
         return Panel(Group(*parts), title=title, title_align="left", border_style="dim", padding=(0, 1))
 
@@ -177,7 +178,7 @@ class Progress:
             if values:
                 newest = figure.show(values[-1]) + ("" if steps[-1] == rows[-1]["step"] else f" (step {steps[-1]})")
                 first = Text(f"{figure.show(values[0])} →", style="dim")
-                table.add_row(figure.label, first, newest, Text(sparkline(values), style="cyan"))
+                table.add_row(Text(plain(figure.label)), first, newest, Text(sparkline(values), style="cyan"))
         return table
 
 
@@ -197,15 +198,17 @@ def _workers(activity: Activity) -> RenderableType:
     """What each worker does; of many, how many do what."""
     if not activity.ranks:
         nodes = ", ".join(f"{node} ({host})" for node, host in sorted(activity.nodes.items()))
-        return Text(f"waiting for the workers of node {nodes}" if nodes else "waiting for the nodes", style="dim")
+        return Text(
+            plain(f"waiting for the workers of node {nodes}") if nodes else "waiting for the nodes", style="dim"
+        )
     if len(activity.ranks) > WORKERS_SHOWN:
         counts = Counter(activity.doing(rank) for rank in activity.ranks)
-        return Text(", ".join(f"{doing} ×{count}" for doing, count in counts.most_common()), style="dim")
+        return Text(plain(", ".join(f"{doing} ×{count}" for doing, count in counts.most_common())), style="dim")
     table = Table.grid(padding=(0, 2))
     for rank in activity.ranks:
         doing = activity.doing(rank)
         style = "red" if doing.startswith("ended") else "dim" if doing == "idle" else "green"
-        table.add_row(Text(f"worker-{rank}", style="dim"), Text(doing, style=style))
+        table.add_row(Text(f"worker-{rank}", style="dim"), Text(plain(doing), style=style))
     return table
 
 

@@ -15,8 +15,10 @@ import msgspec
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
+from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.metrics import figures, last, skipped_updates
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.view import RunView, duration
@@ -99,7 +101,7 @@ class RunStatus(msgspec.Struct, frozen=True):
             lines.append("first failure: " + self.failure.render())
         if self.skipped_events:
             lines.append(f"skipped  {self.skipped_events} event lines that are damaged, or of another hpcrl")
-        return "\n".join([*lines, self.hint] if self.hint else lines)
+        return "\n".join(plain(line) for line in [*lines, self.hint] if line)
 
 
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
@@ -109,7 +111,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     attempt = run.newest_attempt()
     activity = view.newest
     state, why, exit_code = judge(run, attempt, activity, queue)
-    works = state in ALIVE and attempt is not None and run.read_verdict(attempt) is None
+    works = state in ALIVE and attempt is not None and run.newest_verdict() is None
     ago = None if activity is None or activity.last is None else max(0.0, time.time() - activity.last)
     return RunStatus(
         run_dir=str(run.root),
@@ -135,15 +137,16 @@ def judge(
 ) -> tuple[State, str, int | None]:
     """The state, why it is believed, and the exit code of a run that has ended. `queue` is given for runs on Slurm."""
     claim = None if attempt is None else run.read_claim(attempt)
-    verdict = None if attempt is None else run.read_verdict(attempt)
+    verdict = run.newest_verdict()
     if queue is not None:
         if claim is not None and claim.submission != run.newest_nonce():
-            claim = verdict = activity = None  # those of an older submission say nothing of this one
+            claim = activity = None  # those of an older submission say nothing of this one
+            verdict = None if verdict is None or verdict.attempt is not None else verdict
         return _state_on_slurm(verdict, claim, activity, queue)
-    if attempt is None or activity is None:
-        return "submitted", "no process has begun yet", None
     if verdict is not None:
         return _ended(verdict.state), verdict.reason, verdict.exit_code
+    if attempt is None or activity is None:
+        return "submitted", "no process has begun yet", None
     if claim is None:
         return "starting", f"attempt {attempt} is being claimed", None
     if claim.host == socket.gethostname() and not is_running(claim):
@@ -223,13 +226,11 @@ def is_fresh(activity: Activity) -> bool:
 
 def is_over(run: RunDirectory) -> bool:
     """Whether nothing more will happen, as far as can be seen from here. Cheap, for those who wait."""
+    if run.newest_verdict() is not None:
+        return True
     attempt = run.newest_attempt()
     claim = None if attempt is None else run.read_claim(attempt)
-    if attempt is None or claim is None:
-        return False
-    if run.read_verdict(attempt) is not None:
-        return True
-    return claim.host == socket.gethostname() and not is_running(claim)
+    return claim is not None and claim.host == socket.gethostname() and not is_running(claim)
 
 
 def _ended(state: str) -> State:
@@ -277,12 +278,8 @@ def _workers(activity: Activity | None) -> list[WorkerStatus]:
 
 
 def _hint(run: RunDirectory, state: State) -> str:
-    if state in ("stopped", "preempted", "incomplete", "killed"):
-        return f"Nothing that was finished is lost. Resume it: hpcrl resume {run.root}"
-    if state == "failed":
-        return f"Read on with: hpcrl logs {run.root}. When the cause is gone: hpcrl resume {run.root}"
     if state == "waiting for Slurm":
         return f"It continues by itself when Slurm starts its master. Watch it with: hpcrl logs {run.root} --follow"
     if state == "unknown":
         return f"Watch whether anything happens: hpcrl logs {run.root} --follow"
-    return ""
+    return what_next(run.root, state)

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.foreign import plain
 from hpcrl.inspect.failure import first_failure
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import figures, series
@@ -25,7 +26,7 @@ def print_summary(run: RunDirectory, console: Console | None = None) -> None:
 def render_summary(run: RunDirectory) -> RenderableType:
     view = RunView(run)
     attempt = run.newest_attempt()
-    verdict = None if attempt is None else run.read_verdict(attempt)
+    verdict = run.newest_verdict()
     parts: list[RenderableType] = [Text(), _title(run, verdict)]
     if view.rows:
         parts += [Text(), _figures(view.rows)]
@@ -34,7 +35,7 @@ def render_summary(run: RunDirectory) -> RenderableType:
     parts += [Text(), _facts(run, view)]
     failure = first_failure(run, attempt) if verdict is not None and verdict.state == "failed" else None
     if failure is not None:
-        parts += [Text(), Text("first failure", style="bold red"), Text(failure.render())]
+        parts += [Text(), Text("first failure", style="bold red"), Text(plain(failure.render()))]
     return Group(*parts, Text(), _next(run, verdict))
 
 
@@ -42,7 +43,7 @@ def _title(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
     state = "no verdict" if verdict is None else verdict.state
     style = "bold green" if state == "done" else "bold red" if state == "failed" else "bold yellow"
     reason = "" if verdict is None else f" · {verdict.reason}"
-    return Text.assemble((run.root.name, "bold"), " · ", (state, style), reason)
+    return Text.assemble((plain(run.root.name), "bold"), " · ", (state, style), plain(reason))
 
 
 def _figures(rows: Sequence[Row]) -> RenderableType:
@@ -56,7 +57,7 @@ def _figures(rows: Sequence[Row]) -> RenderableType:
         first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
         best = figure.show(max(values)) if figure.label in ("reward", "accuracy") else ""
         spread = f"{steps[0]}–{steps[-1]}"
-        table.add_row(figure.label, figure.show(first), figure.show(newest), best, spread)
+        table.add_row(Text(plain(figure.label)), figure.show(first), figure.show(newest), best, spread)
     return table
 
 
@@ -67,7 +68,7 @@ def _costs(view: RunView) -> RenderableType:
     table = _table(("call", "left"), ("share", "right"), ("a part", "right"), ("parts", "right"))
     for call, cost in costs:
         each = cost.seconds / max(1, cost.parts)
-        table.add_row(call, f"{cost.seconds / total:.0%}", f"{each:.3f} s", str(cost.parts))
+        table.add_row(Text(plain(call)), f"{cost.seconds / total:.0%}", f"{each:.3f} s", str(cost.parts))
     return table
 
 
@@ -84,7 +85,7 @@ def _facts(run: RunDirectory, view: RunView) -> RenderableType:
         if exports:
             facts[f"{role}, exported"] = str(run.exports / role / exports[-1])
     width = max(map(len, facts)) + 2
-    return Text("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items()))
+    return Text(plain("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items())))
 
 
 def _speed(view: RunView) -> str:
@@ -101,10 +102,11 @@ def _next(run: RunDirectory, verdict: Verdict | None) -> RenderableType:
     root = run.root
     hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
     if verdict is None or verdict.state != "done":
-        hints = {f"hpcrl resume {root}": "resume from the last finished call"} | hints
+        when = "when the cause is gone, " if verdict is not None and verdict.state == "failed" else ""
+        hints = {f"hpcrl resume {root}": f"{when}resume from the last finished call"} | hints
     width = max(map(len, hints)) + 2
     lines = [f"  {command:<{width}}{what}" for command, what in hints.items()]
-    return Text("\n".join(["what to try next", *lines]), style="dim")
+    return Text(plain("\n".join(["what to try next", *lines])), style="dim")
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -1,15 +1,20 @@
 """What every job of a run executes, whoever started it: takes paths and numbers only, reads the rest from the run."""
 
+import contextlib
 import os
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpcrl.config.experiment import what_every_run_has
 from hpcrl.durable.files import no_fault
+from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.foreign import plain
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
@@ -58,10 +63,28 @@ def main(
         from hpcrl.agent.agent import AgentArgs, run_agent
 
         return int(run_agent(AgentArgs(Path(run_dir), node, submission, host, incarnation, abilities), fault))
-    except HpcrlError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        return int(error.exit_code)
-    except OSError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        # A node's trouble with its disk is not the run's: its job may come back.
-        return int(ExitCode.INTERNAL if process == "master" else ExitCode.REQUEUE)
+    except Exception as error:
+        code = _code_of(error, process)
+        said = traceback.format_exc() if code is None else f"{type(error).__name__}: {error}\n"
+        print(said, file=sys.stderr, end="", flush=True)
+        if process == "master":
+            _write_verdict(RunDirectory(Path(run_dir)), submission, error, said if code is None else None)
+        return int(ExitCode.INTERNAL if code is None else code)
+
+
+def _code_of(error: Exception, process: str) -> ExitCode | None:
+    """None of what nobody has foreseen."""
+    if isinstance(error, HpcrlError):
+        return error.exit_code
+    # A node's trouble with its disk is not the run's: its job may come back.
+    trouble = ExitCode.INTERNAL if process == "master" else ExitCode.REQUEUE
+    return trouble if isinstance(error, OSError) else None
+
+
+def _write_verdict(run: RunDirectory, submission: str, error: Exception, told: str | None) -> None:
+    """Of a master that came to no attempt; whoever waits reads it. On a disk that takes none, the exit code remains."""
+    code = _code_of(error, "master") or ExitCode.INTERNAL
+    reason = plain(f"{type(error).__name__}: {error}")
+    verdict = Verdict(None, "failed", int(code), reason, None, None, told and plain(told), time.time())
+    with contextlib.suppress(HpcrlError, OSError):
+        run.publish_early_verdict(submission, verdict)

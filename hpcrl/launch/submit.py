@@ -26,9 +26,10 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import add_seen
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
+from hpcrl.foreign import plain
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
-from hpcrl.inspect.summary import print_summary
+from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.elastic import describe_elastic, describe_placement
 from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
 from hpcrl.launch.next_code import next_code
@@ -97,9 +98,9 @@ def resume(
 ) -> int:
     """Resume an interrupted run from what it had finished; `overrides` say what is placed differently."""
     run = RunDirectory.open(run_dir)
-    verdict = newest_verdict(run)
+    verdict = run.newest_verdict()
     if verdict is not None and verdict.state == "done":
-        print(f"{run.root} is done: {verdict.reason}.")
+        print(plain(f"{run.root} is done: {verdict.reason}."))
         return int(ExitCode.DONE)
     refuse_unusable(run.root)
     experiment, launcher = _placed(run, overrides)
@@ -108,7 +109,7 @@ def resume(
     _end_older(run)
     add_seen(run, read)
     for line in (*_described(run, experiment), *code.notices()):
-        print(line)
+        print(plain(line))
     number = code.keep(run)
     accepted |= {name: run.files.name(run.code_copy(number)) for name in code.taken}
     return _start(run, experiment, launcher, wait, accepted, number)
@@ -243,12 +244,6 @@ def _wait_for_the_end(
     return True
 
 
-def newest_verdict(run: RunDirectory) -> Verdict | None:
-    """Of the newest attempt, if it has ended."""
-    number = run.newest_attempt()
-    return None if number is None else run.read_verdict(number)
-
-
 def _start(
     run: RunDirectory,
     experiment: ExperimentConfig,
@@ -269,7 +264,7 @@ def _start(
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
         return int(ExitCode.DONE)
     _watch(run, experiment, launcher, submission)
-    return _conclude(run, submission)
+    return conclude(run, submission)
 
 
 def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, submission: Submission) -> None:
@@ -289,7 +284,7 @@ def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, 
                     word, said = ON_CTRL_C[min(obeyed, len(ON_CTRL_C)) - 1]
                     run.publish_command(Command(word, submission.nonce))
                     progress.note(said)
-                if not set(MASTERS) & set(living) and run.verdict_of(submission.nonce) is None:
+                if not set(MASTERS) & set(living) and _left_nothing(run.verdict_of(submission.nonce)):
                     launcher.end(run, submission)
                 progress.update()
                 time.sleep(WATCH_S)
@@ -298,21 +293,6 @@ def _watch(run: RunDirectory, experiment: ExperimentConfig, launcher: Launcher, 
         signal.signal(signal.SIGINT, before)
 
 
-def _conclude(run: RunDirectory, submission: Submission) -> int:
-    """Say how it ended and what to do next."""
-    verdict = run.verdict_of(submission.nonce)
-    if verdict is None:
-        print(
-            f"The master of {run.root} ended without a verdict (killed?). Nothing that was finished is lost:\n"
-            f"  hpcrl resume {run.root}\n  hpcrl logs {run.root}",
-            file=sys.stderr,
-        )
-        return int(ExitCode.REQUEUE)
-    if verdict.exit_code == ExitCode.DONE:
-        print_summary(run)
-        return int(ExitCode.DONE)
-    print(f"{run.root}: {verdict.state}: {verdict.reason}", file=sys.stderr)
-    if verdict.traceback:
-        print(verdict.traceback, file=sys.stderr)
-    print(f"  hpcrl resume {run.root}\n  hpcrl logs {run.root}", file=sys.stderr)
-    return verdict.exit_code
+def _left_nothing(verdict: Verdict | None) -> bool:
+    """Whether the master ended without telling its agents, which therefore wait for it."""
+    return verdict is None or verdict.attempt is None

@@ -12,6 +12,7 @@ from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
+from hpcrl.foreign import plain
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.ending import Ending
@@ -95,7 +96,7 @@ class Attempt:
         if ending := self._start_workers(plan):
             return self._stop(ending) if ending.asked else ending
         ending = self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
-        self.note(AttemptEnded(ending.state, ending.reason))
+        self.note(AttemptEnded(ending.state, plain(ending.reason)))
         return ending
 
     def _refuse_changed_inputs(self) -> None:

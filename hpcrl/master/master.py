@@ -17,6 +17,7 @@ from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
+from hpcrl.foreign import plain
 from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import Attempt
 from hpcrl.master.attempt_files import SupersededError, begin_attempt
@@ -167,7 +168,9 @@ class Master:
         print(f"{ending.state}: {ending.reason}", flush=True)
         try:
             if number is not None and self._run.read_verdict(number) is None:
-                self._run.publish_verdict(_verdict(number, ending))
+                self._run.publish_verdict(number, _verdict(number, ending))
+            elif not replaced and ending.state != "superseded":
+                self._run.publish_early_verdict(self._submission, _verdict(None, ending))
         except (HpcrlError, OSError) as error:
             # On a full disk they are to hear it all the same.
             print(f"the verdict was not written: {error}", flush=True)
@@ -187,15 +190,15 @@ class Master:
         return claim is not None and claim.submission == self._submission and (claim.host, claim.pid) != here
 
 
-def _verdict(attempt: int, ending: Ending) -> Verdict:
+def _verdict(attempt: int | None, ending: Ending) -> Verdict:
     failure = ending.failure
     return Verdict(
         attempt=attempt,
         state=ending.state,
         exit_code=int(ending.exit_code),
-        reason=ending.reason,
+        reason=plain(ending.reason),
         worker=None if failure is None else f"worker-{failure.rank}",
         call=None if failure is None else failure.what,
-        traceback=ending.traceback if failure is None else failure.traceback,
+        traceback=plain((ending.traceback if failure is None else failure.traceback) or "") or None,
         time=time.time(),
     )

@@ -14,6 +14,7 @@ from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError, PeerLostError
+from hpcrl.foreign import plain
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.messages import (
     Ack,
@@ -89,8 +90,8 @@ class Mailbox:
         """Tell the master that code on this worker raised; from any thread."""
         code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
         text = "".join(traceback.format_exception(error))
-        said = f"{type(error).__name__}: {error}"
-        self.post(Failed(self._rank, what, said, text, int(code), time.time(), _broken(error)))
+        said = plain(f"{type(error).__name__}: {error}")
+        self.post(Failed(self._rank, what, said, plain(text), int(code), time.time(), _broken(error)))
 
     # ── on the talking thread ─────────────────────────────────────────────────────────────────────────────────────────
     def from_master(self, body: Message) -> None:

@@ -5,8 +5,10 @@ executes; the mailbox has one that talks and two that read; the writers put thin
 """
 
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError
 from hpcrl.events import CallBegun, CallFailed, EventLog
+from hpcrl.foreign import LONGEST, plain
 from hpcrl.placement.plan import Plan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -134,7 +137,10 @@ class ModelWorker:
         self._failed.set()
         self._mailbox.failed(what, error)
         of_peer = isinstance(error, PeerLostError)
-        self._log.write(CallFailed(self._args.rank, what, repr(error), of_peer=of_peer))
+        self._log.write(CallFailed(self._args.rank, what, plain(repr(error)), of_peer=of_peer))
+        if len(whole := "".join(traceback.format_exception(error))) > LONGEST:
+            # What others are told by its ends is kept here.
+            print(whole, file=sys.stderr, flush=True)
 
     def _await_finish(self) -> ExitCode:
         """Without a host there is nothing else to do."""

@@ -188,7 +188,7 @@ def test_verdict_and_submissions_are_read_back_and_damaged_ones_are_absent(root:
     run.claim_attempt("s")
     assert run.read_verdict(0) is None
     verdict = Verdict(0, "failed", int(ExitCode.INTERNAL), "worker-1: boom", "worker-1", "gen", "Traceback", 1.5)
-    run.publish_verdict(verdict)
+    run.publish_verdict(0, verdict)
     run.record_submission("one", {"master": 1})
     run.record_submission("two", {"master": "12_0"})
     assert run.read_verdict(0) == verdict

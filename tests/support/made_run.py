@@ -122,7 +122,7 @@ class MadeRun:
     def verdict(self, state: str, exit_code: int, reason: str) -> None:
         self.write(AttemptEnded(state, reason))
         verdict = Verdict(self.attempt, state, exit_code, reason, None, None, None, self.time)
-        self.run.publish_verdict(verdict)
+        self.run.publish_verdict(self.attempt, verdict)
 
     def _append(self, path: Path, line: bytes) -> None:
         with open(path, "ab") as file:

@@ -47,7 +47,7 @@ class Sent:
 
     def verdict(self, state: str, code: int) -> None:
         number = self.run.claim_attempt(NONCE)
-        self.run.publish_verdict(Verdict(number, state, code, "why", None, None, None, time.time()))
+        self.run.publish_verdict(number, Verdict(number, state, code, "why", None, None, None, time.time()))
 
     def job(self, job: Job) -> dict[str, Any]:
         return next(each for each in self.fake.state["jobs"] if each["number"] == job.number)
@@ -155,7 +155,7 @@ def test_a_step_whose_node_failed_is_not_the_end_of_the_run(sent: Sent) -> None:
 
 def test_a_run_that_another_submission_has_finished_is_done(sent: Sent) -> None:
     number = sent.run.claim_attempt("later")
-    sent.run.publish_verdict(Verdict(number, "done", 0, "why", None, None, None, time.time()))
+    sent.run.publish_verdict(number, Verdict(number, "done", 0, "why", None, None, None, time.time()))
     sent.verdict("superseded", 93)
     assert sent.settle(MASTER, 0) == sent.settle(AGENT, 0) == "The run is done."
 

@@ -1,0 +1,18 @@
+"""What a user does next about a run that has ended. Resuming is advised only where it does not repeat the error."""
+
+from pathlib import Path
+
+from hpcrl.foreign import plain
+
+RESUMABLE = ("stopped", "preempted", "queued", "incomplete", "killed")
+"""States in which nothing has to be changed before the run is resumed."""
+
+
+def what_next(root: Path, state: str) -> str:
+    """A sentence or two; "" for a run that is done, or that goes on."""
+    run = plain(str(root))
+    if state in RESUMABLE:
+        return f"Nothing that was finished is lost. Resume it: hpcrl resume {run}"
+    if state == "failed":
+        return f"Read on with: hpcrl logs {run}. When the cause is gone: hpcrl resume {run}"
+    return ""
