@@ -78,6 +78,7 @@ class Ours:
         from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
         from hpcrl.engines.engine import EngineContext, Sequences
         from hpcrl.engines.native import NativeEngine
+        from hpcrl.models.kernels import Kernels
         from hpcrl.parallel.context import Group
 
         alone = Group((0,), 0, torch.device("cpu"))
@@ -94,6 +95,7 @@ class Ours:
                 tokenizer=folder,
                 eos_token_ids=(),
                 steps=1,
+                kernels=Kernels(deterministic=False),
             )
         )
         self._sequences = Sequences.from_rows(prompts, answers)

@@ -160,6 +160,14 @@ class ReplayDrifted(_Event, frozen=True, tag="replay_drift"):
     unlike: str
 
 
+class NotDeterministic(_Event, frozen=True, tag="not deterministic"):
+    """An operation of a train_step has no deterministic variant: replays are equal up to rounding."""
+
+    step: int
+    call: str
+    operation: str
+
+
 class JournalWritten(_Event, frozen=True, tag="journalled"):
     """So many lines were appended with one fsync."""
 
@@ -292,6 +300,7 @@ Event = (
     | PartExecuted
     | PartSpilled
     | ReplayDrifted
+    | NotDeterministic
     | JournalWritten
     | StepClosed
     | StopNeverHolds

@@ -11,6 +11,7 @@ from hpcrl.data.datasets import Texts
 from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import DataError
 from hpcrl.families.config import HeadKind
+from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import Group
 from hpcrl.placement.abilities import backend_of
 from hpcrl.plugins import load
@@ -29,6 +30,7 @@ class Builder(Generic[E]):
     steps: int | None
     group: Group
     device: torch.device
+    kernels: Kernels
     texts: Texts
 
     @property
@@ -50,6 +52,7 @@ class Builder(Generic[E]):
             tokenizer=tokenizer[1],
             eos_token_ids=self.texts.eos_token_ids,
             steps=self.steps,
+            kernels=self.kernels,
         )
         try:
             return load(backend_of(self.role, config).engine).open(context)

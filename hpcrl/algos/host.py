@@ -14,6 +14,7 @@ from hpcrl.data.datasets import open_texts, training_steps
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import EngineState, Shard
 from hpcrl.errors import ConfigurationError, InternalError
+from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.placement.abilities import axes_of, axes_problem
 from hpcrl.placement.plan import ModelName, ReplicaPlan
@@ -31,10 +32,11 @@ class TorchHost:
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
+        torch.set_num_threads(self._experiment.cluster.threads_per_worker)
+        self._kernels = Kernels(self._experiment.deterministic)
         self._device = _device(context.device, context.device_uuid)
         self._parallel = ParallelContext(context.rank, context.plan.world, self._device, context.network)
         self._roles: dict[ModelName, Role] = {}
-        _settle_numerics(self._experiment.cluster.threads_per_worker, self._experiment.deterministic)
 
     @property
     def software(self) -> str:
@@ -62,7 +64,8 @@ class TorchHost:
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome
-        return replace(outcome, record={**outcome.record, "digest": self._state(model).digest()})
+        record = {**outcome.record, "digest": self._state(model).digest()}
+        return replace(outcome, record=record, inexact=self._kernels.lacking)
 
     def snapshot(self, role: str) -> Snapshot:
         home = self._home(role)
@@ -89,6 +92,7 @@ class TorchHost:
             steps=self._training_steps() if at.trainable else None,
             group=self._parallel.group(at.ranks),
             device=self._device,
+            kernels=self._kernels,
             texts=self._texts,
         )
         return load(kind.maker)(builder)
@@ -140,18 +144,3 @@ def _device(name: str, uuid: str) -> torch.device:
                 f"{name} is {found}, but this worker was given {uuid} ({seen}).", "Set cluster.gpu_isolation to strict."
             )
     return device
-
-
-def _settle_numerics(threads: int, deterministic: bool) -> None:
-    """Threads of this process, and kernels that give the same bits every time where that is asked for.
-
-    Only warns of a kernel that has no such variant (sums of a sampled token's probabilities on CUDA): digests of train
-    steps are compared in replay, and what was sampled is read, never drawn again.
-    """
-    torch.set_num_threads(threads)
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        # Not use_deterministic_algorithms, which imports the compiler: a second in every worker, at every start.
-        torch.set_deterministic_debug_mode("warn")
-        # Nothing reads memory before it was written; torch would fill all of it with NaN, 3 % of a PPO step.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

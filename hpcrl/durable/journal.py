@@ -64,12 +64,14 @@ class Numerics(msgspec.Struct, frozen=True):
     """What the bits of a train_step depend on besides its inputs: how many workers, on what, with how many threads.
 
     `hardware` and `software` have an entry for each worker, in the order of the role's ranks: sums are added up in it.
+    `inexact` are the operations that have no deterministic variant there: with one, no two executions need agree.
     """
 
     workers: int
     hardware: tuple[str, ...]
     software: tuple[str, ...]
     threads: int
+    inexact: tuple[str, ...] = ()
 
 
 class Trained(_Event, frozen=True):

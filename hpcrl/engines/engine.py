@@ -15,6 +15,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.families.config import HeadKind
 from hpcrl.models.generation import Generated
+from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.context import Group
 
@@ -148,6 +149,8 @@ class EngineContext:
     """The tokenizer's tokens that end a text; what the model's folder names ends it too."""
     steps: int | None
     """Training steps of the run; None for a role that is not trained."""
+    kernels: Kernels
+    """This process's."""
 
 
 class Engine(Protocol):

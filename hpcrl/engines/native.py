@@ -26,6 +26,7 @@ from hpcrl.engines.model import PackedModel, finite
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
 from hpcrl.models.generation import Generated
+from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.models.pretrained import save_pretrained
 from hpcrl.parallel.context import Group
@@ -46,6 +47,7 @@ class NativeEngine:
         updater: Updater | None,
         *,
         group: Group,
+        kernels: Kernels,
         micro_batch_tokens: int,
         tokenizer: Path,
     ) -> None:
@@ -53,6 +55,7 @@ class NativeEngine:
         self._sampler = sampler
         self._updater = updater
         self._group = group
+        self._kernels = kernels
         self._micro_batch_tokens = micro_batch_tokens
         self._tokenizer = tokenizer
         self._parked: list[torch.Tensor] = []
@@ -80,6 +83,7 @@ class NativeEngine:
             Sampler(model, config.micro_batch_tokens, ends),
             updater,
             group=context.group,
+            kernels=context.kernels,
             micro_batch_tokens=config.micro_batch_tokens,
             tokenizer=context.tokenizer,
         )
@@ -116,14 +120,12 @@ class NativeEngine:
         at: Update,
         decided: Decision | None = None,
     ) -> TrainResult:
-        updater, sums = self._training, _Sums(self.total)
-        updater.clear()
-        for rows, predictions in self._micro_batches(sequences, objective.temperature, objective.with_entropy):
-            loss, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
-            loss.backward()
-            sums.add(loss, statistics)
-        if not len(sequences):
-            sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
+        updater = self._training
+        if len(sequences):
+            role, bits = self._model.role, updater.gradient_bits
+            sums = self._kernels.gradients(role, lambda: self._backward(sequences, columns, objective), bits)
+        else:
+            sums = self._backward(sequences, columns, objective)
         totals = sums.totals()
         decision = decided or updater.decide(at, refused=objective.refuses is not None and objective.refuses(totals))
         decision, norm = updater.follow(decision, in_replay=decided is not None)
@@ -162,6 +164,18 @@ class NativeEngine:
     def _training(self) -> Updater:
         assert self._updater is not None, f"{self._model.role} is frozen"
         return self._updater
+
+    def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
+        """This rank's gradient, and its share of the statistics."""
+        sums = _Sums(self.total)
+        self._training.clear()
+        for rows, predictions in self._micro_batches(sequences, objective.temperature, objective.with_entropy):
+            loss, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
+            loss.backward()
+            sums.add(loss, statistics)
+        if not len(sequences):
+            sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
+        return sums
 
     def _micro_batches(
         self, sequences: Sequences, temperature: float, with_entropy: bool

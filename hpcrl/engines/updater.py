@@ -9,6 +9,7 @@ import torch
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.checksum import checksum
 from hpcrl.engines.engine import Decision, Shard, Update
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.layout import ParameterLayout
@@ -43,6 +44,10 @@ class Updater:
     def clear(self) -> None:
         """Begin a mini-batch's gradient."""
         self._memory.zero_grad()
+
+    def gradient_bits(self) -> int:
+        """A checksum of this rank's gradient."""
+        return checksum(self._gradient, 0)
 
     def follow(self, decision: Decision, in_replay: bool) -> tuple[Decision, float | None]:
         """Do what was decided; what was done, and the norm of the gradients of all ranks before clipping.

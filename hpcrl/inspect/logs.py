@@ -26,6 +26,7 @@ from hpcrl.events import (
     MasterLost,
     MessageLost,
     NodeLeaving,
+    NotDeterministic,
     ReplayDrifted,
     RowsLeftOut,
     WorkerEnded,
@@ -43,7 +44,16 @@ NO_ATTEMPT = -1
 
 LEVELS = ("error", "warning", "info")
 """error: what failed, tracebacks. warning: also losses, ends of attempts, and all of stderr. info: everything."""
-_WARNINGS = CommandRefused | DrainBegun | MasterLost | MessageLost | NodeLeaving | ReplayDrifted | RowsLeftOut
+_WARNINGS = (
+    CommandRefused
+    | DrainBegun
+    | MasterLost
+    | MessageLost
+    | NodeLeaving
+    | NotDeterministic
+    | ReplayDrifted
+    | RowsLeftOut
+)
 _LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
 _TRACEBACK = "Traceback (most recent call last)"
 _TELLS_OF_AN_ERROR = re.compile(

@@ -4,15 +4,15 @@ Owns the units in flight, where rows are, and the lines that wait. It is told jo
 the script; it knows no sockets, files or steps.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness, Task, Unit
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Done, Ids, Stats, Trained
-from hpcrl.events import DrainBegun, PartExecuted, PartSent, PartSpilled
+from hpcrl.durable.journal import Done, Ids, Numerics, Stats, Trained
+from hpcrl.events import DrainBegun, NotDeterministic, PartExecuted, PartSent, PartSpilled
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key, RowTable
@@ -68,19 +68,28 @@ class Result:
     ids: Ids = ()
     spill: FileRef | None = None
     before: str = ""
+    numerics: Numerics | None = None
 
 
 class Dispatcher:
     """Of one attempt. `paused` holds calls back; `drain` does so for good."""
 
     def __init__(
-        self, readiness: Readiness, drift: DriftCheck, metrics: StepMetrics, pace: Pace, around: Surroundings
+        self,
+        readiness: Readiness,
+        drift: DriftCheck,
+        numerics: Callable[[Sequence[int], tuple[str, ...]], Numerics],
+        metrics: StepMetrics,
+        pace: Pace,
+        around: Surroundings,
     ) -> None:
         self.paused = False
         self.rows = RowTable()
         self.metrics = metrics
         self._readiness = readiness
         self._drift = drift
+        self._numerics = numerics
+        self._inexact: set[str] = set()
         self._pace = pace
         self._around = around
         self._jobs: dict[Unit, Job] = {}
@@ -199,12 +208,21 @@ class Dispatcher:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
         result = Result(job, dict(first.stats), first.record)
         if job.task.changes:
-            records = [flight.replies[rank].record or {} for rank in job.ranks]
-            result.before = self._drift.trained(unit, job.task.changes, job.ranks, records, result.stats)
+            records = {rank: flight.replies[rank].record or {} for rank in job.ranks}
+            inexact = {flight.replies[rank].inexact for rank in job.ranks} - {""}
+            result.numerics = self._numerics(job.ranks, tuple(sorted(inexact)))
+            result.before = self._drift.trained(unit, job.task.changes, records, result.stats, result.numerics)
+            self._note_inexact(unit, inexact)
         elif first.meta is not None:
             result.ids = first.meta.ids
             self.rows.put(unit.step, unit.call, job.outputs, result.ids, InMemory(job.head))
         return result
+
+    def _note_inexact(self, unit: Unit, operations: set[str]) -> None:
+        """Once for each operation in an attempt."""
+        for operation in sorted(operations - self._inexact):
+            self._around.note(NotDeterministic(unit.step, unit.call, operation))
+        self._inexact |= operations
 
     def _note_executed(self, flight: InFlight) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
@@ -247,8 +265,8 @@ class Dispatcher:
         result = self._results.pop(unit)
         if result.spill is not None:
             return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats)
-        numerics = self._drift.numerics(result.job.ranks)
-        return Trained(unit.step, unit.call, result.record or {}, result.stats, result.before, numerics)
+        assert result.numerics is not None, "what leaves no spill is a train_step"
+        return Trained(unit.step, unit.call, result.record or {}, result.stats, result.before, result.numerics)
 
 
 def _tokens(meta: SampleMeta | None) -> int:

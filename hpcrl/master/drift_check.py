@@ -3,7 +3,7 @@
 Owns the digests of parameters. Knows neither messages nor files; `replay` says what explains a difference.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hpcrl.dataflow.readiness import Unit
@@ -22,12 +22,10 @@ class DriftCheck:
         self,
         digests: Mapping[str, str],
         deterministic: bool,
-        numerics: Callable[[Sequence[int]], Numerics],
         note: Callable[[ReplayDrifted], None],
     ) -> None:
         self._now = dict(digests)
         self._deterministic = deterministic
-        self._numerics = numerics
         self._note = note
         self._replayed: dict[Unit, Trained] = {}
         self._made_again: frozenset[int] = frozenset()
@@ -50,39 +48,36 @@ class DriftCheck:
         for step in steps:
             self._after.pop(step, None)
 
-    def trained(self, unit: Unit, role: str, ranks: Sequence[int], records: Sequence[Record], stats: Stats) -> str:
+    def trained(self, unit: Unit, role: str, records: Mapping[int, Record], stats: Stats, numerics: Numerics) -> str:
         """A train_step was executed, with a record from each rank: the digest of the parameters that it began with.
 
         Raises InternalError where the ranks differ, or a replay in a way that nothing explains.
         """
-        digests = {rank: str(record.get("digest", "")) for rank, record in zip(ranks, records, strict=True)}
+        digests = {rank: str(record.get("digest", "")) for rank, record in records.items()}
         if len(set(digests.values())) > 1:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
         before, digest = self._now.get(role, ""), next(iter(digests.values()))
         if unit in self._replayed and digest != self._replayed[unit].record["digest"]:
-            self._drifted(unit, role, ranks, digest, stats)
+            self._drifted(unit, role, digests, stats, numerics)
         self._now[role] = digest
         self._after.setdefault(unit.step, {})[role] = digest
         return before
 
-    def numerics(self, ranks: Sequence[int]) -> Numerics:
-        return self._numerics(ranks)
-
-    def _drifted(self, unit: Unit, role: str, ranks: Sequence[int], digest: str, stats: Stats) -> None:
+    def _drifted(self, unit: Unit, role: str, digests: Mapping[int, str], stats: Stats, numerics: Numerics) -> None:
         """A replay gave other bits than the first time: an error, unless what it was made of and by explains it.
 
         What they explain is rounding, so that the statistics have to be alike, where the replay began with the very
         parameters and inputs of the first time. A later one drifts with those before it, and is not compared.
         """
-        recorded, before = self._replayed[unit], self._now.get(role, "")
+        recorded, before, digest = self._replayed[unit], self._now.get(role, ""), next(iter(digests.values()))
         expected, made_again = recorded.record["digest"], unit.step in self._made_again
-        why = why_other_bits(recorded, self._numerics(ranks), before, made_again)
+        why = why_other_bits(recorded, numerics, before, made_again)
         apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
         self._note(ReplayDrifted(unit.step, role, digest, expected, why or "not explained", unlike=apart))
         if not self._deterministic or (why and not apart):
             return
         found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
         raise InternalError(
-            f"replaying step {unit.step} gave role {role} (ranks {list(ranks)}) "
+            f"replaying step {unit.step} gave role {role} (ranks {list(digests)}) "
             f"{found}. Only a run that was submitted with deterministic: false may continue with other numbers."
         )

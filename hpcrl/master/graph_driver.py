@@ -6,6 +6,7 @@ and after the lines of all that it consumed.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -51,10 +52,10 @@ class GraphDriver:
         self._around = around
         self._readiness = Readiness(window(self._graph))
         metrics = StepMetrics()
-        self._drift = DriftCheck(
-            attempt.checkpoint_digests(), source.deterministic, lambda ranks: numerics(plan, hellos, ranks), around.note
+        self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
+        self.dispatcher = Dispatcher(
+            self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around
         )
-        self.dispatcher = Dispatcher(self._readiness, self._drift, metrics, self.pace, around)
         self._saving = Saving(plan.trained)
         self._opened: dict[int, Opened] = {}
         self._last_opened: Opened | None = None
@@ -264,11 +265,12 @@ class GraphDriver:
         return self._last_opened.step if self._last_opened is not None else 0
 
 
-def numerics(plan: Plan, hellos: Mapping[int, WorkerHello], ranks: Sequence[int]) -> Numerics:
+def numerics(plan: Plan, hellos: Mapping[int, WorkerHello], ranks: Sequence[int], inexact: tuple[str, ...]) -> Numerics:
     """What the bits of a train_step on these workers depend on."""
     return Numerics(
         workers=len(ranks),
         hardware=tuple(hellos[rank].hardware for rank in ranks),
         software=tuple(hellos[rank].software for rank in ranks),
         threads=plan.experiment["cluster"]["threads_per_worker"],
+        inexact=inexact,
     )

@@ -19,6 +19,8 @@ def why_other_bits(recorded: Trained, numerics: Numerics, before: str, inputs_ma
     """What lets a replay differ from the train_step that was recorded; "" if nothing does."""
     if numerics != recorded.numerics:
         return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
+    if recorded.numerics.inexact:
+        return f"not every operation is deterministic there ({', '.join(recorded.numerics.inexact)})"
     if before != recorded.before:
         return "the parameters that it began with had other bits already"
     return "what it consumed was damaged, and computed again" if inputs_made_again else ""
@@ -55,7 +57,8 @@ def _near(one: float, two: float, relative: float, absolute: float) -> bool:
 def _in_words(numerics: Numerics) -> str:
     workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
     threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
-    return f"{workers} of {threads} ({_runs(numerics.hardware)}; {_runs(numerics.software)})"
+    inexact = "".join(f"; not deterministic: {operation}" for operation in numerics.inexact)
+    return f"{workers} of {threads} ({_runs(numerics.hardware)}; {_runs(numerics.software)}{inexact})"
 
 
 def _runs(by_rank: Sequence[str]) -> str:

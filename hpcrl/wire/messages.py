@@ -92,6 +92,8 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     stats: dict[str, tuple[float, float]]
     record: dict[str, Any] | None
     seconds: float
+    inexact: str = ""
+    """An operation of a train_step that may give other bits every time, by name."""
 
 
 class Spilled(msgspec.Struct, frozen=True, tag=True):

@@ -64,6 +64,8 @@ class Outcome:
     sample: SequenceSample | None = None
     stats: Stats = field(default_factory=dict)
     record: Mapping[str, Any] | None = None
+    inexact: str = ""
+    """Of a train_step: an operation on this rank that may give other bits every time, by name."""
 
 
 @dataclass(frozen=True)

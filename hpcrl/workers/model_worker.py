@@ -206,7 +206,9 @@ class ModelWorker:
             self._store.put(request.step, request.call, sample)
         meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)
-        self._mailbox.post(Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds))
+        self._mailbox.post(
+            Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds, outcome.inexact)
+        )
         if sample is not None:
             self._writers.spill(request, sample)
 

@@ -29,9 +29,10 @@ Exported: step role path
 Pruned: before_step
 Accepted: name fingerprint
 Stopped: reason
+Broken: what group operation number
 Adopted: prefixes files
 Prefix: attempt size crc32
-Numerics: workers hardware software threads
+Numerics: workers hardware software threads inexact
 FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest

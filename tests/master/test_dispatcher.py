@@ -35,11 +35,11 @@ class Stage:
         around = Surroundings(lambda *pair: self.sent.append(pair), self.events.append, clock=lambda: self.now)
         self.pace = Pace(around.clock)
         numerics = Numerics(1, ("cpu",), ("numpy",), 1)
-        drift = DriftCheck({}, True, lambda ranks: numerics, self.events.append)
+        drift = DriftCheck({}, True, self.events.append)
         metrics = StepMetrics()
         metrics.opened(1)
         self.readiness = Readiness()
-        self.dispatcher = Dispatcher(self.readiness, drift, metrics, self.pace, around)
+        self.dispatcher = Dispatcher(self.readiness, drift, lambda *_: numerics, metrics, self.pace, around)
         self.dispatcher.rows.put(1, FROM_DATA, ["x"], IDS, InDataset("train"))
 
     def requests(self) -> list[tuple[int, Request]]:

@@ -2,14 +2,15 @@
 
 import math
 
+import msgspec
 import pytest
 
 from hpcrl.durable.journal import Numerics, Stats, Trained
 from hpcrl.master.replay import unlike, why_other_bits
 
 
-def numerics(*hardware: str, software: str = "torch 2", threads: int = 1) -> Numerics:
-    return Numerics(len(hardware), hardware, (software,) * len(hardware), threads)
+def numerics(*hardware: str, software: str = "torch 2", threads: int = 1, inexact: tuple[str, ...] = ()) -> Numerics:
+    return Numerics(len(hardware), hardware, (software,) * len(hardware), threads, inexact)
 
 
 RECORDED = Trained(3, "actor_train", {"digest": "b"}, {}, "a", numerics("Xeon", "EPYC"))
@@ -89,3 +90,12 @@ def test_what_rounding_cannot_do_is_named_with_both_values(changed: Stats, words
 def test_what_was_recorded_as_no_number_is_like_itself(value: float) -> None:
     assert unlike({"x": (value, 2.0)}, {"x": (value, 2.0)}) == ""
     assert unlike({"x": (value, 0.0)}, {"x": (value, 0.0)}) == ""
+
+
+def test_an_operation_that_is_not_deterministic_explains_other_bits_wherever_it_was() -> None:
+    exact, inexact = numerics("A"), numerics("A", inexact=("put_",))
+    line = Trained(3, "actor_train", {"digest": "b"}, {}, "a", inexact)
+    assert why_other_bits(line, inexact, "a", False) == "not every operation is deterministic there (put_)"
+    recorded_exactly = msgspec.structs.replace(line, numerics=exact)
+    why = why_other_bits(recorded_exactly, inexact, "a", False)
+    assert why.endswith("replayed over 1 worker of 1 thread (A; torch 2; not deterministic: put_)")

@@ -14,6 +14,7 @@ from hpcrl.engines.native import NativeEngine
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
 from hpcrl.families.config import HeadKind
+from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import Group
 
 CONFIG = tiny_config(tied=True)
@@ -50,6 +51,7 @@ def engine_of(
         Sampler(model, micro_batch_tokens, eos_token_ids=(0,)),
         updater,
         group=group,
+        kernels=Kernels(deterministic=False),
         micro_batch_tokens=micro_batch_tokens,
         tokenizer=Path("nowhere"),
     )

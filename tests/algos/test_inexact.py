@@ -1,0 +1,63 @@
+"""Gradients that no kernel gives twice: such a run is resumed, and compared by tolerance. No GPU is needed: a stand-in
+differs from call to call, as flash attention's backward on CUDA does, with or without torch saying so."""
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.chaos import begin, create_run, finish, outputs, rows_of
+from support.elastic import drifts
+from support.faults import InWorkers, Strike, Strikes
+from support.hosts import write_task
+
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.data import DataConfig
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Trained
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+
+
+def differ(named: bool, _rank: int) -> None:
+    """In a worker: an operation of every block differs from call to call by rounding; torch refuses it if `named`."""
+    import torch
+
+    from hpcrl.models import layers
+
+    exactly = layers.swiglu
+
+    def swiglu(x: torch.Tensor) -> torch.Tensor:
+        if named:
+            torch.zeros(1).put_(torch.tensor([0]), torch.ones(1))
+        return exactly(x) * (1.0 + 1e-6 * random.random())
+
+    layers.swiglu = swiglu
+
+
+@pytest.mark.parametrize(("named", "operation"), [(True, "put_"), (False, "one that torch does not name")])
+def test_a_run_whose_kernels_differ_from_call_to_call_resumes_and_names_the_operation(
+    tmp_path: Path, named: bool, operation: str
+) -> None:
+    write_task(tmp_path)
+    experiment = SFTExperiment(
+        control=ControlConfig(steps=4, checkpoint=Frequency(steps=3)),
+        cluster=ClusterConfig(device="cpu", heartbeat_s=0.2, lost_after_s=10.0),
+        data=DataConfig(train=str(tmp_path / "rows.jsonl"), batch_size=6),
+        actor=SFTModelConfig(path=str(tmp_path / "model"), optimizer=OptimizerConfig(lr=0.001)),
+    )
+    run = create_run(tmp_path / "run", experiment)
+    varying = InWorkers(partial(differ, named))
+    strike = Strike(tmp_path, "kill", "master", "manifest.write", "KILL", "all", 1)
+    jobs = begin(run, "first", Strikes((varying, strike)))
+    jobs.wait_for("master", 120)
+    jobs.kill_all()
+    assert finish(run, varying, timeout_s=120) == [0], outputs(run)
+    lines = [line.event for line in read_history(run).lines if isinstance(line.event, Trained)]
+    assert lines and all(line.numerics.inexact == (operation,) for line in lines)
+    first, *later = drifts(run)
+    assert first["why"] == f"not every operation is deterministic there ({operation})" and not first["unlike"]
+    assert all(drift["why"] for drift in later)
+    told = [row for row in rows_of(run.events(0)) if row["event"] == "not deterministic"]
+    assert [row["operation"] for row in told] == [operation]
