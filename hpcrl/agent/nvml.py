@@ -34,6 +34,8 @@ class Device:
     """UUID of the GPU that this is an instance of; None for a whole GPU."""
     split: bool = False
     """Whether MIG is on: nothing computes on such a GPU itself, only on its instances."""
+    memory: int | None = None
+    """Bytes; None where the driver does not say, and of an instance."""
     cpus: tuple[int, ...] = ()
     """CPUs next to it; none where the driver does not say."""
     capability: tuple[int, int] | None = None
@@ -139,8 +141,16 @@ def _devices(nvml: ModuleType, handle: Any, index: int) -> list[Device]:
     mode = _unless_unsupported(nvml, nvml.nvmlDeviceGetMigMode, handle)
     split = mode is not None and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
     able = _unless_unsupported(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    memory = _unless_unsupported(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     gpu = Device(
-        index, uuid, name, pci, split=split, cpus=cpus, capability=None if able is None else (able[0], able[1])
+        index,
+        uuid,
+        name,
+        pci,
+        split=split,
+        cpus=cpus,
+        memory=None if memory is None else memory.total,
+        capability=None if able is None else (able[0], able[1]),
     )
     found = [gpu]
     for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if split else 0):

@@ -75,6 +75,8 @@ class LauncherDeclaration:
     """What master and agents may count on, with these settings."""
     allocation: str = ""
     """The class of the master's Allocation, called with run directory and submission; empty where nodes have no end."""
+    memory: str = ""
+    """A function that says what memory workers will have: ClusterConfig → Capacity; empty where nobody knows."""
     queue: str = ""
     """A function that asks the queue about runs: RunDirectory, … → Queue, …; empty where jobs start at once."""
 

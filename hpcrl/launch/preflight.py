@@ -1,9 +1,10 @@
-"""What can be known of a run before it starts, beyond its configuration: its weights, rows, tokenizer and reward.
+"""What can be known of a run before it starts, beyond its configuration: memory, weights, rows, tokenizer, reward.
 
 Reads headers of weights and the first rows, and calls the reward function on a few of them, in a process of its own.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.user_code import code_places, collect_code
 from hpcrl.durable.code import staged, with_code
-from hpcrl.errors import DataError, UserCodeError
+from hpcrl.errors import DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
+from hpcrl.launch.launcher import declaration_of, launcher_for
+from hpcrl.placement.capacity import check_memory
+from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.run import RewardFunction
 
@@ -27,10 +31,13 @@ def check_inputs(experiment: ExperimentConfig) -> None:
     """Raise what the run would end with as soon as it read its inputs. The experiment is valid.
 
     Raises:
+        ConfigurationError: models that cannot fit the memory of their workers.
         DataError: weights that do not fit their config.json, rows that no model can be given, a tokenizer without end.
         UserCodeError: the reward function fails on rows of the training data.
     """
     algorithm = algorithm_of(experiment)
+    for doubt in _memory_doubts(experiment):
+        print(f"hpcrl: note: {doubt}", file=sys.stderr)
     _check_weights(experiment, algorithm)
     datasets = open_datasets(experiment, algorithm.rows)
     first = {name: dataset.look() for name, dataset in datasets.items()}
@@ -41,6 +48,18 @@ def check_inputs(experiment: ExperimentConfig) -> None:
         for role, reward in sections_of(copied, RewardConfig).items():
             if role in called and reward.trial_rows:
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
+
+
+def _memory_doubts(experiment: ExperimentConfig) -> Iterator[str]:
+    """Whoever would start the processes says what memory they will have. Raises ConfigurationError."""
+    kind = declaration_of(experiment.cluster.type)
+    if kind.chooses:
+        try:
+            kind = declaration_of(launcher_for(experiment.cluster.type).prepare(experiment).cluster.type)
+        except HpcrlError:
+            return  # A plan is made where nothing could be started, too.
+    if kind.memory:
+        yield from check_memory(experiment, load(kind.memory)(experiment.cluster))
 
 
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:

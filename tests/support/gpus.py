@@ -35,6 +35,8 @@ class FakeGpu:
     instances: tuple[tuple[str, str] | None, ...] = ()
     """UUID and name; None is a place without an instance."""
     cpus: str = ""
+    memory: int | None = None
+    """Bytes; None where it does not say."""
     capability: tuple[int, int] | None = (8, 0)
     nvlinks: tuple[int | str, ...] = ()
     """At the other end of each: a switch, or a GPU of this node by its number."""
@@ -97,6 +99,10 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
         self._unless(self.node.gpus[index].error)
         return self.node.gpus[index]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: FakeGpu, version: int | None = None) -> SimpleNamespace:
+        self._unless(0 if self._of(handle).memory else real.NVML_ERROR_NOT_SUPPORTED)
+        return SimpleNamespace(total=handle.memory)
 
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         return handle[0] if isinstance(handle, tuple) else self._of(handle).uuid

@@ -2,4 +2,6 @@
 
 from hpcrl.launch.launcher import LauncherDeclaration
 
-LAUNCHER = LauncherDeclaration(launcher="hpcrl.launch.local:LocalLauncher", waits=True)
+LAUNCHER = LauncherDeclaration(
+    launcher="hpcrl.launch.local:LocalLauncher", waits=True, memory="hpcrl.launch.local_memory:memory"
+)

@@ -15,4 +15,5 @@ LAUNCHER = LauncherDeclaration(
     abilities=abilities,
     allocation="hpcrl.launch.slurm.allocation:SlurmAllocation",
     queue="hpcrl.launch.slurm.queue:look",
+    memory="hpcrl.launch.slurm.node_memory:memory",
 )

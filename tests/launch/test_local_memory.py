@@ -1,0 +1,67 @@
+"""What memory workers will have, as this machine and the options of Slurm say it."""
+
+from pathlib import Path
+
+import pytest
+from support.experiments import ppo_values, write_config, write_inputs, write_model
+from support.gpus import FakeGpu, FakeNode, FakeNvml
+
+from hpcrl.cli.main import main
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.slurm import SlurmConfig
+from hpcrl.errors import ExitCode
+from hpcrl.launch import local_memory
+from hpcrl.launch.slurm import node_memory
+
+MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\n"
+
+
+def test_a_container_has_what_its_limit_says(tmp_path):
+    meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    meminfo.write_text(MEMINFO)
+    limit.write_text("max\n")
+    assert local_memory.machine_bytes(meminfo, (limit,)) == 24_000_000 * 1024
+    limit.write_text("1048576\n")
+    assert local_memory.machine_bytes(meminfo, (limit, tmp_path / "none")) == 1048576
+
+
+def test_workers_on_gpus_have_the_smallest(monkeypatch):
+    gpus = tuple(FakeGpu(f"GPU-{size}", "a GPU", bus=size, memory=size << 30) for size in (80, 40))
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", FakeNvml(FakeNode(gpus)))
+    found = local_memory.memory(ClusterConfig())
+    assert (found.bytes, found.of) == (40 << 30, "worker")
+    assert local_memory.memory(ClusterConfig(device="cpu")).of == "node"
+
+
+@pytest.mark.parametrize(
+    ("slurm", "size", "of"),
+    [
+        (SlurmConfig(memory="24G"), 24 << 30, "node"),
+        (SlurmConfig(memory="3000"), 3000 << 20, "node"),
+        (SlurmConfig(memory="0"), None, "node"),
+        (SlurmConfig(), None, "node"),
+    ],
+)
+def test_on_slurm_a_node_has_what_is_asked_for(slurm, size, of):
+    found = node_memory.memory(ClusterConfig(device="cpu", slurm=slurm))
+    assert (found.bytes, found.of) == (size, of)
+
+
+def test_on_slurm_nobody_knows_the_gpus():
+    found = node_memory.memory(ClusterConfig(device="cuda", slurm=SlurmConfig(memory="24G")))
+    assert (found.bytes, found.of) == (None, "worker")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["submit", "--dry-run"], ["submit"]])
+def test_a_model_that_this_machine_cannot_hold_is_refused_before_anything_is_made(
+    tmp_path, monkeypatch, capsys, command
+):
+    write_inputs(tmp_path)
+    write_model(tmp_path / "model", hidden_size=16384, intermediate_size=53248, num_hidden_layers=126)
+    monkeypatch.chdir(tmp_path)
+    config = str(write_config(tmp_path / "ppo.yaml", ppo_values()))
+    name, *options = command
+    arguments = [name, config, *options, "--cluster", "local", "--cluster.device", "cpu"]
+    assert main(arguments) == ExitCode.CONFIGURATION
+    assert "but this machine has for it" in capsys.readouterr().err
+    assert not Path("runs").exists()
