@@ -1,0 +1,761 @@
+"""Every advice of a message is followed here, or in the test that is named, and gets further.
+
+An advice is known by its file and by its words, with {} where a value stands. One that nobody follows fails the test.
+"""
+
+import ast
+import dataclasses
+import errno
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
+from support.made_run import MadeRun
+from support.rows import fingerprints, open_datasets
+from support.tiny_tokenizer import train_tokenizer
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Replace
+
+from hpcrl.cli.main import main
+from hpcrl.config import yaml_file
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.data import DataConfig
+from hpcrl.config.load import change_placement
+from hpcrl.config.slurm import SlurmConfig
+from hpcrl.data import user_code
+from hpcrl.data.contents import refuse_written, stamp_of
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.tokens import load_tokens
+from hpcrl.doctor.measure import MeasureRequest, measure
+from hpcrl.durable.append_log import DiskFullError
+from hpcrl.durable.files import Files
+from hpcrl.durable.paths import refuse_unusable
+from hpcrl.durable.records import KeyPair
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
+from hpcrl.families.reader import read_config
+from hpcrl.launch.launcher import launcher_problems
+from hpcrl.launch.registry import Registry
+from hpcrl.launch.slurm.launcher import SlurmLauncher
+from hpcrl.launch.slurm.render import Target, read_template, render
+from hpcrl.launch.slurm.site import SlurmSite
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "hpcrl"
+
+TAKES_ADVICE = {"Problem": 2, "refused": 1}
+"""Callables by name, and which of their arguments is the advice; of every error of hpcrl's own it is the second."""
+
+
+def words_of(node: ast.expr) -> str | None:
+    """A text with {} where a value stands; None of what is no literal text."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return None
+
+
+def texts_in(advice: ast.expr) -> Iterator[str]:
+    """The text itself, or those that a function is given which makes the advice of them."""
+    for node in advice.args if isinstance(advice, ast.Call) else (advice,):
+        if words := words_of(node):
+            yield words
+
+
+@cache
+def advices() -> frozenset[str]:
+    """`file: words` of all advices in the source."""
+    return frozenset(
+        f"{path.relative_to(PACKAGE)}: {words}" for path in PACKAGE.rglob("*.py") for words in given_in(path)
+    )
+
+
+def given_in(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    errors = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name.endswith("Error")}
+    errors |= imported_errors(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            place = TAKES_ADVICE.get(name, 1 if name in errors or is_initialiser(node) else None)
+            if name != "MissingExtraError" and place is not None and len(node.args) > place:
+                yield from texts_in(node.args[place])
+
+
+def imported_errors(tree: ast.AST) -> set[str]:
+    """The names that come from hpcrl and end like an error."""
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and (node.module or "")[:5] == "hpcrl"]
+    return {alias.name for node in found for alias in node.names if alias.name.endswith("Error")}
+
+
+def is_initialiser(call: ast.Call) -> bool:
+    """`super().__init__(text, advice)` of an error."""
+    inner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__" else None
+    return isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name) and inner.func.id == "super"
+
+
+def assert_advised(error: HpcrlError, advice: str) -> None:
+    pattern = re.escape(advice.partition(": ")[2]).replace(re.escape("{}"), ".*")
+    assert any(re.fullmatch(pattern, each, re.DOTALL) for each in error.advice), (advice, error.advice)
+    assert all(each in str(error) for each in error.advice)
+
+
+# ── configurations ────────────────────────────────────────────────────────────────────────────────────────────────────
+CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
+    ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
+    ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
+    ("config/load.py: The nearest is {}.", ["cluster.nods=2"], ["-cluster.nods=2", "cluster.nodes=2"]),
+    ("config/load.py: Set what is in it, as in {}.", ["cluster=2"], ["-cluster=2", "cluster.nodes=2"]),
+    ("config/load.py: Write --{} VALUE.", ["seed"], ["-seed", "seed=3"]),
+    ("config/load.py: Set algorithm{}.", ["algorithm=pppo"], ["-algorithm=pppo", "algorithm=ppo"]),
+    ("config/validate.py: Set {}.", ["cluster.nodes=0"], ["cluster.nodes=1"]),
+    ("config/validate.py: Set {}.", ["data.train=none.jsonl"], ["data.train=rows.jsonl"]),
+    ("config/validate.py: Set {}.", ["data.tokenizer=none"], ["data.tokenizer=model"]),
+    ("config/validate.py: Set {}.", ["reward.function=jugde"], ["reward.function=exact"]),
+    ("config/validate.py: Set {}.", ["reward.function=none.py:f"], ["reward.function=exact"]),
+    ("config/validate.py: Set {}.", ["reward.kwargs={method: odd}"], ["reward.kwargs={method: strict}"]),
+    (
+        "config/validate.py: Raise cluster.{} or lower cluster.heartbeat_s.",
+        ["cluster.lost_after_s=2"],
+        ["cluster.lost_after_s=20"],
+    ),
+    (
+        "config/validate.py: Raise cluster.{} or lower cluster.heartbeat_s.",
+        ["cluster.lost_after_s=2"],
+        ["cluster.heartbeat_s=0.5"],
+    ),
+    (
+        "config/validate.py: Set cluster.slurm.container_image.",
+        ["cluster.slurm.container=apptainer"],
+        ["cluster.slurm.container_image=x.sif"],
+    ),
+    (
+        "config/validate.py: Set cluster.template; `hpcrl template array` prints one to begin with.",
+        ["cluster.template=none.sbatch"],
+        ["cluster.template=array.sbatch"],
+    ),
+    ("config/validate.py: Set cluster.slurm.{}.", ["cluster.slurm.flags=[odd]"], ["cluster.slurm.flags=[--odd]"]),
+    ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
+    (
+        "config/validate.py: Set control.stop_when.",
+        ["control.stop_when=soon"],
+        ["control.stop_when=actor_train/loss < 1"],
+    ),
+    (
+        "config/validate.py: Set data.evaluate or leave control.evaluate out.",
+        ["control.evaluate.steps=2"],
+        ["data.evaluate=rows.jsonl"],
+    ),
+    (
+        "config/validate.py: Set {}control.evaluate.",
+        ["control.stop_when=eval_rew/accuracy > 1"],
+        ["data.evaluate=rows.jsonl", "control.evaluate.steps=2"],
+    ),
+    ("config/validate.py: Set {}.path.", ["critic.path=none"], ["critic.path=model"]),
+    (
+        "config/validate.py: Lower the first or raise the second.",
+        ["algorithm=sft", "generation.min_new_tokens=17", "generation.max_new_tokens=16"],
+        ["generation.min_new_tokens=2"],
+    ),
+    (
+        "config/validate.py: Lower the first or raise the second.",
+        ["algorithm=sft", "generation.min_new_tokens=17", "generation.max_new_tokens=16"],
+        ["generation.max_new_tokens=30"],
+    ),
+    (
+        "placement/check.py: Change {}, {} or cluster.nodes.",
+        ["actor.layout=d4"],
+        ["cluster.nodes=2", *["critic.layout=d4"]],
+    ),
+    ("placement/check.py: Change {}, {} or cluster.nodes.", ["actor.layout=d4"], ["actor.layout=d2"]),
+    ("placement/check.py: Set {}.", ["actor.layout=2x2"], ["actor.layout=d2"]),
+    ("placement/check.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["reward.mesh=0-1"]),
+    ("placement/check.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["cluster.nodes=2"]),
+    ("placement/check.py: Raise {} or lower {}.", ["cluster.nodes=5"], ["data.batch_size=10"]),
+    (
+        "placement/check.py: Lower generation.max_new_tokens or data.max_prompt_tokens.",
+        ["generation.max_new_tokens=120"],
+        ["generation.max_new_tokens=112"],
+    ),
+    (
+        "placement/check.py: Lower generation.max_new_tokens or data.max_prompt_tokens.",
+        ["generation.max_new_tokens=120"],
+        ["data.max_prompt_tokens=8"],
+    ),
+    ("placement/check.py: Set {}.", ["critic.path=small"], ["critic.path=model"]),
+    ("placement/abilities.py: Set {} to d{}.", ["actor.layout=t2"], ["actor.layout=d2"]),
+    ("plugins.py: Set {}{}.", ["actor.backend=nativ"], ["actor.backend=native"]),
+    ("plugins.py: Set {}.", ["actor.family=none.py:F"], ["actor.family=qwen2"]),
+    ("plugins.py: Fix the file or set {}.", ["actor.family=own.py:F"], ["actor.family=qwen2"]),
+    (
+        "recipes/check.py: Set control.stop_when.",
+        ["control.stop_when=actor_trian/loss < 1"],
+        ["control.stop_when=null"],
+    ),
+    (
+        "recipes/check.py: Set control.stop_when{}.",
+        ["control.stop_when=actor_train/los < 1"],
+        ["control.stop_when=actor_train/loss < 1"],
+    ),
+    ("recipes/ppo.py: Lower ppo.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["ppo.minibatches=8"]),
+    ("recipes/ppo.py: Lower ppo.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["data.batch_size=9"]),
+    (
+        "recipes/ppo.py: Set ppo.kl.coef or ppo.kl.adaptive.",
+        ["ppo.kl.adaptive=true", "ppo.kl.coef=0"],
+        ["ppo.kl.coef=0.1"],
+    ),
+    (
+        "recipes/ppo.py: Set ppo.kl.coef or ppo.kl.adaptive.",
+        ["ppo.kl.adaptive=true", "ppo.kl.coef=0"],
+        ["ppo.kl.adaptive=false"],
+    ),
+    (
+        "recipes/ppo.py: Raise ppo.kl.horizon.",
+        ["ppo.kl.adaptive=true", "ppo.kl.horizon=1"],
+        ["ppo.kl.horizon=1000"],
+    ),
+    ("recipes/texts.py: Set generation.{}.", ["generation.top_p=0.5"], ["generation.top_p=1"]),
+    (
+        "recipes/sft.py: Set data.samples_per_prompt.",
+        ["algorithm=sft", "data.samples_per_prompt=2"],
+        ["data.samples_per_prompt=1"],
+    ),
+    ("recipes/toy.py: Lower the first.", ["algorithm=toy", "toy.batch_size=9", "toy.rows=8"], ["toy.batch_size=8"]),
+)
+"""Advice, what is wrong, and what it says to do; a word that begins with - takes the wrong setting back."""
+
+ONLY = {
+    "sft": ("control", "data", "actor", "reward"),
+    "toy": ("control",),
+}
+"""The sections of the shortest configuration that other algorithms have too."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "array.sbatch").touch()
+    (tmp_path / "own.py").write_text("F = 3\n")
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "config.json").write_text(json.dumps(QWEN2_TINY | {"vocab_size": 32}))
+    (small / "model.safetensors").touch()
+    return tmp_path
+
+
+def load(folder: Path, settings: Sequence[str]) -> None:
+    values, algorithm = ppo_values(), next((word[10:] for word in settings if word.startswith("algorithm=")), "ppo")
+    kept = ONLY.get(algorithm, tuple(values))
+    path = write_config(
+        folder / "c.yaml", {name: value for name, value in values.items() if name in (*kept, "algorithm")}
+    )
+    load_config(path, settings, (*ALL_CHECKS, launcher_problems))
+
+
+@pytest.mark.parametrize(("advice", "wrong", "right"), CONFIGURATIONS)
+def test_a_configuration_that_follows_its_advice_is_taken(
+    folder: Path, advice: str, wrong: list[str], right: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(folder, wrong)
+    assert_advised(refused.value, advice)
+    back = {word[1:] for word in right if word.startswith("-")}
+    load(folder, [*(word for word in wrong if word not in back), *(word for word in right if not word.startswith("-"))])
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+COMMANDS: Sequence[tuple[str, str, str]] = (
+    ("cli/main.py: The commands are {}.", "stauts RUN", "status RUN"),
+    ("cli/arguments.py: The nearest is {}.", "submit c.yaml --dettach yes", "submit --help"),
+    ("cli/arguments.py: See {} --help.", "status", "status --help"),
+    ("cli/arguments.py: Give one of them.", "submit c.yaml --wait --detach", "plan c.yaml"),
+    ("cli/doctor.py: Give one of them.", "doctor --in-job --no-jobs", "doctor --help"),
+    ("cli/doctor.py: Give 1 or more.", "doctor --nodes 0", "doctor --nodes 1 --help"),
+    ("cli/draw.py: Name another file.", "draw c.yaml --out graph.txt", "draw c.yaml --out graph.dot"),
+    ("cli/draw.py: Name another file.", "draw c.yaml --out none/graph.dot", "draw c.yaml --out graph.dot"),
+    ("cli/list.py: Name a run_root.", "list none", "list runs"),
+    ("cli/logs.py: Name one of those who have: {}.", "logs RUN --worker worker-9", "logs RUN --worker master"),
+    ("cli/logs.py: Correct it, or escape it with a backslash.", "logs RUN --grep (", "logs RUN --grep \\("),
+    ("cli/logs.py: Give one of {}.", "logs RUN --level loud", "logs RUN --level error"),
+    (
+        "cli/logs.py: Give a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30.",
+        "logs RUN --since soon",
+        "logs RUN --since 2026-01-31T14:30",
+    ),
+    ("cli/template.py: Name one of {}.", "template aray", "template array"),
+    ("config/yaml_file.py: Give the path of a YAML file.", "plan none.yaml", "plan c.yaml"),
+    ("config/yaml_file.py: Correct the YAML there.", "plan twice.yaml", "plan c.yaml"),
+    ("config/yaml_file.py: Correct it.", "plan bytes.yaml", "plan c.yaml"),
+    ("config/yaml_file.py: Begin it with `algorithm: ppo` and so on.", "plan list.yaml", "plan c.yaml"),
+    ("config/load.py: Set algorithm.", "plan empty.yaml", "plan c.yaml"),
+    ("durable/rundir.py: Name the directory that submit printed.", "status runs", "status RUN"),
+    ("launch/registry.py: Name its directory.", "status twin", "status a/twin"),
+)
+"""Advice, a command that gets it, and one that follows it; of those that would start processes, its help."""
+
+
+@pytest.fixture
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Configurations right and wrong, a run, and two of one name."""
+    monkeypatch.setenv("HPCRL_STATE", str(folder / "state"))
+    write_config(folder / "c.yaml", ppo_values())
+    (folder / "twice.yaml").write_text("seed: 1\nseed: 2\n")
+    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    (folder / "list.yaml").write_text("[1]")
+    (folder / "empty.yaml").write_text("seed: 1\n")
+    made = MadeRun(folder / "runs" / "one")
+    made.begin()
+    for parent in "ab":
+        Registry.of_user().add(MadeRun(folder / parent / "twin").run.root)
+    return folder
+
+
+@pytest.mark.parametrize(("advice", "wrong", "right"), COMMANDS)
+def test_a_command_that_follows_its_advice_is_obeyed(
+    place: Path, capsys: pytest.CaptureFixture[str], advice: str, wrong: str, right: str
+) -> None:
+    assert main(wrong.replace("RUN", "runs/one").split()) == ExitCode.CONFIGURATION
+    pattern = re.escape(advice.partition(": ")[2]).replace(re.escape("{}"), ".*")
+    assert re.search(pattern, capsys.readouterr().err)
+    assert main(right.replace("RUN", "runs/one").split()) == ExitCode.DONE
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+FOLLOWERS: dict[str, list[Callable[[Path], None]]] = {}
+Follower = Callable[[Path], None]
+
+
+def follows(*keys: str) -> Callable[[Follower], Follower]:
+    """The function gets each of these advices, follows it, and gets further."""
+
+    def add(follower: Follower) -> Follower:
+        for key in keys:
+            FOLLOWERS.setdefault(key, []).append(follower)
+        return follower
+
+    return add
+
+
+def refused(advice: str, work: Callable[[], object]) -> None:
+    with pytest.raises(HpcrlError) as caught:
+        work()
+    assert_advised(caught.value, advice)
+
+
+GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
+
+
+def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
+    """Opens a file of these rows."""
+
+    def work() -> JsonLines:
+        (folder / "r.jsonl").write_text(text)
+        return JsonLines(folder / "r.jsonl", "data.train", answers=True)
+
+    return work
+
+
+@follows(
+    "data/jsonl.py: Set {} to a file with one JSON object per line.",
+    "data/jsonl.py: Set {} to a .jsonl file.",
+    "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id).",
+    "data/jsonl.py: Give each row of {} a text there.",
+    "data/jsonl.py: Change one, or drop all ids to count rows instead.",
+)
+def rows_are_corrected(folder: Path) -> None:
+    refused("data/jsonl.py: Set {} to a file with one JSON object per line.", rows("\n", folder))
+    refused(
+        "data/jsonl.py: Set {} to a .jsonl file.", lambda: JsonLines(folder / "none.jsonl", "data.train", answers=True)
+    )
+    wrong = "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id)."
+    refused(wrong, rows("[1]\n", folder))
+    refused("data/jsonl.py: Give each row of {} a text there.", rows('{"prompt": "", "answer": "2"}\n', folder))
+    twice = '{"id": 1, "prompt": "p", "answer": "a"}\n'
+    refused("data/jsonl.py: Change one, or drop all ids to count rows instead.", rows(twice * 2, folder))
+    assert len(rows(twice + twice.replace("1", "2"), folder)().ids) == 2
+    assert len(rows(GOOD * 2, folder)().ids) == 2
+
+
+@follows("data/jsonl.py: Put back what {} was.", "data/contents.py: Let whatever writes it end, then try again.")
+def a_file_stays_what_it_was(folder: Path) -> None:
+    records, path = rows(GOOD, folder)(), folder / "r.jsonl"
+    before = stamp_of(path)
+    path.write_text(GOOD.replace("1+1", "1+2") + GOOD)
+    refused("data/jsonl.py: Put back what {} was.", lambda: records.read(["0"]))
+    advice = "data/contents.py: Let whatever writes it end, then try again."
+    refused(advice, lambda: refuse_written(path, before))
+    refuse_written(path, stamp_of(path))
+    path.write_text(GOOD)
+    assert records.read(["0"])[0]["prompt"] == "1+1="
+
+
+@follows(
+    "data/tokens.py: Set {} to a folder with a tokenizer.json of Hugging Face's.",
+    "data/tokens.py: Correct it.",
+    "data/tokens.py: Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or set "
+    "{} to another folder.",
+)
+def a_tokenizer_is_completed(folder: Path) -> None:
+    refused("data/tokens.py: Set {} to a folder with a tokenizer.json of Hugging Face's.", lambda: load_tokens(folder))
+    made = train_tokenizer(folder / "made", ["1 + 1"])
+    settings = made / "tokenizer_config.json"
+    right = settings.read_text()
+    settings.write_text("{")
+    refused("data/tokens.py: Correct it.", lambda: load_tokens(made))
+    settings.write_text("{}")
+    refused(next(key for key in advices() if key.startswith("data/tokens.py: Give")), lambda: load_tokens(made))
+    (made / "config.json").write_text('{"eos_token_id": 7}')
+    assert load_tokens(made).eos_ids == (7,)
+    settings.write_text(right)
+    assert len(load_tokens(made).eos_ids) == 2
+
+
+@follows("data/rows/kind.py: Lower {}.", "data/rows/texts.py: Raise the bound.")
+def rows_are_enough(folder: Path) -> None:
+    refused("data/rows/kind.py: Lower {}.", lambda: open_datasets(with_data(folder, batch_size=4)))
+    refused(
+        "data/rows/texts.py: Raise the bound.",
+        lambda: open_datasets(with_data(folder, max_prompt_tokens=1))["train"].ids,
+    )
+    assert open_datasets(with_data(folder, batch_size=2, max_prompt_tokens=20))["train"].ids
+
+
+def with_data(folder: Path, **changes: int) -> SFTExperiment:
+    (folder / "r.jsonl").write_text(GOOD * 2)
+    tokenizer = train_tokenizer(folder / "tokenizer", ["1 + 1"])
+    data = DataConfig(train=str(folder / "r.jsonl"), tokenizer=str(tokenizer), **{"batch_size": 2} | changes)
+    return SFTExperiment(data=data, actor=SFTModelConfig(path=str(folder / "model")))
+
+
+@follows("data/inputs.py: Set {} to what can be read.")
+def an_input_is_there(folder: Path) -> None:
+    experiment = with_data(folder)
+    gone = dataclasses.replace(experiment.data, train=f"{folder}/gone.jsonl")
+    advice = "data/inputs.py: Set {} to what can be read."
+    refused(advice, lambda: fingerprints(dataclasses.replace(experiment, data=gone)))
+    assert "data.train" in fingerprints(experiment)
+
+
+@follows("config/validate.py: Set data.tokenizer.", "families/reader.py: Name the family in {}.")
+def a_model_is_described(folder: Path) -> None:
+    tokenizer = folder / "model" / "tokenizer.json"
+    tokenizer.rename(folder / "tokenizer.json")
+    with pytest.raises(ConfigurationError) as caught:
+        load(folder, [])
+    assert_advised(caught.value, "config/validate.py: Set data.tokenizer.")
+    load(folder, [f"data.tokenizer={folder}"])
+    (folder / "small" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "mine"}))
+    refused("families/reader.py: Name the family in {}.", lambda: read_config(folder / "small", None, "actor.family"))
+    assert read_config(folder / "small", "qwen2", "actor.family").blocks == 2
+
+
+@follows(
+    "families/stored.py: Save the model with safe_serialization=True, or change the model's path.",
+    "families/stored.py: Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
+    "families/stored.py: Copy the whole folder again.",
+    "families/stored.py: Copy the whole folder.",
+)
+def a_model_is_copied_again(folder: Path) -> None:
+    from support.tiny_models import tiny_model
+
+    from hpcrl.models.pretrained import load_pretrained, save_pretrained
+
+    model, one, parts = tiny_model(), folder / "one", folder / "parts"
+    save_pretrained(one, model.config, model.views)
+    save_pretrained(parts, model.config, model.views, max_shard_bytes=3_000)
+
+    def reading(path: Path) -> Callable[[], object]:
+        return lambda: [tensor for _, tensor in load_pretrained(path)[1]]
+
+    file, index = one / "model.safetensors", parts / "model.safetensors.index.json"
+    whole, named = file.read_bytes(), index.read_text()
+    file.rename(one / "pytorch_model.bin")
+    refused(next(key for key in advices() if key.startswith("families/stored.py: Save")), reading(one))
+    file.write_text("version https://git-lfs.github.com/spec/v1\n")
+    refused(next(key for key in advices() if key.startswith("families/stored.py: Copy it")), reading(one))
+    file.write_bytes(whole)
+    reading(one)()
+    index.write_text("{}")
+    refused("families/stored.py: Copy the whole folder again.", reading(parts))
+    index.write_text(named)
+    part = next(parts.glob("model-*.safetensors"))
+    bytes_ = part.read_bytes()
+    part.unlink()
+    refused("families/stored.py: Copy the whole folder.", reading(parts))
+    part.write_bytes(bytes_)
+    reading(parts)()
+
+
+@follows(
+    "durable/rundir.py: Choose another --run-dir.", "durable/rundir.py: chmod 600 it, or submit anew if others read it."
+)
+def a_run_directory_is_ones_own(folder: Path) -> None:
+    def create(name: str) -> RunDirectory:
+        return RunDirectory.create(folder / name, experiment={}, host="x:Y", key=KeyPair("p", "s"), inputs={})
+
+    refused("durable/rundir.py: Choose another --run-dir.", lambda: create("model"))
+    refused("durable/rundir.py: Choose another --run-dir.", lambda: create("rows.jsonl/run"))
+    run = create("run")
+    run.key_json.chmod(0o644)
+    refused("durable/rundir.py: chmod 600 it, or submit anew if others read it.", run.read_key)
+    run.key_json.chmod(0o600)
+    assert run.read_key() == KeyPair("p", "s")
+
+
+@follows("config/load.py: Submit a new run with {}.")
+def a_new_run_has_another_seed(folder: Path) -> None:
+    write_config(folder / "c.yaml", ppo_values())
+    experiment = load_config(folder / "c.yaml")
+    refused("config/load.py: Submit a new run with {}.", lambda: change_placement(experiment, ["seed=7"], ALL_CHECKS))
+    assert load_config(folder / "c.yaml", ["seed=7"]).seed == 7
+
+
+@follows("placement/abilities.py: Set {} or {}.", "placement/abilities.py: Set {} to one that can.")
+def a_backend_that_can(folder: Path) -> None:
+    (folder / "poor.py").write_text(
+        "from hpcrl.backends.native import BACKEND\nimport dataclasses\n"
+        "POOR = dataclasses.replace(BACKEND, dtypes=('fp32',), train=False)\n"
+    )
+    poor = [f"actor.backend={folder}/poor.py:POOR"]
+    for advice, wrong in (("Set {} or {}.", ["actor.dtype=bf16"]), ("Set {} to one that can.", [])):
+        with pytest.raises(ConfigurationError) as caught:
+            load(folder, poor + wrong)
+        assert_advised(caught.value, f"placement/abilities.py: {advice}")
+        load(folder, [*poor, *wrong, "actor.backend=native"])
+
+
+@follows("recipes/check.py: Fix the file or set algorithm.")
+def an_algorithm_is_fixed(folder: Path) -> None:
+    text = "import dataclasses\nfrom hpcrl.recipes.toy import ALGORITHM as TOY\nMINE = {}\n"
+    (folder / "mine.py").write_text(text.format("dataclasses.replace(TOY, metrics={'none': ('loss',)})"))
+    (folder / "fixed.py").write_text(text.format("TOY"))
+    (folder / "c.yaml").write_text("control: {steps: 2}\n")
+
+    def take(name: str) -> None:
+        load_config(folder / "c.yaml", [f"algorithm={folder}/{name}.py:MINE"], ALL_CHECKS)
+
+    refused("recipes/check.py: Fix the file or set algorithm.", lambda: take("mine"))
+    take("fixed")
+
+
+@follows(
+    "data/rows/texts.py: Change the row, or put some text into data.prompt_template.",
+    "data/rows/texts.py: Set data.tokenizer or the paths of the models, so that they belong together.",
+    "data/rows/texts.py: Set data.tokenizer or actor.path, so that they belong together.",
+)
+def rows_and_models_have_the_same_tokens(folder: Path) -> None:
+    experiment = with_data(folder)
+    tokenizer = folder / "tokenizer"
+    for name in ("model", "small"):
+        shutil.copy(tokenizer / "tokenizer.json", folder / name)
+    small = folder / "small"
+    strange = dataclasses.replace(experiment, actor=SFTModelConfig(path=str(small)))
+    (small / "config.json").write_text(json.dumps(QWEN2_TINY | {"vocab_size": 8}))
+    settings = tokenizer / "tokenizer_config.json"
+    early = settings.read_text()
+    for end, paths in ('{"eos_token": "2"}', "the paths of the models"), (early, "actor.path"):
+        settings.write_text(end)
+        advice = f"data/rows/texts.py: Set data.tokenizer or {paths}, so that they belong together."
+        refused(advice, lambda: open_datasets(strange)["train"].rows(["0@0"]))
+    (folder / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"vocab_size": 400}))
+    assert open_datasets(experiment)["train"].rows(["0@0"]).ids == ("0@0",)
+
+    forgetful = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    forgetful.normalizer = Replace("1+1=", "")
+    forgetful.save(str(tokenizer / "tokenizer.json"))
+    advice = "data/rows/texts.py: Change the row, or put some text into data.prompt_template."
+    refused(advice, lambda: open_datasets(experiment)["train"].rows(["0@0"]))
+    templated = dataclasses.replace(experiment.data, prompt_template="Q: {prompt}")
+    assert open_datasets(dataclasses.replace(experiment, data=templated))["train"].rows(["0@0"]).ids == ("0@0",)
+
+
+@follows("durable/rundir.py: Resume it with the hpcrl that made it, or submit anew.")
+def a_run_of_another_format_is_submitted_anew(folder: Path) -> None:
+    made = MadeRun(folder / "made").run
+    old = json.loads(made.run_json.read_bytes()) | {"format": 1}
+    made.run_json.write_text(json.dumps(old))
+    advice = "durable/rundir.py: Resume it with the hpcrl that made it, or submit anew."
+    refused(advice, lambda: RunDirectory.open(made.root))
+    assert RunDirectory.open(MadeRun(folder / "anew").run.root).numbers() == []
+
+
+@follows("durable/append_log.py: Resume the run.")
+def a_log_that_failed_is_followed_by_another(folder: Path) -> None:
+    points = iter([None, OSError(errno.ENOSPC, "full"), None])
+
+    def fault(point: str) -> None:
+        if point == "j.before" and (error := next(points)) is not None:
+            raise error
+
+    log = Files(folder, fault).open_log(folder / "log", "j")
+    log.append([b"1\n"])
+    with pytest.raises(DiskFullError):
+        log.append([b"2\n"])
+    refused("durable/append_log.py: Resume the run.", lambda: log.append([b"3\n"]))
+    log.close()
+    of_the_next_attempt = Files(folder, fault).open_log(folder / "again", "j")
+    of_the_next_attempt.append([b"2\n"])
+    of_the_next_attempt.close()
+
+
+@follows(
+    "data/user_code.py: Set {} to what can be read.",
+    "data/user_code.py: Fix the file or set {}.",
+    "data/user_code.py: Set {}.",
+    "data/user_code.py: Leave data out of {}, and have your code read it where it is.",
+)
+def code_is_where_its_settings_say(folder: Path) -> None:
+    judge = folder / "judge.py"
+
+    def find(function: Path = judge, *files: str) -> None:
+        user_code.collect_code({"reward.function": f"{function}:score"}, files)
+
+    judge.write_text("def score(")
+    refused("data/user_code.py: Fix the file or set {}.", find)
+    judge.write_text("def score(prompt, response, record): return 1.0\n")
+    refused("data/user_code.py: Set {} to what can be read.", lambda: find(folder / "gone.py"))
+    refused("data/user_code.py: Set {}.", lambda: find(judge, f"{folder}/none*.txt"))
+    advice = "data/user_code.py: Leave data out of {}, and have your code read it where it is."
+    (folder / "large.bin").write_bytes(bytes(100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(user_code, "MOST_BYTES", 90)
+        refused(advice, lambda: find(judge, f"{folder}/large.bin"))
+        find(judge)
+
+
+@follows("durable/paths.py: Choose another --run-dir.", "config/yaml_file.py: Give another file.")
+def a_path_and_a_file_that_can_be_used(folder: Path) -> None:
+    refused("durable/paths.py: Choose another --run-dir.", lambda: refuse_unusable(folder / "a\nb"))
+    refuse_unusable(folder / "ab")
+    (folder / "large.yaml").write_text("#" * (yaml_file.MOST_BYTES + 1))
+    refused("config/yaml_file.py: Give another file.", lambda: yaml_file.read_yaml(folder / "large.yaml"))
+    write_config(folder / "c.yaml", ppo_values())
+    assert yaml_file.read_yaml(folder / "c.yaml")["algorithm"] == "ppo"
+
+
+@follows(
+    "doctor/measure.py: Name a folder of yours that all nodes see.", "doctor/measure_nodes.py: Leave --in-job out."
+)
+def a_folder_and_a_place_to_measure(folder: Path) -> None:
+    environ = {"PATH": ""}
+    advice = "doctor/measure.py: Name a folder of yours that all nodes see."
+    refused(advice, lambda: measure(MeasureRequest(folder / "gone"), environ))
+    advice = "doctor/measure_nodes.py: Leave --in-job out."
+    refused(advice, lambda: measure(MeasureRequest(folder, "in job"), environ))
+    assert len(measure(MeasureRequest(folder), environ).nodes) == 1
+
+
+@follows("launch/slurm/render.py: Put them in.", "launch/slurm/render.py: Write it in one line.")
+def a_template_is_completed(folder: Path) -> None:
+    own = folder / "array.sbatch"
+    own.write_text("#!/bin/bash\nrun=@RUN@\n")
+    cluster = ClusterConfig(nodes=2, template=str(own), slurm=SlurmConfig(python="/opt/bin/python"))
+    target = Target(folder / "run", "run", "0123abcd")
+    refused("launch/slurm/render.py: Put them in.", lambda: render(cluster, "array", target))
+    own.write_text(read_template("array"))
+    assert render(cluster, "array", target)
+    odd, even = (
+        dataclasses.replace(cluster, slurm=dataclasses.replace(cluster.slurm, comment=comment))
+        for comment in ("a\nb", "a b")
+    )
+    refused("launch/slurm/render.py: Write it in one line.", lambda: render(odd, "array", target))
+    assert render(even, "array", target)
+
+
+@follows(
+    "launch/slurm/launcher.py: Set cluster.topology to hetjob or colocated.",
+    "launch/slurm/launcher.py: Set cluster.topology to array.",
+)
+def a_topology_that_the_site_allows(folder: Path) -> None:
+    launcher = SlurmLauncher()
+
+    def take(topology: str, **limits: object) -> None:
+        site = {"disable_hetjob_steps": False, "max_array_size": 9} | limits
+        launcher._site = cast(SlurmSite, SimpleNamespace(**site))
+        launcher._refuse(5, topology)
+
+    advice = "launch/slurm/launcher.py: Set cluster.topology to hetjob or colocated."
+    refused(advice, lambda: take("array", max_array_size=4))
+    take("hetjob", max_array_size=4)
+    advice = "launch/slurm/launcher.py: Set cluster.topology to array."
+    refused(advice, lambda: take("hetjob", disable_hetjob_steps=True))
+    take("array", disable_hetjob_steps=True)
+
+
+ALL_FOLLOWERS = dict.fromkeys(each for found in FOLLOWERS.values() for each in found)
+
+
+@pytest.mark.parametrize("follower", ALL_FOLLOWERS, ids=lambda follower: follower.__name__)
+def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follower) -> None:
+    follower(folder)
+
+
+# ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
+ELSEWHERE = {
+    "durable/append_log.py: Free some space, or lower control.keep_checkpoints, and resume the run.": (
+        "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
+    ),
+    "launch/preflight.py: Fix it; name files that it reads from beside itself in code.files; where it needs what only "
+    "the nodes have, set {}.trial_rows to 0.": (
+        "launch/test_preflight.py::test_a_reward_function_that_needs_the_nodes_is_not_tried"
+    ),
+    "data/inputs.py: Put it back, or accept it: hpcrl resume {} --accept-changed {}": (
+        "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"
+    ),
+    "launch/next_inputs.py: It reads {}.": (
+        "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"
+    ),
+    "launch/submit.py: `hpcrl stop {}` ends it, `hpcrl status {}` shows it.": (
+        "launch/test_submit.py::test_a_running_run_is_not_resumed_a_second_time"
+    ),
+    "durable/files.py: Resume the run: what was in it is computed again.": (
+        "durable/test_recovery.py::test_damaged_part_is_named_and_computed_again"
+    ),
+}
+"""Advice, and the test that follows it in real processes."""
+
+UNFOLLOWED = frozenset(
+    {
+        "agent/claims.py: End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on "
+        "Slurm, cluster.slurm.gpus).",
+        "agent/claims.py: Remove it, or set cluster.device to cpu.",
+        "agent/devices.py: Lower cluster.workers_per_node, ask for more GPUs (cluster.slurm.gpus), or set "
+        "cluster.device to cpu.",
+        "agent/gpus.py: Add its folder to LD_LIBRARY_PATH (to a container: --nv), or set cluster.device to cpu.",
+        "agent/torch_build.py: {} Or have the driver updated.",
+        "agent/torch_build.py: {} Or set cluster.device to cpu.",
+        "algos/host.py: Set cluster.gpu_isolation to strict.",
+        "data/user_code.py: Rename the file.",
+        "durable/recovery.py: Stop it with `hpcrl stop`, then resume.",
+        "engines/model.py: Lower {}.optimizer.lr where it is trained, and resume from an earlier checkpoint.",
+        "engines/updater.py: Lower {}.lr or {}.grad_clip, look for the sample that does it, or raise {}.max_skipped.",
+        "engines/updater.py: Put the model back that {}.path had when the run began.",
+        "errors.py: Install it: pip install 'hpcrl[{}]'",
+        "launch/next_code.py: Accept both: --accept-changed {}.",
+        "launch/orders.py: `hpcrl status {}` says how.",
+        "launch/orders.py: `hpcrl status {}` shows what it does.",
+        "launch/submit.py: `hpcrl status {}` shows what they do.",
+        "nameresolve/rendezvous.py: See the master's log.",
+    }
+)
+"""Advice that a test gives and none follows yet. Nothing is to be added here."""
+
+
+def test_every_advice_is_followed_by_a_test() -> None:
+    followed = {key for key, _, _ in (*CONFIGURATIONS, *COMMANDS)} | FOLLOWERS.keys() | ELSEWHERE.keys() | UNFOLLOWED
+    assert sorted(advices() - followed) == [], "nobody follows them"
+    assert sorted(followed - advices()) == [], "nobody gives them"
+    for place in ELSEWHERE.values():
+        file, _, name = place.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), place
