@@ -13,8 +13,9 @@ from rich.text import Text
 from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.dataflow.graph import MFC, topological_order
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
+from hpcrl.launch.launcher import choose
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
 from hpcrl.placement.plan import Plan, make_plan
 
@@ -41,7 +42,17 @@ def run(words: Sequence[str]) -> int:
         print(_as_json(plan, experiment, roles))
     else:
         Console().print(render(plan, experiment, roles))
+        if why := _who_starts_it(experiment.cluster.type):
+            print(f"cluster.type = {experiment.cluster.type}: {why}")
     return int(ExitCode.DONE)
+
+
+def _who_starts_it(type_: str) -> str:
+    """What is chosen now where the choice is left to hpcrl; a plan may be made where nothing could be started."""
+    try:
+        return choose(type_).why
+    except ConfigurationError as error:
+        return str(error).removeprefix(f"cluster.type = {type_}: ")
 
 
 def run_directory(experiment: ExperimentConfig) -> str:

@@ -304,6 +304,16 @@ class RunDirectory(RunPaths):
         self.files.publish(self.command(name), msgspec.json.encode(command), "control")
         return name
 
+    def is_told_to_stop(self, submission: str) -> bool:
+        """Whether a user wants it to end at once, heard or not. (Who is to finish what is open needs its nodes.)"""
+        for file in self.files.listing(self.control):
+            if file.endswith(".json") and not file.startswith("."):
+                with contextlib.suppress(msgspec.DecodeError, OSError):
+                    command = msgspec.json.decode(self.files.read(self.control / file), type=Command)
+                    if command.submission == submission and command.command in ("drain", "stop"):
+                        return True
+        return False
+
     def publish_answer(self, name: str, answer: Answer) -> None:
         """The first answer stays."""
         with contextlib.suppress(AlreadyPublishedError):

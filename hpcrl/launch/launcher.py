@@ -9,7 +9,7 @@ from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.errors import ConfigurationError, HpcrlError, Problem
 from hpcrl.plugins import Room, find, load, names
 
 
@@ -52,6 +52,18 @@ class Launcher(Protocol):
         ...
 
 
+class UnreachableError(HpcrlError):
+    """Who starts jobs cannot be asked now. Says nothing about any job."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who starts the processes of a run, and, where that was left open, why it is that one."""
+
+    launcher: Launcher
+    why: str = ""
+
+
 def no_abilities(_: ClusterConfig) -> Abilities:
     return Abilities()
 
@@ -66,9 +78,9 @@ class LauncherDeclaration:
     launcher: str
     """The class of the Launcher, or a function that makes one, called with nothing."""
     if_there: str = ""
-    """A function that gives the Launcher if it can start anything from here, else None; whoever chooses calls it."""
+    """A function that gives the Launcher if it can start anything from here, else why not; whoever chooses calls it."""
     chooses: bool = False
-    """Whether it only chooses another, whose name an experiment has once it is prepared."""
+    """Whether `launcher` only chooses another (a Choice), whose name an experiment has once it is prepared."""
     waits: bool = False
     """Whether `hpcrl submit` stays and shows progress unless it is told not to."""
     abilities: Callable[[ClusterConfig], Abilities] = no_abilities
@@ -89,9 +101,15 @@ def declaration_of(type_: str) -> LauncherDeclaration:
     return find(LAUNCHERS, type_, "cluster.type")
 
 
+def choose(type_: str) -> Choice:
+    """Who starts the processes of a run of this `cluster.type`. Raises ConfigurationError where nobody can."""
+    declared = declaration_of(type_)
+    made = load(declared.launcher)()
+    return made if declared.chooses else Choice(made)
+
+
 def launcher_for(type_: str) -> Launcher:
-    """Who starts the processes of a run of this `cluster.type`."""
-    return load(declaration_of(type_).launcher)()
+    return choose(type_).launcher
 
 
 class Launchers:

@@ -31,7 +31,15 @@ from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.elastic import describe_elastic, describe_placement
-from hpcrl.launch.launcher import Launcher, Launchers, declaration_of, launcher_for, launcher_problems
+from hpcrl.launch.launcher import (
+    Launcher,
+    Launchers,
+    UnreachableError,
+    choose,
+    declaration_of,
+    launcher_for,
+    launcher_problems,
+)
 from hpcrl.launch.next_code import next_code
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.launch.preflight import check_inputs
@@ -57,7 +65,10 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
     root = _directory(experiment, run_dir)
-    launcher = launcher_for(experiment.cluster.type)
+    choice = choose(experiment.cluster.type)
+    if choice.why:
+        print(f"cluster.type = {experiment.cluster.type}: {choice.why}")
+    launcher = choice.launcher
     experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
     check_inputs(experiment)
@@ -80,9 +91,10 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
     root = _directory(experiment, run_dir)
-    launcher = launcher_for(experiment.cluster.type)
+    choice = choose(experiment.cluster.type)
     check_inputs(experiment)
-    return launcher.describe(experiment, root)
+    why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
+    return why + choice.launcher.describe(experiment, root)
 
 
 def _directory(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
@@ -178,14 +190,15 @@ def stop(run_dir: Path, now: bool) -> int:
     if not running:
         print(f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
-    commands = []
-    for submission in running:
-        launcher = launchers.of(submission)
-        commands.append(run.publish_command(Command("stop" if now else "finish", submission.nonce)))
-        if not launcher.accepts_commands(run, submission):
-            launcher.end(run, submission)
     cluster = what_every_run_has(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
+    commands = [run.publish_command(Command("stop" if now else "finish", submission.nonce)) for submission in running]
+    try:
+        for submission in running:
+            if not launchers.of(submission).accepts_commands(run, submission):
+                launchers.of(submission).end(run, submission)
+    except UnreachableError as error:
+        return _leave_the_order(run, running, commands, str(error).splitlines()[0], patience_s)
     if not now:
         _await_finish(run, launchers, running, commands, patience_s)
     if not _wait_for_the_end(run, launchers, running, patience_s):
@@ -230,6 +243,30 @@ def _await_finish(
                 return
             progress.update()
             time.sleep(WATCH_S)
+
+
+def _leave_the_order(
+    run: RunDirectory,
+    running: Sequence[Submission],
+    commands: Sequence[str],
+    said: str,
+    patience_s: float,
+) -> int:
+    """Nobody can be asked for jobs, or cancel them: who reads the order obeys it."""
+    print(f"{said}\nThe order to stop is in {run.control}; jobs cannot be seen or cancelled now.", file=sys.stderr)
+    began = time.monotonic()
+    while any(run.verdict_of(submission.nonce) is None for submission in running):
+        heard = any(run.read_answer(name) is not None for name in commands)
+        if time.monotonic() - began > (patience_s if heard else LEAVE_S):
+            so_far = "Its master finishes what is open." if heard else "No master has answered so far."
+            print(
+                f"{so_far} One that begins later ends the run, and with it jobs that wait; `hpcrl stop {run.root}` "
+                "cancels them once Slurm answers."
+            )
+            return int(ExitCode.REQUEUE)
+        time.sleep(WATCH_S)
+    print(f"its master has stopped it; `hpcrl resume {run.root}` continues from here.")
+    return int(ExitCode.DONE)
 
 
 def _wait_for_the_end(

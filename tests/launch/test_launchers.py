@@ -14,7 +14,7 @@ from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.status import read_status
-from hpcrl.launch.launcher import LAUNCHERS, Launchers, declaration_of, launcher_for, launcher_problems
+from hpcrl.launch.launcher import LAUNCHERS, Launchers, choose, declaration_of, launcher_problems
 from hpcrl.launch.local import LocalLauncher
 from hpcrl.launch.queues import LauncherQueues, has_queue, queue_of
 from hpcrl.launch.slurm.launcher import SlurmLauncher
@@ -81,11 +81,14 @@ def test_only_an_array_of_slurm_replaces_nodes_and_only_slurm_gives_each_agent_i
 def test_auto_is_slurm_where_one_answers_and_this_machine_elsewhere(tmp_path, monkeypatch):
     fake = FakeSlurm(tmp_path / "slurm")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert isinstance(launcher_for("auto"), LocalLauncher)
+    chosen = choose("auto")
+    assert isinstance(chosen.launcher, LocalLauncher) and chosen.why == "this machine: there is no sbatch in PATH"
     on_path(monkeypatch, fake.environment)
-    assert isinstance(launcher_for("auto"), SlurmLauncher)
+    chosen = choose("auto")
+    assert isinstance(chosen.launcher, SlurmLauncher) and chosen.why == "slurm, which answers here"
     fake.away(600)
-    assert isinstance(launcher_for("auto"), LocalLauncher)
+    with pytest.raises(ConfigurationError, match=r"Slurm does not answer .*--cluster slurm .*--cluster local"):
+        choose("auto")
 
 
 def test_a_name_that_is_none_is_refused_with_the_list_and_the_nearest(tmp_path):

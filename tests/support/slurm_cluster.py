@@ -254,6 +254,12 @@ class SlurmCluster:
         """SIGKILL for a node's daemon; its jobs go on. `restart` brings it back."""
         os.kill(int((self.root / "run" / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
 
+    def stop_controller(self) -> None:
+        """End slurmctld; jobs go on. `restart` brings it back."""
+        pid = int((self.root / "run" / "slurmctld.pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        self.wait(lambda: not _lives(pid), "slurmctld has ended", 60)
+
     def restart(self) -> None:
         """Start daemons that were killed and take back all nodes; jobs go on."""
         up()
@@ -330,6 +336,14 @@ def hold(directory: Path) -> Iterator[SlurmCluster]:
             yield cluster
         finally:
             cluster.clean()
+
+
+def _lives(pid: int) -> bool:
+    """Zombies count as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def files_below(folder: Path, name: str) -> list[Path]:

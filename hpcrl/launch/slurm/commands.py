@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from hpcrl.errors import HpcrlError
+from hpcrl.launch.launcher import UnreachableError
 from hpcrl.launch.slurm.jobs import (
     SACCT_FIELDS,
     SEPARATOR,
@@ -76,7 +77,7 @@ class SlurmError(HpcrlError):
         super().__init__(f"{what or f'{command[0]} failed with exit status {status}'}: {said}\n{shlex.join(command)}")
 
 
-class SlurmUnavailableError(SlurmError):
+class SlurmUnavailableError(SlurmError, UnreachableError):
     """Slurm cannot be asked now; `missing` names what does not answer. Says nothing about any job."""
 
     def __init__(self, command: Sequence[str], status: int | None, stderr: str, missing: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.entry import main as entry
 from hpcrl.wire.address import address_of_this_node
 
@@ -46,8 +46,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("role", choices=("master", "agent"))
     given = parser.parse_args(arguments)
     os.umask(0o077)
+    run = RunDirectory(Path(given.run))
+    if given.role == "agent" and run.is_told_to_stop(given.submission):
+        # A master obeys the order by itself, and says so in a verdict.
+        print("nothing to do: `hpcrl stop` has ended this submission", flush=True)
+        return int(ExitCode.NEVER_REQUEUE)
     try:
-        write_down(RunDirectory(Path(given.run)), given.submission, given.role, os.environ)
+        write_down(run, given.submission, given.role, os.environ)
     except (HpcrlError, OSError) as error:
         print(f"`hpcrl stop` and `status` will not know this job: {error}", file=sys.stderr, flush=True)
     return entry(

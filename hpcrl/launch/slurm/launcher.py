@@ -13,9 +13,9 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.queue import MASTERS
-from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import JobState, State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import RequeueRules, rules_of
@@ -28,16 +28,31 @@ END_POLL_S = 2.0
 """And this often in the seconds in which the jobs of a run that is over end."""
 
 
-def find_slurm() -> "SlurmLauncher | None":
-    """The launcher, if there is a Slurm that answers."""
+FIND_S = 20.0
+"""How long a Slurm that nobody has asked for by name may take to answer."""
+NOT_CONFIGURED = "dns srv lookup failed"
+"""What Slurm's commands say, in lower case, where they are installed and belong to no cluster."""
+
+
+def find_slurm() -> "SlurmLauncher | str":
+    """The launcher, or why there is no Slurm here.
+
+    Raises ConfigurationError where there is one, and it does not answer.
+    """
     if shutil.which("sbatch") is None:
-        return None
-    launcher = SlurmLauncher()
+        return "there is no sbatch in PATH"
+    launcher = SlurmLauncher(Slurm(timeout_s=FIND_S))
     try:
         launcher.site()
-    except HpcrlError:
-        return None
-    return launcher
+    except SlurmError as error:
+        if NOT_CONFIGURED in error.stderr.lower():
+            return "Slurm's commands are here, but belong to no cluster"
+        said = next(iter(error.stderr.splitlines()), "nothing")
+        raise ConfigurationError(
+            [f"cluster.type = auto: Slurm's commands are here, but Slurm does not answer ({said})."],
+            "Try again later, or with --cluster slurm to hear more; --cluster local runs on this machine.",
+        ) from None
+    return SlurmLauncher()
 
 
 class SlurmLauncher:

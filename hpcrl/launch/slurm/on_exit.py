@@ -20,7 +20,7 @@ from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavai
 from hpcrl.launch.slurm.exits import place_of, record_exit
 from hpcrl.launch.slurm.job import incarnation_of
 from hpcrl.launch.slurm.render import comment_of
-from hpcrl.launch.slurm.requeue import Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
+from hpcrl.launch.slurm.requeue import FINAL, Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
 from hpcrl.launch.slurm.submission import read_intent, send_successor
 from hpcrl.processes import oom_kills
@@ -73,6 +73,8 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     cause = cause_of(code, state, frozenset(told), oom_kills(job_only=True))
     if cause is Cause.PREEMPTED:
         cause = _why_slurm_ends_it(job, rules, slurm)
+    if cause not in FINAL and not _slurm_does_it(cause, rules) and run.is_told_to_stop(nonce):
+        cause = Cause.STOPPED
     place = place_of(job.name, job.element)
     written = Ended(cause, code, time.time(), progress_of(run))
     ended, before = record_exit(run, nonce, place, job.number, job.restarts, written)
