@@ -27,7 +27,7 @@ from hpcrl.cli.main import main
 from hpcrl.config import yaml_file
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.load import change_placement
+from hpcrl.config.load import change_settings
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
 from hpcrl.data.contents import refuse_written, stamp_of
@@ -517,7 +517,7 @@ def a_run_directory_is_ones_own(folder: Path) -> None:
 def a_new_run_has_another_seed(folder: Path) -> None:
     write_config(folder / "c.yaml", ppo_values())
     experiment = load_config(folder / "c.yaml")
-    refused("config/load.py: Submit a new run with {}.", lambda: change_placement(experiment, ["seed=7"], ALL_CHECKS))
+    refused("config/load.py: Submit a new run with {}.", lambda: change_settings(experiment, ["seed=7"], ALL_CHECKS))
     assert load_config(folder / "c.yaml", ["seed=7"]).seed == 7
 
 
@@ -715,6 +715,19 @@ ELSEWHERE = {
     ),
     "launch/next_inputs.py: It reads {}.": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"
+    ),
+    "launch/next_settings.py: To extend it, raise control.steps above {}, or control.epochs, or change "
+    "control.stop_when if that has ended it.": (
+        "launch/test_next_settings.py::test_a_done_run_is_extended_by_its_length_and_by_nothing_else"
+    ),
+    "launch/next_settings.py: Make it rare with control.evaluate.steps, or submit a new run.": (
+        "launch/test_next_settings.py::test_evaluation_becomes_rare_but_is_not_switched_off"
+    ),
+    "launch/next_settings.py: Set what you change so that the rows stay, or submit a new run.": (
+        "launch/test_next_settings.py::test_numbers_that_would_leave_out_rows_are_refused"
+    ),
+    "master/drift_check.py: With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.": (
+        "master/test_elastic.py::test_a_replay_over_as_many_workers_must_give_the_recorded_bits"
     ),
     "launch/submit.py: `hpcrl stop {}` ends it, `hpcrl status {}` shows it.": (
         "launch/test_submit.py::test_a_running_run_is_not_resumed_a_second_time"

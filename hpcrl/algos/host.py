@@ -61,6 +61,7 @@ class TorchHost:
         self._parallel.begin_unit()
         call = self._plan.call(work.call)
         model = self._plan.at[call.name]
+        self._settle(model, work.experiment or self._experiment)
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome
@@ -89,7 +90,7 @@ class TorchHost:
             role=at.role,
             head=kind.head,
             experiment=self._experiment,
-            steps=self._training_steps() if at.trainable else None,
+            steps=self._training_steps(self._experiment) if at.trainable else None,
             group=self._parallel.group(at.ranks),
             device=self._device,
             kernels=self._kernels,
@@ -97,9 +98,18 @@ class TorchHost:
         )
         return load(kind.maker)(builder)
 
-    def _training_steps(self) -> int:
-        batch = self._algorithm.batch(self._experiment)
-        return training_steps(self._experiment, self._algorithm.rows, batch, self._texts.datasets)
+    def _settle(self, model: ModelName, experiment: Any) -> None:
+        """Have a role work under these settings: those of a replay may be older than the next call's."""
+        role = self._roles[model]
+        if role.experiment is experiment:
+            return
+        role.experiment = experiment
+        if any(home.model == model for home in self._plan.trained):
+            self._state(model).settle(getattr(experiment, model.role), self._training_steps(experiment))
+
+    def _training_steps(self, experiment: Any) -> int:
+        batch = self._algorithm.batch(experiment)
+        return training_steps(experiment, self._algorithm.rows, batch, self._texts.datasets)
 
     def _resume(self, name: str, paths: Sequence[Path]) -> None:
         """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""

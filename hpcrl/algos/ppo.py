@@ -80,16 +80,22 @@ class KLCoefficient:
     """The weight of the KL penalty. Actor and critic each hold one and move it alike."""
 
     def __init__(self, config: KLConfig) -> None:
-        self._config = config
         self.value = config.coef
 
-    def follow(self, kl: float, samples: int, record: Mapping[str, Any] | None) -> float:
+    def begin(self, config: KLConfig, record: Mapping[str, Any] | None) -> float:
+        """The weight of a step: that of its record, or where it is not adaptive, that of the settings."""
+        if record is not None:
+            self.value = record["kl_coef"]
+        elif not config.adaptive:
+            self.value = config.coef
+        return self.value
+
+    def follow(self, config: KLConfig, kl: float, samples: int, record: Mapping[str, Any] | None) -> float:
         """The weight of the next step."""
         if record is not None:
             self.value = record["next_kl_coef"]
-        elif self._config.adaptive:
-            target, horizon = self._config.target, self._config.horizon
-            self.value = adapted_kl_coef(self.value, kl, target, horizon, samples, ADAPTIVE_ERROR_LIMIT)
+        elif config.adaptive:
+            self.value = adapted_kl_coef(self.value, kl, config.target, config.horizon, samples, ADAPTIVE_ERROR_LIMIT)
         return self.value
 
 
@@ -98,26 +104,24 @@ class Actor:
 
     def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
-        self._experiment = experiment
-        self._config = experiment.ppo
-        self._batch = batch(experiment)
+        self.experiment = experiment
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
 
     def generate(self, work: Work, call: MFC) -> Outcome:
-        return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
+        return rollout.generate(self.engine, self.experiment.generation, self.experiment.seed, work, call)
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
-        kl_coef = _recorded(work, "kl_coef", self._kl_coef.value)
+        kl_coef = self._kl_coef.begin(self._config.kl, work.record)
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         advantages_N = made.advantages_N
         if self._config.whiten_advantages:
             advantages_N = whiten(advantages_N, self.engine.total)
         columns = {"old_log_probs": work.batch.data["logprobs"], "advantages": advantages_N.numpy()}
-        objective = Objective(self._loss, self._experiment.generation.temperature, with_entropy=True)
+        objective = Objective(self._loss, self.experiment.generation.temperature, with_entropy=True)
         stop = self._gone_too_far if self._may_stop else None
-        training = Training(self.engine, work, self._batch, objective, self._config.aggregation, stop)
+        training = Training(self.engine, work, batch(self.experiment), objective, self._config.aggregation, stop)
         training.run(made.sequences, columns)
-        next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
+        next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), "kl": _mean(made.mean_kl, made.samples), "kl_coef": (kl_coef, 1.0)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
 
@@ -145,6 +149,10 @@ class Actor:
         return (columns["weights"] * loss_N).sum(), statistics
 
     @property
+    def _config(self) -> PPOConfig:
+        return self.experiment.ppo
+
+    @property
     def _may_stop(self) -> bool:
         return self._config.early_stop_kl is not None or self._config.early_stop_ratio is not None
 
@@ -162,8 +170,7 @@ class Critic:
 
     def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
-        self._config = experiment.ppo
-        self._batch = batch(experiment)
+        self.experiment = experiment
         self._kl_coef = KLCoefficient(experiment.ppo.kl)
         self._normaliser = Normaliser(VALUE_NORM_DECAY)
 
@@ -175,13 +182,13 @@ class Critic:
         return Outcome(_per_token(work.batch, "values", values_N, sequences), stats)
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
-        kl_coef = _recorded(work, "kl_coef", self._kl_coef.value)
+        kl_coef = self._kl_coef.begin(self._config.kl, work.record)
         made = estimate(work.batch, self._config, kl_coef, self.engine.total)
         columns = self._targets(made)
         objective = Objective(self._loss)
-        training = Training(self.engine, work, self._batch, objective, self._config.aggregation)
+        training = Training(self.engine, work, batch(self.experiment), objective, self._config.aggregation)
         training.run(made.sequences, columns)
-        next_kl_coef = self._kl_coef.follow(made.mean_kl, made.samples, work.record)
+        next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), **value_statistics(made.values_N, made.returns_N, self.engine.total)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
 
@@ -194,6 +201,10 @@ class Critic:
 
     def close(self) -> None:
         pass
+
+    @property
+    def _config(self) -> PPOConfig:
+        return self.experiment.ppo
 
     def _targets(self, made: Estimates) -> Mapping[str, np.ndarray]:
         """Old outputs and new targets of the network: the old ones by the old moments, the targets by the new."""
@@ -215,12 +226,12 @@ class Reference:
 
     def __init__(self, engine: Engine, experiment: PPOExperiment) -> None:
         self.engine = engine
-        self._temperature = experiment.generation.temperature
+        self.experiment = experiment
 
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → ref_logprobs, at the rollout's temperature."""
         sequences = responses(work.batch)
-        log_probs_N = self.engine.forward(sequences, self._temperature)
+        log_probs_N = self.engine.forward(sequences, self.experiment.generation.temperature)
         return Outcome(_per_token(work.batch, "ref_logprobs", log_probs_N, sequences))
 
     def close(self) -> None:
@@ -238,10 +249,6 @@ def value_statistics(
     unexplained, spread = total(torch.stack(spreads)).tolist()
     stats = {"value": (value, count), "return": (of_returns, count)}
     return stats | ({"explained_variance": (1.0 - unexplained / spread, 1.0)} if spread > 0 else {})
-
-
-def _recorded(work: Work, name: str, current: float) -> float:
-    return current if work.record is None else work.record[name]
 
 
 def _mean(mean: float, count: int) -> tuple[float, float]:

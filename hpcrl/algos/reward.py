@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.algos.builder import Builder
+from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -20,9 +21,11 @@ class Reward:
 
     engine = None
 
-    def __init__(self, function: RewardFunction, texts: Texts) -> None:
-        self._function = function
+    def __init__(self, role: str, experiment: Any, texts: Texts) -> None:
+        self.experiment = experiment
+        self._role = role
         self._texts = texts
+        self._functions = [(self._settings, RewardFunction(self._settings))]
 
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, responses → rewards."""
@@ -30,7 +33,7 @@ class Reward:
         prompts, answers = (
             [self._texts.decode(row) for row in work.batch.rows(key)] for key in ("prompts", "responses")
         )
-        scores = self._function.score(prompts, answers, records)
+        scores = self._function().score(prompts, answers, records)
         count = float(len(scores))
         stats = {
             "reward": (float(sum(scores)), count),
@@ -40,8 +43,21 @@ class Reward:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"rewards": rows}), stats)
 
     def close(self) -> None:
-        self._function.close()
+        for _, function in self._functions:
+            function.close()
+
+    @property
+    def _settings(self) -> RewardConfig:
+        return getattr(self.experiment, self._role)
+
+    def _function(self) -> RewardFunction:
+        """That of these settings: what is scored again is scored as it was the first time."""
+        for settings, function in self._functions:
+            if settings == self._settings:
+                return function
+        self._functions.append((self._settings, RewardFunction(self._settings)))
+        return self._functions[-1][1]
 
 
 def reward(at: Builder[Any]) -> Reward:
-    return Reward(RewardFunction(at.section), at.texts)
+    return Reward(at.role, at.experiment, at.texts)

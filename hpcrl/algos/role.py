@@ -12,6 +12,10 @@ class Role(Protocol):
     It has a method (work, call) → Outcome for each of its calls, named as the call's `method` or kind.
     """
 
+    experiment: Any
+    """The settings that calls run under, at first those that the role was made with. The host sets those of each call:
+    a step that is replayed may have older ones."""
+
     @property
     def engine(self) -> Engine | None:
         """The role's model; None where it has none (a reward function)."""

@@ -21,10 +21,10 @@ class SFTActor:
 
     def __init__(self, engine: Engine, experiment: SFTExperiment) -> None:
         self.engine = engine
-        self._experiment = experiment
+        self.experiment = experiment
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
-        training = Training(self.engine, work, batch(self._experiment), Objective(answer_loss), "token-mean")
+        training = Training(self.engine, work, batch(self.experiment), Objective(answer_loss), "token-mean")
         training.run(answers(work.batch), columns={})
         return Outcome(stats=training.stats(), record=training.record())
 
@@ -37,7 +37,7 @@ class SFTActor:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"losses": rows}), stats)
 
     def generate(self, work: Work, call: MFC) -> Outcome:
-        return rollout.generate(self.engine, self._experiment.generation, self._experiment.seed, work, call)
+        return rollout.generate(self.engine, self.experiment.generation, self.experiment.seed, work, call)
 
     def state(self) -> dict[str, Any]:
         return {}

@@ -117,15 +117,23 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
     )
 
 
-def help_with_placement(parser: ArgumentParser, overrides: Sequence[str]) -> str:
+def help_with_changes(parser: ArgumentParser, overrides: Sequence[str]) -> str:
     """The parser's help and what may change when a run is resumed, of the named algorithm or else of the first."""
-    algorithm = _named_algorithm([], overrides) or names(ALGORITHMS)[0]
-    listing = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
+    known = names(ALGORITHMS)
+    algorithm = _named_algorithm([], overrides) or known[0]
+    anytime = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
+    numbers = _listing(algorithm, lambda setting: setting.change is ChangeClass.NUMBERS)
+    others = ", ".join(name for name in (*known, "file.py:NAME") if name != algorithm)
     return (
         f"{parser.format_help()}\n"
-        "Settings that may change, and stay so for later resumes; what is not given stays as it was, whatever default\n"
-        "is shown here. A role's mesh and layout have to change where they name workers that there are no longer.\n"
-        f"--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n\n{listing}"
+        f"What may change in a run of algorithm {algorithm}. What you change stays so for later resumes; what is not\n"
+        "given stays as it was, whatever default is shown here. All else is what the run is, and stays.\n"
+        f"For another algorithm's settings add `--algorithm NAME`: {others}.\n"
+        "--nodes N is short for --cluster.nodes N, --cluster TYPE for --cluster.type TYPE.\n\n"
+        "1. Where and how it runs, and what it keeps. Replays follow it too. A role's mesh and layout have to change\n"
+        f"where they name workers that there are no longer.\n\n{anytime}\n"
+        "2. What it computes, from the next new call on. What is recorded stays, and is replayed as it was made.\n\n"
+        f"{numbers}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`hpcrl resume RUN`: continue a run that ended early, on the same workers or on others."""
+"""`hpcrl resume RUN`: continue a run that ended early, or extend one, elsewhere or with other settings."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from hpcrl.cli.arguments import (
     asks_for_help,
     command_parser,
     find_run,
-    help_with_placement,
+    help_with_changes,
     parse,
     separate,
     wait_from,
@@ -21,9 +21,11 @@ OWN = ("--dry-run", "--detach", "--wait", "--accept-changed")
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "resume",
-        "Continue a run that ended early. Finished calls are read from disk, not made again; train steps after the "
-        "newest checkpoint are replayed. It may continue elsewhere, e.g. on another number of nodes: give the "
-        "settings that change, as in --nodes 2. Then its numbers are those of an undisturbed run up to rounding.",
+        "Continue a run that ended early, or extend one that is done, as in --control.steps 2000. Finished calls are "
+        "read from disk, not made again; train steps after the newest checkpoint are replayed. Give the settings that "
+        "change: they make the next version of the run's settings. Where it runs may change, as in --nodes 2 (its "
+        "numbers are then those of an undisturbed run up to rounding), and what it computes from then on, as in "
+        "--actor.optimizer.lr 1e-6. Steps of an older version are replayed as they were made.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument(
@@ -43,7 +45,7 @@ def run(words: Sequence[str]) -> int:
     )
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
-        print(help_with_placement(parser, overrides))
+        print(help_with_changes(parser, overrides))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     run_dir = find_run(given.run)

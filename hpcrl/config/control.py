@@ -13,7 +13,7 @@ from hpcrl.config.fields import ChangeClass
 class Frequency:
     """Every so many steps, epochs or seconds, whichever comes first; all null is never."""
 
-    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+    changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
 
     steps: Count | None = None
     """Every so many steps."""
@@ -37,11 +37,13 @@ class ControlConfig:
     """Stop when a metric gets there, e.g. "eval_rew/accuracy >= 0.35"."""
     checkpoint: Frequency = Frequency(seconds=600.0)
     """When to write parameters and optimizer. Between two checkpoints, finished calls are on disk all the same."""
-    keep_checkpoints: Annotated[int, Meta(ge=2, description="at least 2: the newest may turn out to be damaged")] = 2
+    keep_checkpoints: Annotated[
+        int, Meta(ge=2, description="at least 2: the newest may turn out to be damaged"), ChangeClass.PLACEMENT
+    ] = 2
     """How many checkpoints to keep."""
     evaluate: Frequency = Frequency()
     """When to evaluate."""
     export: Frequency = Frequency()
     """When to write trained roles in Hugging Face format; a run always exports at its end."""
-    compact: bool = True
+    compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

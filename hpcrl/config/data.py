@@ -24,11 +24,11 @@ class DataConfig:
     tokenizer: ModelText | None = None
     """A folder with tokenizer.json, or ORG/NAME of the hub if it is in the local cache; null takes that of the first
     role with a model."""
-    batch_size: Annotated[Count, ChangeClass.NUMBERS]
+    batch_size: Count
     """Prompts per step; the training data has at least as many rows."""
-    drop_last: Annotated[bool, ChangeClass.NUMBERS] = False
+    drop_last: bool = False
     """Leave out the rows at the end of an epoch that are too few for a whole batch; else they are a smaller one."""
-    samples_per_prompt: Annotated[Count, ChangeClass.NUMBERS] = 1
+    samples_per_prompt: Count = 1
     """Responses generated for each prompt of a step."""
     shuffle: bool = True
     """Read every epoch in a new order, which follows from `seed` and the epoch."""

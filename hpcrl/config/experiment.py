@@ -32,7 +32,7 @@ class ExperimentConfig:
     """Where all random draws come from."""
     run_root: PathText = "runs"
     """The folder for run directories; it must be seen by all nodes."""
-    deterministic: Annotated[bool, ChangeClass.NUMBERS] = True
+    deterministic: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Take deterministic kernels for gradients, and refuse to continue after an interruption if a replayed train step
     gives other bits than it did; where an operation has no such kernel, its name is told and rounding may differ."""
     cluster: ClusterConfig = ClusterConfig()

@@ -33,11 +33,11 @@ class ChangeClass(Enum):
     """
 
     PLACEMENT = "placement"
-    """Where and how the processes run; the run stays the same."""
+    """Where and how the processes run, and what they keep. The newest value counts, in replays too."""
     NUMBERS = "numbers"
-    """What the run computes or keeps from then on; what it has so far still fits."""
+    """What the run computes from then on. What is recorded still fits, and is replayed under its own value."""
     IDENTITY = "identity"
-    """What the run is; what it has so far would not fit."""
+    """What the run is: what is recorded would not fit another value."""
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ class GenerationConfig:
     """Longest response; one that reaches it is unfinished."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
-    temperature: Temperature = 1.0
-    """Divides the logits."""
+    temperature: Annotated[Temperature, ChangeClass.IDENTITY] = 1.0
+    """Divides the logits, in generation and in training on what was generated."""
     top_k: Natural = 0
     """Sample among the so many likeliest tokens; 0 is off."""
     top_p: Annotated[float, Meta(gt=0, le=1, description="above 0 and at most 1")] = 1.0
     """Sample among the likeliest tokens that together have this probability; 1 is off."""
     greedy: bool = False
     """Take the likeliest token instead of sampling."""
-    slots: Count = 64
+    slots: Annotated[Count, ChangeClass.PLACEMENT] = 64
     """Sequences that a worker decodes at the same time; the next one enters when one ends."""

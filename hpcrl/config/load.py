@@ -67,8 +67,8 @@ def load_config(
     return experiment
 
 
-def change_placement(experiment: T, overrides: Sequence[str], checks: Sequence[Check]) -> T:
-    """A run's experiment with other settings of where it runs, like `cluster.nodes=2`.
+def change_settings(experiment: T, overrides: Sequence[str], checks: Sequence[Check]) -> T:
+    """A run's experiment with other settings, like `cluster.nodes=2` or `actor.optimizer.lr=1e-6`.
 
     Raises:
         ConfigurationError: all settings that a run keeps for life, and whatever `load_config` would refuse.
@@ -89,8 +89,8 @@ def change_placement(experiment: T, overrides: Sequence[str], checks: Sequence[C
 def _cannot_change(word: Given) -> Problem:
     return Problem(
         (word.key,),
-        f"{word} cannot change in a run: resume takes placement only, which is cluster.* and the mesh and layout of "
-        "roles.",
+        f"{word} cannot change in a run: it is part of what the run is, and what was recorded with another {word.key} "
+        "would not fit.",
         f"Submit a new run with {word.key}.",
     )
 
@@ -165,7 +165,7 @@ class _Reading(Generic[T]):
 
     def keeps(self, key: str) -> bool:
         """Whether this is a setting that a run has for life, and not a section or a misspelling."""
-        return key in self._settings and self._settings[key].change is not ChangeClass.PLACEMENT
+        return key in self._settings and self._settings[key].change is ChangeClass.IDENTITY
 
     def take(self, given: Iterable[Given]) -> None:
         """Keep what is a setting and has its type, report the rest. A right value heals an earlier wrong one."""

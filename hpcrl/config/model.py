@@ -62,7 +62,7 @@ class ModelConfig(PlacementConfig):
     """What reads its files: a model_type that hpcrl knows, or your own as file.py:NAME; null: its model_type."""
     backend: NameText = "native"
     """What holds, trains and runs it: one of hpcrl's backends, or your own as file.py:NAME."""
-    micro_batch_tokens: Annotated[Count, ChangeClass.NUMBERS] = 16384
+    micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
     """Most tokens in one forward pass on a worker."""
 
 

@@ -17,7 +17,7 @@ class RewardConfig(PlacementConfig):
 
     function: Annotated[FunctionText, ChangeClass.IDENTITY]
     """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
-    timeout_s: Positive = 60.0
+    timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 60.0
     """A response whose score takes longer ends the run with an error, never with a zero."""
     trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
     """Rows of the training data on which the function is tried before the start, where you submit; 0 tries none."""

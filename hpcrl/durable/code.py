@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.changes import with_settings
 from hpcrl.data.user_code import CodeSetting, UserCode
 from hpcrl.durable.exclusive import DIRECTORY_MODE
-from hpcrl.durable.records import CodeCopy, CopiedFile, encode, sealed, with_settings
+from hpcrl.durable.records import CodeCopy, CopiedFile, encode, sealed
 
 MANIFEST = "MANIFEST.json"
 

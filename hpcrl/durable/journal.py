@@ -50,7 +50,10 @@ class Opened(_Event, frozen=True):
 
 
 class Done(_Event, frozen=True):
-    """One part of a call is finished: its outputs are in `spill`, in a group of that file if `group` is set."""
+    """One part of a call is finished: its outputs are in `spill`, in a group of that file if `group` is set.
+
+    `settings` is the version of the run's settings that it was made under; made again, it runs under it again.
+    """
 
     step: int
     call: str
@@ -58,6 +61,7 @@ class Done(_Event, frozen=True):
     spill: FileRef
     group: str | None
     stats: Stats
+    settings: int = 0
 
 
 class Numerics(msgspec.Struct, frozen=True):
@@ -65,6 +69,7 @@ class Numerics(msgspec.Struct, frozen=True):
 
     `hardware` and `software` have an entry for each worker, in the order of the role's ranks: sums are added up in it.
     `inexact` are the operations that have no deterministic variant there: with one, no two executions need agree.
+    `micro_batch_tokens` are those of the role, 0 where it has none; `deterministic` is the run's setting.
     """
 
     workers: int
@@ -72,13 +77,16 @@ class Numerics(msgspec.Struct, frozen=True):
     software: tuple[str, ...]
     threads: int
     inexact: tuple[str, ...] = ()
+    micro_batch_tokens: int = 0
+    deterministic: bool = True
 
 
 class Trained(_Event, frozen=True):
     """A train_step is finished; `record` is what a replay follows, its digest included.
 
     `before` is the digest of the parameters that it began with, "" for the base weights. A replay with the same
-    `numerics` from the same parameters gives the same bits; any other gives nearly the same.
+    `numerics` from the same parameters gives the same bits; any other gives nearly the same. `settings` is the version
+    of the run's settings that it was made under, and that a replay runs under.
     """
 
     step: int
@@ -87,6 +95,7 @@ class Trained(_Event, frozen=True):
     stats: Stats
     before: str
     numerics: Numerics
+    settings: int = 0
 
 
 class Closed(_Event, frozen=True):

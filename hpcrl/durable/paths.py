@@ -24,6 +24,10 @@ class RunPaths:
         return self.root / "run.json"
 
     @property
+    def settings(self) -> Path:
+        return self.root / "settings"
+
+    @property
     def key_json(self) -> Path:
         return self.root / "key.json"
 
@@ -68,8 +72,12 @@ class RunPaths:
     def successor_json(self, nonce: str, job: str) -> Path:
         return self.submission / f"{nonce}.{job}.json"
 
-    def placement(self, nonce: str) -> Path:
-        return self.submission / f"{nonce}.placement"
+    def settings_json(self, version: int) -> Path:
+        """Of version 1 and later; version 0 is `run_json`."""
+        return self.settings / f"{version:03d}.json"
+
+    def settings_of(self, nonce: str) -> Path:
+        return self.submission / f"{nonce}.settings"
 
     def accepted(self, nonce: str) -> Path:
         return self.submission / f"{nonce}.accepted"
@@ -155,6 +163,12 @@ class RunPaths:
 def attempt_number(name: str) -> int | None:
     """The number that a directory in `attempts/` is named by."""
     return int(name) if _ATTEMPT.fullmatch(name) else None
+
+
+def version_number(name: str) -> int | None:
+    """The version that a file in `settings/` is named by."""
+    stem, _, suffix = name.partition(".")
+    return int(stem) if suffix == "json" and _ATTEMPT.fullmatch(stem) else None
 
 
 def attempt_of(name: str) -> int | None:

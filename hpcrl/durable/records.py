@@ -1,6 +1,5 @@
 """The small documents that frame a run: what they hold, as JSON, and how damage to them is noticed. No I/O."""
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -12,11 +11,11 @@ import msgspec
 from hpcrl.data.user_code import CodeSetting
 from hpcrl.errors import InternalError
 
-FORMAT = 2
+FORMAT = 3
 """Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
-Sealed = TypeVar("Sealed", "RunRecord", "Placement", "CodeCopy")
+Sealed = TypeVar("Sealed", "RunRecord", "SettingsRecord", "SubmittedSettings", "CodeCopy")
 
 
 class KeyPair(msgspec.Struct, frozen=True):
@@ -54,15 +53,24 @@ class Submission(msgspec.Struct, frozen=True):
     time: float
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """`submission/<nonce>.placement`: settings that a submission has otherwise than `run.json`, by dotted key, and the
-    number of the copy of the user's code that it runs.
+class SettingsRecord(msgspec.Struct, frozen=True):
+    """`settings/<version>.json`: all settings of a run from this version on, and the number of the copy of the user's
+    code that it runs.
 
-    `digest` covers them, so that damage is noticed.
+    Version 0 is what `run.json` holds. `digest` covers all else, so that damage is noticed.
     """
 
-    settings: dict[str, Any]
+    version: int
+    experiment: dict[str, Any]
     code: int
+    created: float
+    digest: str
+
+
+class SubmittedSettings(msgspec.Struct, frozen=True):
+    """`submission/<nonce>.settings`: the version that a submission runs; without it, that is version 0."""
+
+    version: int
     digest: str
 
 
@@ -137,18 +145,6 @@ def changed_inputs(frozen: Mapping[str, str], current: Mapping[str, str]) -> lis
     return sorted(name for name in frozen.keys() | current.keys() if frozen.get(name) != current.get(name))
 
 
-def with_settings(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration as JSON, with other values for these dotted keys."""
-    changed = copy.deepcopy(dict(values))
-    for key, value in settings.items():
-        *sections, last = key.split(".")
-        section = changed
-        for name in sections:
-            section = section[name]
-        section[last] = value
-    return changed
-
-
 def encode(record: msgspec.Struct) -> bytes:
     """As a person can read it."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
@@ -175,6 +171,6 @@ def decode_sealed(data: bytes, kind: type[Sealed], path: Path) -> Sealed:
     return record
 
 
-def _digest(record: RunRecord | Placement | CodeCopy) -> str:
+def _digest(record: RunRecord | SettingsRecord | SubmittedSettings | CodeCopy) -> str:
     covered = msgspec.to_builtins(msgspec.structs.replace(record, digest=""))
     return hashlib.blake2b(json.dumps(covered, sort_keys=True).encode(), digest_size=16).hexdigest()

@@ -6,7 +6,8 @@ publishes `adopted.json`, from which moment the attempt counts, and begins its j
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cached_property
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class RecoveryPlan:
 
     `opened` are the later steps that were opened, `closed` those of them that were closed. The outputs of `recorded`
     units are read. `replay` are train steps to be executed again, in this order. `lost` units were finished, but their
-    files are damaged: they are computed again. `metrics` are the rows of all closed steps, the earlier ones included.
+    files are damaged: they are computed again, as their lines say. `metrics` are the rows of all closed steps, the
+    earlier ones included.
     """
 
     checkpoint: Manifest | None = None
@@ -71,20 +73,26 @@ class RecoveryPlan:
     closed: frozenset[int] = frozenset()
     recorded: Mapping[UnitKey, Recorded] = field(default_factory=dict)
     replay: tuple[Trained, ...] = ()
-    lost: tuple[UnitKey, ...] = ()
+    lost: Mapping[UnitKey, Done] = field(default_factory=dict)
     metrics: tuple[Closed, ...] = ()
     exported: frozenset[tuple[int, str]] = frozenset()
     accepted: Mapping[str, str] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+
+    @cached_property
+    def settings_of(self) -> Mapping[UnitKey, int]:
+        """The versions of the run's settings that units run under which are executed again."""
+        replayed = {UnitKey(line.step, line.call, 0): line.settings for line in self.replay}
+        return replayed | {unit: line.settings for unit, line in self.lost.items()}
 
     @property
     def last_metrics(self) -> dict[str, int | float] | None:
         """The row of the last step that was closed."""
         return self.metrics[-1].metrics if self.metrics else None
 
-    def describe(self) -> str:
-        """What will be read, replayed and run, and what was found damaged; a line for each."""
-        return "\n".join(_describe(self))
+    def describe(self, settings: int = 0) -> str:
+        """What will be read, replayed and run under this version of the settings, and what was found damaged."""
+        return "\n".join(_describe(self, settings))
 
 
 @dataclass(frozen=True)
@@ -122,14 +130,15 @@ def plan_recovery(
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step
-    recorded, lost = {}, []
+    recorded: dict[UnitKey, Recorded] = {}
+    lost: dict[UnitKey, Done] = {}
     replay: list[Trained] = []
     steps = _steps_after(events, cut)
     for step in steps.values():
         for unit, candidates in step.candidates.items():
             found = _first_whole(candidates, spills)
             if found is None:
-                lost.append(unit)
+                lost[unit] = candidates[-1].done
             else:
                 recorded[unit] = found
         replay += [step.trained[call] for call in trained_by if call in step.trained]
@@ -142,7 +151,7 @@ def plan_recovery(
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
         replay=tuple(replay),
-        lost=tuple(lost),
+        lost=lost,
         metrics=tuple(row for _, row in sorted(rows.items())),
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
@@ -324,7 +333,7 @@ def _link_all(run: RunDirectory, attempt: int, files: Sequence[FileRef], linked:
     return True
 
 
-def _describe(plan: RecoveryPlan) -> Iterator[str]:
+def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
     checkpoint = plan.checkpoint
     if checkpoint is None:
         yield "starts from the base weights: no checkpoint"
@@ -333,6 +342,8 @@ def _describe(plan: RecoveryPlan) -> Iterator[str]:
         yield f"starts from the checkpoint of step {checkpoint.step}, written by attempt {checkpoint.attempt}: {roles}"
     yield f"reads {_some('finished part', [_unit(*unit) for unit in plan.recorded])}"
     yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in plan.replay])}"
+    if settings:
+        yield from _by_settings(plan.replay, settings)
     if plan.lost:
         yield f"computes again {_some('finished part', [_unit(*unit) for unit in plan.lost])}"
     unclosed = [f"step {opened.step}" for opened in plan.opened if opened.step not in plan.closed]
@@ -342,6 +353,15 @@ def _describe(plan: RecoveryPlan) -> Iterator[str]:
         yield f"damaged: {text}"
     if len(plan.damage) > DAMAGE_SHOWN:
         yield f"damaged: {len(plan.damage) - DAMAGE_SHOWN} more"
+
+
+def _by_settings(replay: Sequence[Trained], newest: int) -> Iterator[str]:
+    """Which train steps are replayed under which settings, and what all else runs under."""
+    for version, lines in groupby(replay, key=lambda line: line.settings):
+        steps = [line.step for line in lines]
+        which = f"step {steps[0]}" if steps[0] == steps[-1] else f"steps {steps[0]}..{steps[-1]}"
+        yield f"replays {which} under settings version {version}"
+    yield f"runs what is new under settings version {newest}"
 
 
 def _unit(step: int, call: str, part: int) -> str:

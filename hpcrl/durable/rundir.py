@@ -20,7 +20,7 @@ from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
 from hpcrl.durable.files import DIRECTORY_MODE, Fault, Files, no_fault
-from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of, refuse_unusable
+from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of, refuse_unusable, version_number
 from hpcrl.durable.records import (
     FORMAT,
     Answer,
@@ -28,17 +28,17 @@ from hpcrl.durable.records import (
     CodeCopy,
     Command,
     KeyPair,
-    Placement,
     Record,
     RunFormat,
     RunRecord,
+    SettingsRecord,
     Submission,
+    SubmittedSettings,
     Verdict,
     decode,
     decode_sealed,
     encode,
     sealed,
-    with_settings,
 )
 from hpcrl.errors import ConfigurationError, InternalError
 
@@ -83,7 +83,8 @@ class RunDirectory(RunPaths):
         sync_directory(root.parent)
         run = cls(root, fault)
         run.files.publish(run.key_json, msgspec.json.encode(key), "key")
-        for directory in (run.submission, run.control, run.attempts, run.spills, run.checkpoints, run.exports):
+        folders = (run.submission, run.settings, run.control, run.attempts, run.spills, run.checkpoints, run.exports)
+        for directory in folders:
             run.files.make_directory(directory)
         run.keep_code(code)
         record = RunRecord(FORMAT, dict(experiment), host, dict(inputs), time.time(), "")
@@ -232,38 +233,57 @@ class RunDirectory(RunPaths):
         path = self.code_copy(number) / MANIFEST
         return decode_sealed(self.files.read(path), CodeCopy, path)
 
-    def place(self, nonce: str, settings: Mapping[str, Any], code: int = 0) -> None:
-        """This submission runs elsewhere than `run.json` says, in these settings of placement and in no others, or
-        with a later copy of the user's code."""
-        record = sealed(Placement(dict(settings), code, ""))
-        self.files.publish(self.placement(nonce), encode(record), "placement")
+    def versions(self) -> list[int]:
+        """The versions of its settings that there are, in order; 0 is what it was submitted with."""
+        numbers = map(version_number, self.files.listing(self.settings))
+        return [0, *sorted(number for number in numbers if number is not None)]
 
-    def configuration(self, nonce: str | None = None) -> dict[str, Any]:
-        """What a submission, by default the newest, runs: `run.json` with the placement of that submission, and with
-        the run's copy of the user's code in the place of what was copied."""
-        placement = self.placement_of(self.newest_nonce() if nonce is None else nonce)
-        return self._with_code(with_settings(self.read_run().experiment, placement.settings), placement.code)
+    def add_settings(self, experiment: Mapping[str, Any], code: int = 0) -> int:
+        """Publish the next version of its settings, whole; which one it is.
 
-    def first_configuration(self) -> dict[str, Any]:
-        """What the run was submitted with, as `configuration` has it."""
-        return self._with_code(self.read_run().experiment, 0)
+        Raises ConfigurationError where somebody else has just published that one.
+        """
+        version = self.versions()[-1] + 1
+        record = sealed(SettingsRecord(version, dict(experiment), code, time.time(), ""))
+        try:
+            self.files.publish(self.settings_json(version), encode(record), "settings")
+        except AlreadyPublishedError as error:
+            raise ConfigurationError([f"{self.root} is being resumed with other settings by somebody else."]) from error
+        return version
 
-    def _with_code(self, values: Mapping[str, Any], number: int) -> dict[str, Any]:
-        return with_code(values, self.read_code(number).settings, self.code_copy(number))
+    def read_settings(self, version: int) -> SettingsRecord:
+        """All settings of a version. Every process reads the one of its submission, and those that it replays."""
+        if version:
+            path = self.settings_json(version)
+            return decode_sealed(self.files.read(path), SettingsRecord, path)
+        record = self.read_run()
+        return SettingsRecord(0, record.experiment, 0, record.created, "")
 
-    def placement_of(self, nonce: str | None) -> Placement:
-        """What a submission has otherwise than `run.json`.
+    def submit_settings(self, nonce: str, version: int) -> None:
+        """This submission runs this version, from 1 on, even if a later one is added. Said before it is sent."""
+        record = sealed(SubmittedSettings(version, ""))
+        self.files.publish(self.settings_of(nonce), encode(record), "settings")
+
+    def version_of(self, nonce: str) -> int:
+        """The version that a submission runs.
 
         The name is asked for, not the listing, which a network disk may show as it was before the submission; nobody
         has asked for this name before its submission was made, so that its absence is not remembered anywhere.
         """
-        if nonce is None:
-            return Placement({}, 0, "")
-        path = self.placement(nonce)
+        path = self.settings_of(nonce)
         try:
-            return decode_sealed(self.files.read(path), Placement, path)
+            return decode_sealed(self.files.read(path), SubmittedSettings, path).version
         except FileNotFoundError:
-            return Placement({}, 0, "")
+            return 0
+
+    def configuration(self, nonce: str | None = None) -> dict[str, Any]:
+        """The settings that a submission runs; without one, the newest."""
+        return self.configuration_of(self.versions()[-1] if nonce is None else self.version_of(nonce))
+
+    def configuration_of(self, version: int) -> dict[str, Any]:
+        """A version of the settings, with the run's copy of the user's code in the place of what was copied."""
+        record = self.read_settings(version)
+        return with_code(record.experiment, self.read_code(record.code).settings, self.code_copy(record.code))
 
     def accept(self, nonce: str, fingerprints: Mapping[str, str]) -> None:
         """The user lets these inputs be what they are now, from this submission on."""
@@ -344,6 +364,15 @@ class RunDirectory(RunPaths):
         path = self.early_verdict(submission, self.newest_attempt_of(submission))
         with contextlib.suppress(AlreadyPublishedError):
             self.files.publish(path, encode(verdict), "verdict")
+
+    def done(self, nonce: str) -> Verdict | None:
+        """The verdict that the run is done, under this submission's settings or later ones."""
+        for number in reversed(self.numbers()):
+            verdict, claim = self.read_verdict(number), self.read_claim(number)
+            if verdict is not None and verdict.state == "done":
+                counts = claim is not None and self.version_of(claim.submission) >= self.version_of(nonce)
+                return verdict if counts else None
+        return None
 
     def read_verdict(self, attempt: int) -> Verdict | None:
         return self._read_if_there(self.verdict(attempt), Verdict)

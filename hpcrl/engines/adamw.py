@@ -47,6 +47,10 @@ class ShardedAdamW:
     def _parts(self) -> Mapping[str, torch.Tensor]:
         return {"master": self.master_S, "first": self.first_S, "second": self.second_S}
 
+    def settle(self, config: OptimizerConfig) -> None:
+        """Make updates from now on with these hyper-parameters; what is remembered stays."""
+        self._config = config
+
     def begin_from(self, parameter: torch.Tensor, offset: int) -> None:
         """Let the masters of a parameter, of which `flat` from `offset` on holds a rounded copy, begin as it is."""
         start, stop = self._overlap(offset, parameter.numel())

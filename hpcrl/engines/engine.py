@@ -198,6 +198,10 @@ class EngineState(Protocol):
         """Take over what `snapshot` gave on all ranks of any layout."""
         ...
 
+    def settle(self, model: ModelConfig, steps: int) -> None:
+        """Make updates from now on as these settings say, in a run of so many training steps."""
+        ...
+
     def digest(self) -> str:
         """Checksum of parameters, moments and number of updates over all ranks, equal on all of them."""
         ...

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import TrainedModelConfig
+from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.data.micro_batches import micro_batches
 from hpcrl.engines.engine import (
     Columns,
@@ -138,6 +138,10 @@ class NativeEngine:
 
     def load(self, shards: Iterable[Shard]) -> None:
         self._training.load(shards)
+
+    def settle(self, model: ModelConfig, steps: int) -> None:
+        assert isinstance(model, TrainedModelConfig), self._model.role
+        self._training.settle(model.optimizer, steps)
 
     def digest(self) -> str:
         return self._training.digest()

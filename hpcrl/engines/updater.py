@@ -36,6 +36,11 @@ class Updater:
         self._skipped_in_a_row = 0
         self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
 
+    def settle(self, config: OptimizerConfig, steps: int) -> None:
+        """Make updates from now on as these settings say, in a run of so many training steps."""
+        self._config, self._steps = config, steps
+        self._optimizer.settle(config)
+
     def decide(self, at: Update, refused: bool) -> Decision:
         """What is done with the gradient at this place of the run. The rate follows from the place alone."""
         rate = learning_rate(self._config, (at.step - 1) * at.of + at.index, self._steps * at.of)

@@ -1,4 +1,4 @@
-"""What it means to resume a run elsewhere: which settings change, and what becomes of the steps under way.
+"""What it means to resume a run elsewhere: what becomes of the steps under way.
 
 Pure: experiments, plans and what recovery found in, lines for people out.
 """
@@ -8,26 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.placement import Change, placement_changes
 from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.placement.plan import Plan, make_plan
 
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
-
-
-def describe_placement(frozen: ExperimentConfig, before: ExperimentConfig, after: ExperimentConfig) -> Iterator[str]:
-    """A line for each setting that changes with this submission, and for each that was changed by an earlier one."""
-    changes = placement_changes(before, after)
-    changed = {change.key for change in changes}
-    yield from (f"with {change}" for change in changes)
-    for kept in placement_changes(frozen, after):
-        if kept.key not in changed:
-            yield f"still with {_since_submission(kept)}"
-
-
-def _since_submission(kept: Change) -> str:
-    return str(kept).replace("(was ", "(submitted with ")
 
 
 def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery: RecoveryPlan) -> Iterator[str]:

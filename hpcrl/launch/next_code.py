@@ -42,7 +42,7 @@ def next_code(run: RunDirectory, experiment: ExperimentConfig, accepted: Collect
     Raises:
         ConfigurationError: code cannot be read, or a file that changed also belongs to code that is to stay as it is.
     """
-    number = run.placement_of(run.newest_nonce()).code
+    number = run.read_settings(run.versions()[-1]).code
     copy, folder = run.read_code(number), run.code_copy(number)
     places = {key: place.removeprefix(str(folder)) for key, place in code_places(experiment).items()}
     named = places.keys() | ({FILES} if experiment.code.files else set())

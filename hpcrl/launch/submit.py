@@ -15,8 +15,6 @@ from types import FrameType
 from typing import Literal
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
-from hpcrl.config.load import change_placement
-from hpcrl.config.placement import placement_changes
 from hpcrl.data.contents import Contents
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
@@ -30,21 +28,13 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.conclusion import conclude
-from hpcrl.launch.elastic import describe_elastic, describe_placement
-from hpcrl.launch.launcher import (
-    Launcher,
-    Launchers,
-    UnreachableError,
-    choose,
-    declaration_of,
-    launcher_for,
-    launcher_problems,
-)
+from hpcrl.launch.elastic import describe_elastic
+from hpcrl.launch.launcher import Launcher, Launchers, UnreachableError, choose, declaration_of
 from hpcrl.launch.next_code import next_code
 from hpcrl.launch.next_inputs import next_inputs
+from hpcrl.launch.next_settings import next_settings, refuse_done
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
-from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
@@ -85,7 +75,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         code=code,
     )
     add_seen(run, contents.read)
-    return _start(run, experiment, launcher, wait, {}, code=0)
+    return _start(run, experiment, launcher, wait, {}, version=0)
 
 
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
@@ -108,38 +98,32 @@ def _directory(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
 def resume(
     run_dir: Path, wait: bool | None, accept_changed: tuple[str, ...] = (), overrides: Sequence[str] = ()
 ) -> int:
-    """Resume an interrupted run from what it had finished; `overrides` say what is placed differently."""
+    """Resume an interrupted run from what it had finished, or extend one that is done.
+
+    `overrides` are the settings that change, like `cluster.nodes=2`; they make the next version of the run's settings.
+    """
     run = RunDirectory.open(run_dir)
-    verdict = run.newest_verdict()
-    if verdict is not None and verdict.state == "done":
-        print(plain(f"{run.root} is done: {verdict.reason}."))
+    done = _done_verdict(run)
+    if done and not overrides:
+        print(plain(_done(run, done)))
         return int(ExitCode.DONE)
     refuse_unusable(run.root)
-    experiment, launcher = _placed(run, overrides)
+    settings = next_settings(run, overrides)
+    experiment = settings.after
+    if done:
+        refuse_done(run, experiment, done.reason)
     code = next_code(run, experiment, accept_changed)
     accepted, read = next_inputs(run, experiment, accept_changed, code.copy.settings)
     _end_older(run)
     add_seen(run, read)
-    for line in (*_described(run, experiment), *code.notices()):
+    version = run.versions()[-1]
+    for line in (*settings.describe(), *code.notices()):
         print(plain(line))
     number = code.keep(run)
     accepted |= {name: run.files.name(run.code_copy(number)) for name in code.taken}
-    return _start(run, experiment, launcher, wait, accepted, number)
-
-
-def _described(run: RunDirectory, experiment: ExperimentConfig) -> Iterator[str]:
-    first, before = experiment_from(run.first_configuration()), experiment_from(run.configuration())
-    return describe_placement(first, before, experiment)
-
-
-def _placed(run: RunDirectory, overrides: Sequence[str]) -> tuple[ExperimentConfig, Launcher]:
-    """What the next submission runs, and who starts it. Raises ConfigurationError with everything that is wrong."""
-    experiment = experiment_from(run.configuration())
-    if not overrides:
-        return experiment, launcher_for(experiment.cluster.type)
-    experiment = change_placement(experiment, overrides, (*ALL_CHECKS, launcher_problems))
-    launcher = launcher_for(experiment.cluster.type)
-    return launcher.prepare(experiment), launcher
+    if settings.changes or code.taken:
+        version = run.add_settings(settings.written(run.read_settings(version).experiment), number)
+    return _start(run, experiment, settings.launcher, wait, accepted, version)
 
 
 def _end_older(run: RunDirectory) -> None:
@@ -162,17 +146,23 @@ def _refuse_running(run: RunDirectory, launchers: Launchers, submission: Submiss
 def describe_recovery(
     run_dir: Path, accept_changed: tuple[str, ...] = (), overrides: Sequence[str] = ()
 ) -> Iterator[str]:
-    """What `resume` would place differently, read, replay and run; changes nothing.
+    """What `resume` would change, read, replay and run; changes nothing.
 
     Raises, once all is said, what `resume` would raise.
     """
     run = RunDirectory.open(run_dir)
-    before = experiment_from(run.configuration())
-    after, _ = _placed(run, overrides)
+    done = _done_verdict(run)
+    if done and not overrides:
+        yield _done(run, done)
+        return
+    settings = next_settings(run, overrides)
+    after = settings.after
+    if done:
+        refuse_done(run, after, done.reason)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
     code = next_code(run, after, accept_changed)
-    yield from (*_described(run, after), *code.notices(), *describe_elastic(before, after, recovery))
-    yield recovery.describe()
+    yield from (*settings.describe(), *code.notices(), *describe_elastic(settings.before, after, recovery))
+    yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))
     next_inputs(run, after, accept_changed, code.copy.settings)
     launchers = Launchers(run)
     for submission in run.submissions():
@@ -281,21 +271,30 @@ def _wait_for_the_end(
     return True
 
 
+def _done_verdict(run: RunDirectory) -> Verdict | None:
+    """How the run ended last, if it is done."""
+    verdict = run.newest_verdict()
+    return verdict if verdict is not None and verdict.state == "done" else None
+
+
+def _done(run: RunDirectory, verdict: Verdict) -> str:
+    return f"{run.root} is done: {verdict.reason}. `hpcrl resume {run.root} --control.steps N` extends it."
+
+
 def _start(
     run: RunDirectory,
     experiment: ExperimentConfig,
     launcher: Launcher,
     wait: bool | None,
     accepted: Mapping[str, str],
-    code: int,
+    version: int,
 ) -> int:
     Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:
         run.accept(nonce, accepted)
-    placement = placement_changes(experiment_from(run.first_configuration()), experiment)
-    if placement or code:
-        run.place(nonce, {change.key: change.value for change in placement}, code)
+    if version:
+        run.submit_settings(nonce, version)
     submission = launcher.start(run, nonce)
     if not (declaration_of(experiment.cluster.type).waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")

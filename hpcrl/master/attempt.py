@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.changes import RunSettings
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
@@ -23,7 +23,7 @@ from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, plan_under
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.wire.messages import Begin, Finish, StartWorkers
 
@@ -40,7 +40,7 @@ class Attempt:
     def __init__(
         self,
         files: AttemptFiles,
-        experiment: ExperimentConfig,
+        settings: RunSettings,
         data: Future[RunData],
         schedule: RunSchedule,
         reactor: Reactor,
@@ -50,8 +50,8 @@ class Attempt:
         broken_before: Collection[Broken] = (),
     ) -> None:
         self._files = files
-        self._experiment = experiment
-        self._cluster = experiment.cluster
+        self._settings = settings
+        self._cluster = settings.newest.cluster
         self._data = data
         self._schedule = schedule
         self._reactor = reactor
@@ -82,13 +82,14 @@ class Attempt:
     def run(self) -> Ending:
         self._reactor.while_beating(self._refuse_changed_inputs)
         data = self._reactor.beat_until(self._data)
-        recovered, paused = self._files.recovery.describe(), self._reactor.commands.paused
+        recovered = self._files.recovery.describe(self._settings.version)
+        paused = self._reactor.commands.paused
         self.note(AttemptBegun(self.number, recovered, paused, data.steps(self._schedule)))
         for notice in data.notices:
             self.note(RowsLeftOut(notice))
         if ending := self._assemble():
             return self._stop(ending)
-        plan = make_plan(self._experiment, self._members.nodes)
+        plan = plan_under(self._settings, self._members.nodes)
         if ending := self._nodes.unfit(plan.workers):
             return self._stop(ending)
         self._reactor.while_beating(lambda: self._files.publish_plan(plan))
@@ -101,8 +102,8 @@ class Attempt:
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""
-        rows = algorithm_of(self._experiment).rows
-        self._files.refuse_changed(input_files(self._experiment, rows, roles=()))
+        experiment = self._settings.newest
+        self._files.refuse_changed(input_files(experiment, algorithm_of(experiment).rows, roles=()))
 
     def _assemble(self) -> Ending | None:
         """Wait until every node has an agent that is connected to this master."""
@@ -148,7 +149,7 @@ class Attempt:
 
     def _source(self, plan: Plan, data: RunData) -> StepSource:
         """Tokenises: for a thread that may be slow."""
-        source = StepSource(plan, self._experiment, data, self._schedule, self._reactor.in_background)
+        source = StepSource(plan, self._settings.newest, data, self._schedule, self._reactor.in_background)
         source.measure(self._files.recovery.opened)
         return source
 

@@ -36,6 +36,8 @@ class Job:
     ranks: tuple[int, ...]
     shares: Mapping[int, Ids]
     minibatches: tuple[Ids, ...] = ()
+    settings: int = 0
+    """The version of the run's settings that it runs under."""
 
     @property
     def head(self) -> int:
@@ -78,7 +80,7 @@ class Dispatcher:
         self,
         readiness: Readiness,
         drift: DriftCheck,
-        numerics: Callable[[Sequence[int], tuple[str, ...]], Numerics],
+        numerics: Callable[[str, Sequence[int], tuple[str, ...]], Numerics],
         metrics: StepMetrics,
         pace: Pace,
         around: Surroundings,
@@ -165,6 +167,7 @@ class Dispatcher:
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
                 minibatches=job.minibatches,
                 record=self._drift.record_of(unit) if offer.replay else None,
+                settings=job.settings,
             )
             send(rank, request)
         self._around.fault("master.sent")
@@ -197,7 +200,7 @@ class Dispatcher:
         self._results[flight.unit] = result = self._result(flight)
         if flight.replies[flight.job.head].meta is not None:
             self._unspilled[reply.request] = flight.unit
-        self.metrics.put(flight.unit, result.stats)
+        self.metrics.put(flight.unit, result.stats, flight.job.settings)
         self._readiness.executed(flight.unit)
         self._note_executed(flight)
         if flight.spilled is not None:
@@ -210,7 +213,7 @@ class Dispatcher:
         if job.task.changes:
             records = {rank: flight.replies[rank].record or {} for rank in job.ranks}
             inexact = {flight.replies[rank].inexact for rank in job.ranks} - {""}
-            result.numerics = self._numerics(job.ranks, tuple(sorted(inexact)))
+            result.numerics = self._numerics(job.task.changes, job.ranks, tuple(sorted(inexact)))
             result.before = self._drift.trained(unit, job.task.changes, records, result.stats, result.numerics)
             self._note_inexact(unit, inexact)
         elif first.meta is not None:
@@ -263,10 +266,12 @@ class Dispatcher:
 
     def _line(self, unit: Unit) -> Done | Trained:
         result = self._results.pop(unit)
+        settings = result.job.settings
         if result.spill is not None:
-            return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats)
+            return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats, settings)
         assert result.numerics is not None, "what leaves no spill is a train_step"
-        return Trained(unit.step, unit.call, result.record or {}, result.stats, result.before, result.numerics)
+        record, numerics = result.record or {}, result.numerics
+        return Trained(unit.step, unit.call, record, result.stats, result.before, numerics, settings)
 
 
 def _tokens(meta: SampleMeta | None) -> int:

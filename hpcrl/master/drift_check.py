@@ -78,6 +78,6 @@ class DriftCheck:
             return
         found = f"{apart}, which is no rounding ({why})" if why else f"digest {digest} where the journal has {expected}"
         raise InternalError(
-            f"replaying step {unit.step} gave role {role} (ranks {list(digests)}) "
-            f"{found}. Only a run that was submitted with deterministic: false may continue with other numbers."
+            f"replaying step {unit.step} gave role {role} (ranks {list(digests)}) {found}.",
+            "With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.",
         )

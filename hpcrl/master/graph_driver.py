@@ -14,6 +14,7 @@ from hpcrl.dataflow.graph import producers
 from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened
+from hpcrl.durable.recovery import UnitKey
 from hpcrl.events import ShardSaved, StepOpened, StopNeverHolds
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher, Job
@@ -120,12 +121,12 @@ class GraphDriver:
         for key, (done, spill) in recovery.recorded.items():
             unit = Unit(*key)
             recorded[unit] = InSpill(spill.path, spill.group)
-            self.dispatcher.metrics.put(unit, dict(done.stats))
-        replay = [Unit(line.step, line.call, 0) for line in recovery.replay]
-        for unit, line in zip(replay, recovery.replay, strict=True):
-            self.dispatcher.metrics.put(unit, dict(line.stats))
+            self.dispatcher.metrics.put(unit, dict(done.stats), done.settings)
+        replay = {Unit(line.step, line.call, 0): line for line in recovery.replay}
+        for unit, line in replay.items():
+            self.dispatcher.metrics.put(unit, dict(line.stats), line.settings)
         self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
-        self.dispatcher.restore(recorded, replay)
+        self.dispatcher.restore(recorded, list(replay))
         if len(replay) > REPLAYS_WORTH_A_CHECKPOINT:
             self._saving.expect_checkpoint(max(unit.step for unit in replay))
         for step in sorted(recovery.closed):
@@ -186,6 +187,7 @@ class GraphDriver:
         makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
         working = self._plan.working(unit.call, unit.part)
         shares = self._parts(opened, unit.call, len(working)) if task.changes else [parts[unit.part]]
+        again = self._attempt.recovery.settings_of
         return Job(
             task,
             inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
@@ -193,6 +195,7 @@ class GraphDriver:
             ranks=self._plan.ranks(unit.call, unit.part),
             shares={part.head: tuple(ids) for part, ids in zip(working, shares, strict=True)},
             minibatches=minibatches if task.changes else (),
+            settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
         )
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,12 +268,16 @@ class GraphDriver:
         return self._last_opened.step if self._last_opened is not None else 0
 
 
-def numerics(plan: Plan, hellos: Mapping[int, WorkerHello], ranks: Sequence[int], inexact: tuple[str, ...]) -> Numerics:
-    """What the bits of a train_step on these workers depend on."""
+def numerics(
+    plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...]
+) -> Numerics:
+    """What the bits of a role's train_step on these workers depend on."""
     return Numerics(
         workers=len(ranks),
         hardware=tuple(hellos[rank].hardware for rank in ranks),
         software=tuple(hellos[rank].software for rank in ranks),
         threads=plan.experiment["cluster"]["threads_per_worker"],
         inexact=inexact,
+        micro_batch_tokens=plan.experiment[role].get("micro_batch_tokens", 0),
+        deterministic=plan.experiment["deterministic"],
     )

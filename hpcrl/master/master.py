@@ -8,9 +8,10 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from hpcrl.config.changes import RunSettings, under
 from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import train_steps
 from hpcrl.durable.history import attempts_without_progress, broken_operations
@@ -69,6 +70,7 @@ class Master:
     ) -> None:
         self._run = run
         self._submission = submission
+        self._version = run.version_of(submission)
         self._experiment = experiment_from(run.configuration(submission))
         cluster, keys = self._experiment.cluster, run.read_key()
         key = RunKey(keys.public.encode(), keys.secret.encode())
@@ -94,11 +96,12 @@ class Master:
 
     def _is_over(self) -> ExitCode | None:
         """A job can be started again although nobody needs it: the run is done, or this submission was stopped."""
-        for number in self._run.numbers():
-            verdict = self._run.read_verdict(number)
-            claim = self._run.read_claim(number)
-            ours = claim is not None and claim.submission == self._submission
-            if verdict is not None and (verdict.state == "done" or (verdict.state == "stopped" and ours)):
+        run, submission = self._run, self._submission
+        claims = {number: run.read_claim(number) for number in run.numbers()}
+        ours = [number for number, claim in claims.items() if claim is not None and claim.submission == submission]
+        verdicts = [run.done(submission), *map(run.read_verdict, ours)]
+        for verdict in verdicts:
+            if verdict is not None and verdict.state in ("done", "stopped"):
                 print(f"nothing to do: {verdict.state}: {verdict.reason}", flush=True)
                 return ExitCode(verdict.exit_code)
         return None
@@ -117,7 +120,7 @@ class Master:
         )
         attempt = Attempt(
             files,
-            self._experiment,
+            self._run_settings(frozenset(files.recovery.settings_of.values())),
             self._data,
             self._schedule,
             reactor,
@@ -136,6 +139,13 @@ class Master:
         if ending.state == "lost":
             self._idle(attempt.number)
         return ending
+
+    def _run_settings(self, earlier: Collection[int]) -> RunSettings:
+        """This submission's settings, and older versions under which something is executed again."""
+        newest = self._experiment
+        values = {version: self._run.configuration_of(version) for version in earlier if version != self._version}
+        older = {version: under(experiment_from(each), newest) for version, each in values.items()}
+        return RunSettings(newest, self._version, older)
 
     def _idle(self, attempt: int) -> None:
         """End the workers of all nodes until the next attempt has everybody."""

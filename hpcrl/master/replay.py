@@ -58,7 +58,9 @@ def _in_words(numerics: Numerics) -> str:
     workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
     threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
     inexact = "".join(f"; not deterministic: {operation}" for operation in numerics.inexact)
-    return f"{workers} of {threads} ({_runs(numerics.hardware)}; {_runs(numerics.software)}{inexact})"
+    tokens = f"; micro-batches of {numerics.micro_batch_tokens} tokens" if numerics.micro_batch_tokens else ""
+    free = "" if numerics.deterministic else "; deterministic: false"
+    return f"{workers} of {threads} ({_runs(numerics.hardware)}; {_runs(numerics.software)}{tokens}{free}{inexact})"
 
 
 def _runs(by_rank: Sequence[str]) -> str:

@@ -7,20 +7,23 @@ from hpcrl.durable.journal import Opened, Stats
 
 
 class StepMetrics:
-    """Step → call → part → statistics."""
+    """Step → call → part → statistics, and the newest version of the run's settings that some call was made under."""
 
     def __init__(self) -> None:
         self._stats: dict[int, dict[str, dict[int, Stats]]] = {}
+        self._settings: dict[int, int] = {}
 
     def opened(self, step: int) -> None:
-        self._stats[step] = {}
+        self._stats[step], self._settings[step] = {}, 0
 
-    def put(self, unit: Unit, stats: Stats) -> None:
+    def put(self, unit: Unit, stats: Stats, settings: int = 0) -> None:
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = stats
+        self._settings[unit.step] = max(self._settings[unit.step], settings)
 
     def row(self, opened: Opened) -> dict[str, int | float]:
         """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it."""
         row: dict[str, int | float] = {"step": opened.step, "epoch": opened.epoch, "samples": len(opened.ids)}
+        row["settings"] = self._settings[opened.step]
         for call, by_part in sorted(self._stats[opened.step].items()):
             parts = [stats for _, stats in sorted(by_part.items())]
             for name in dict.fromkeys(name for stats in parts for name in stats):
@@ -32,3 +35,4 @@ class StepMetrics:
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:
             self._stats.pop(step, None)
+            self._settings.pop(step, None)

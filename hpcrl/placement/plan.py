@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import networkx
 
+from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.graph import MFC, build_graph, train_steps
@@ -74,6 +75,10 @@ class Plan(msgspec.Struct, frozen=True):
     workers: tuple[WorkerPlan, ...]
     host: str
     experiment: dict[str, Any]
+    settings: int = 0
+    """The version of the run's settings that `experiment` is."""
+    earlier: dict[int, dict[str, Any]] = {}
+    """Older versions, under which something is executed again; where and how, `experiment` says for them too."""
 
     @property
     def world(self) -> int:
@@ -165,6 +170,13 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
         host=algorithm.host,
         experiment=to_dict(experiment),
     )
+
+
+def plan_under(settings: RunSettings, nodes: int) -> Plan:
+    """The plan of an attempt, with all the settings that it executes something under."""
+    earlier = {version: to_dict(experiment) for version, experiment in settings.earlier.items()}
+    plan = make_plan(settings.newest, nodes)
+    return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier)
 
 
 def _place(role: str, placement: PlacementConfig, world: int, trainable: bool) -> ReplicaPlan:

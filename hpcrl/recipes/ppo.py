@@ -38,11 +38,11 @@ class KLConfig:
     """Weight of the penalty, or its first value if adaptive."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """d, d²/2 or exp(-d) - 1 + d, of d = log p_actor - log p_reference of a sampled token."""
-    adaptive: bool = False
+    adaptive: Annotated[bool, ChangeClass.IDENTITY] = False
     """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
-    target: Positive = 0.1
+    target: Annotated[Positive, ChangeClass.IDENTITY] = 0.1
     """The KL per token that an adaptive weight aims at."""
-    horizon: Positive = 10_000.0
+    horizon: Annotated[Positive, ChangeClass.IDENTITY] = 10_000.0
     """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
 
 

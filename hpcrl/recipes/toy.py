@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from hpcrl.config.bounds import Count, NonNegative
+from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.model import PlacementConfig
@@ -25,9 +25,11 @@ class ToyConfig:
     """Length of a trained role's vector."""
     rows: Count = 64
     """Rows of the made-up data set."""
-    batch_size: Annotated[Count, ChangeClass.NUMBERS] = 8
+    batch_size: Count = 8
     """Rows per step."""
-    delay_s: Annotated[NonNegative, ChangeClass.NUMBERS] = 0.0
+    lr: Annotated[Positive, ChangeClass.NUMBERS] = 0.05
+    """Learning rate."""
+    delay_s: Annotated[NonNegative, ChangeClass.PLACEMENT] = 0.0
     """How long each call sleeps."""
 
 

@@ -193,7 +193,10 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):
-    """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes."""
+    """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
+
+    `settings` is the version of the run's settings that it is executed under.
+    """
 
     id: int
     step: int
@@ -203,6 +206,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     sources: tuple[RowSource, ...]
     minibatches: tuple[tuple[str, ...], ...]
     record: dict[str, Any] | None
+    settings: int = 0
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):

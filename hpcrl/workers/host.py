@@ -43,6 +43,8 @@ class Work:
 
     `batch` holds the rows of this part under the call's own key names (remaps undone). `minibatches` are ids of the
     whole batch in canonical order, for train_step. `record` is set in replay: it is followed, nothing is decided anew.
+    `experiment` is set where the call runs under older settings than the host was made with: a replay does, whose step
+    was made under them.
     """
 
     step: int
@@ -51,6 +53,7 @@ class Work:
     batch: SequenceSample
     minibatches: tuple[tuple[str, ...], ...] = ()
     record: Mapping[str, Any] | None = None
+    experiment: Any = None
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class ModelWorker:
         self._fault = fault
         self._run = RunDirectory(Path(args.run_dir), fault)
         self._experiment: ExperimentConfig = experiment_from(plan.experiment)
+        self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
         self._forms = algorithm.forms
         self._datasets = open_datasets(self._experiment, algorithm.rows)
@@ -183,6 +184,7 @@ class ModelWorker:
             batch=inputs.remap(call.input_remap),
             minibatches=request.minibatches,
             record=request.record,
+            experiment=self._earlier.get(request.settings),
         )
         replay = request.record is not None
         self._log.write(CallBegun(request.step, request.call, request.part, replay))

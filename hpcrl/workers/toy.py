@@ -158,7 +158,7 @@ class ToyHost:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)
 
     def train_step(self, work: Work, role: ToyRole) -> Outcome:
-        ranks = self._plan.replica(work.call).ranks
+        ranks, lr = self._plan.replica(work.call).ranks, (work.experiment or self._experiment).toy.lr
         run, losses = len(work.minibatches), []
         if work.record is not None:
             run = work.record["minibatches"]
@@ -171,10 +171,10 @@ class ToyHost:
                 for y, z, v, r in zip(rows.rows("y"), rows.rows("z"), rows.rows("v"), rows.rows("r"), strict=True):
                     target += 0.5 * (y + z + v) + r[0]
             gradient = role.w - self._exchange.sum(target, ranks) / len(minibatch)
-            role.move(gradient, lr=0.05)
+            role.move(gradient, lr)
             losses.append(float(gradient @ gradient))
         role.version += 1
-        record: dict[str, Any] = {"minibatches": run, "lr": 0.05, "losses": losses, "digest": role.digest()}
+        record: dict[str, Any] = {"minibatches": run, "lr": lr, "losses": losses, "digest": role.digest()}
         return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
 
     def snapshot(self, role: str) -> Snapshot:

@@ -1,5 +1,7 @@
 """The reward role: texts in, numbers out, and a failure is a failure."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,6 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import UserCodeError
-from hpcrl.rewards.run import RewardFunction
 from hpcrl.workers.host import Work
 
 CALL = MFC("rew_inf", "reward", "inference", (), ())
@@ -35,7 +36,7 @@ BATCH = SequenceSample.from_rows(
 
 
 def scored(call, function="exact", **options):
-    role = Reward(RewardFunction(RewardConfig(function=function, **options)), Letters())
+    role = Reward("reward", SimpleNamespace(reward=RewardConfig(function=function, **options)), Letters())
     try:
         return role.inference(Work(1, call.name, 0, BATCH), call)
     finally:

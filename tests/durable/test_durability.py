@@ -89,7 +89,7 @@ def finished_units(run: RunDirectory) -> set[UnitKey]:
 def check_survives(case: Case, run: RunDirectory) -> None:
     """Nothing looks damaged, nothing finished is run again, and the end is the expected one."""
     plan = plan_next_attempt(run, TRAINED_BY)
-    assert plan.damage == () and plan.lost == ()
+    assert plan.damage == () and not plan.lost
     finished = finished_units(run)
     attempt = case.finish(run)
     assert not case.executed(run, attempt, "run") & finished

@@ -11,17 +11,18 @@ from hpcrl.durable.records import (
     CodeCopy,
     Command,
     CopiedFile,
-    Placement,
     RunRecord,
+    SettingsRecord,
     Submission,
+    SubmittedSettings,
     Verdict,
     changed_inputs,
 )
 
 WRITTEN = """
 Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions
-Done: step call part spill group stats
-Trained: step call record stats before numerics
+Done: step call part spill group stats settings
+Trained: step call record stats before numerics settings
 Closed: step metrics
 Compacted: step spill
 Checkpointed: step manifest
@@ -32,12 +33,13 @@ Stopped: reason
 Broken: what group operation number
 Adopted: prefixes files
 Prefix: attempt size crc32
-Numerics: workers hardware software threads inexact
+Numerics: workers hardware software threads inexact micro_batch_tokens deterministic
 FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest
 Submission: nonce jobs time
-Placement: settings code digest
+SettingsRecord: version experiment code created digest
+SubmittedSettings: version digest
 CodeCopy: settings files digest
 CodeSetting: place files
 CopiedFile: size digest
@@ -58,7 +60,8 @@ def test_the_format_is_of_these_fields() -> None:
         Manifest,
         RunRecord,
         Submission,
-        Placement,
+        SettingsRecord,
+        SubmittedSettings,
         CodeCopy,
         CodeSetting,
         CopiedFile,
@@ -68,7 +71,7 @@ def test_the_format_is_of_these_fields() -> None:
         Answer,
     ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
-    assert (FORMAT, "\n".join(lines)) == (2, WRITTEN.strip())
+    assert (FORMAT, "\n".join(lines)) == (3, WRITTEN.strip())
 
 
 def test_changed_added_and_missing_inputs_are_named() -> None:

@@ -1,15 +1,19 @@
 import os
 import stat
 from collections import Counter
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.formats import of_format
 from support.kills import KillAt, Recorder, in_child
 from support.miniature import claim_five, make_run
 
+from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import to_dict
+from hpcrl.data.user_code import NO_CODE
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.durable.records import FORMAT, KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
@@ -198,34 +202,67 @@ def test_verdict_and_submissions_are_read_back_and_damaged_ones_are_absent(root:
     assert run.read_verdict(0) is None and run.read_claim(0) is None and run.newest_attempt_of("s") is None
 
 
-def test_a_submission_has_its_own_placement_whatever_comes_later(root: Path) -> None:
-    run = RunDirectory.create(root / "run", experiment=to_dict(ToyExperiment()), host="m:C", key=KEY, inputs={})
+def made(root: Path) -> RunDirectory:
+    values = to_dict(ToyExperiment())
+    return RunDirectory.create(root / "run", experiment=values, host="m:C", key=KEY, inputs={"data.train": "1"})
+
+
+def end(run: RunDirectory, submission: str, reason: str) -> None:
+    """An attempt of this submission ends the run."""
+    attempt = run.claim_attempt(submission)
+    run.publish_verdict(attempt, Verdict(attempt, "done", 0, reason, None, None, None, 1.0))
+
+
+def on_nodes(number: int) -> dict[str, Any]:
+    return to_dict(replace(ToyExperiment(), cluster=ClusterConfig(nodes=number)))
+
+
+def test_a_submission_runs_its_own_settings_whatever_comes_later(root: Path) -> None:
+    run = made(root)
     assert experiment_from(run.configuration()) == ToyExperiment()
     run.record_submission("one", {"master": 1})
-    run.place("two", {"cluster.nodes": 3, "actor.mesh": "0"})
-    assert experiment_from(run.configuration()) == ToyExperiment(), "nothing was sent with it"
-    run.record_submission("two", {"master": 2})
-    run.record_successor("one", "workers", "7")
-    assert run.newest_nonce() == "two"
-    assert experiment_from(run.configuration()) == experiment_from(run.configuration("two"))
-    assert (experiment_from(run.configuration()).cluster.nodes, experiment_from(run.configuration()).actor.mesh) == (
-        3,
-        "0",
-    )
+    version = run.add_settings(on_nodes(3), code=run.keep_code(NO_CODE))
+    run.submit_settings("two", version)
+    assert (run.versions(), run.version_of("one"), run.version_of("two")) == ([0, 1], 0, 1)
+    assert run.configuration() == run.configuration("two") == on_nodes(3)
     assert experiment_from(run.configuration("one")) == ToyExperiment()
-    assert [submission.nonce for submission in run.submissions()] == ["one", "two", "one"]
+    assert [run.read_settings(version).code for version in run.versions()] == [0, 1]
+    assert run.add_settings(on_nodes(4)) == 2 and run.configuration("two") == on_nodes(3)
+    assert run.settings_json(2).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_damaged_placement_is_noticed_and_never_taken_for_none(root: Path) -> None:
-    run = RunDirectory.create(root / "run", experiment=to_dict(ToyExperiment()), host="m:C", key=KEY, inputs={})
-    run.place("s", {"cluster.nodes": 3})
-    path = run.submission / "s.placement"
-    path.write_bytes(path.read_bytes().replace(b"3", b"4"))
-    with pytest.raises(InternalError, match=r"s\.placement is damaged: its content does not match its digest"):
-        experiment_from(run.configuration("s"))
+def test_of_two_that_write_the_next_settings_one_is_refused(root: Path) -> None:
+    run = made(root)
+    run.versions = lambda: [0]  # type: ignore[method-assign]  # as a network disk may list them
+    run.add_settings(on_nodes(3))
+    with pytest.raises(ConfigurationError, match="is being resumed with other settings by somebody else"):
+        run.add_settings(on_nodes(4))
+    assert experiment_from(run.read_settings(1).experiment).cluster.nodes == 3
+
+
+@pytest.mark.parametrize("damaged", ["settings/001.json", "submission/s.settings"])
+def test_damaged_settings_are_noticed_and_never_taken_for_older_ones(root: Path, damaged: str) -> None:
+    run = made(root)
+    run.submit_settings("s", run.add_settings(on_nodes(3)))
+    path = run.root / damaged
+    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1).replace(b'"nodes": 3', b'"nodes": 4'))
+    with pytest.raises(InternalError, match=rf"{path.name} is damaged: its content does not match its digest"):
+        run.configuration("s")
     path.write_bytes(b"{")
-    with pytest.raises(InternalError, match=r"s\.placement is damaged"):
-        experiment_from(run.configuration("s"))
+    with pytest.raises(InternalError, match=rf"{path.name} is damaged"):
+        run.configuration("s")
+
+
+def test_a_run_that_was_done_under_older_settings_is_not_done_for_a_submission_of_newer_ones(root: Path) -> None:
+    run = made(root)
+    for nonce, version in (("old", 0), ("new", 1), ("newer", 2)):
+        if version:
+            run.submit_settings(nonce, run.add_settings(on_nodes(version + 1)))
+    end(run, "old", "step 8 was the last")
+    assert run.done("old") is not None and run.done("new") is None
+    end(run, "new", "step 12 was the last")
+    found = [run.done(nonce) for nonce in ("old", "new", "newer")]
+    assert [verdict and verdict.reason for verdict in found] == ["step 12 was the last"] * 2 + [None]
 
 
 def test_closing_an_attempt_is_seen(root: Path) -> None:

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.made_run import MadeRun, ended_run
+from support.made_run import MadeRun, ended_run, submit_with
 from support.slurm_made import QueueOf, made_on_slurm, seen
 
 from hpcrl.inspect.listing import find_runs, list_runs, render_list
@@ -53,7 +53,7 @@ def test_a_run_that_went_on_elsewhere_is_where_its_newest_submission_is(tmp_path
     made.begin()
     made.run.record_submission("submission", {"master": 1})
     assert [line.topology for line in list_runs([made.run.root], QueueOf())] == ["local"]
-    made.run.place("later", {"cluster.type": "slurm", "cluster.topology": "array"})
+    submit_with(made.run, "later", {"cluster.type": "slurm", "cluster.topology": "array"})
     made.run.record_submission("later", {"master": "7", "workers": "8"})
     (line,) = list_runs([made.run.root], QueueOf(lambda runs: [Queue((seen("master", "running"),))] * len(runs)))
     assert (line.topology, line.jobs["workers"]) == ("array", "8")

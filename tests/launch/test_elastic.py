@@ -5,9 +5,9 @@ from support.events import NUMERICS, opened, trained
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
-from hpcrl.config.load import change_placement
+from hpcrl.config.load import change_settings
 from hpcrl.durable.recovery import RecoveryPlan
-from hpcrl.launch.elastic import PROMISE, describe_elastic, describe_placement
+from hpcrl.launch.elastic import PROMISE, describe_elastic
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.toy import ToyExperiment
 
@@ -23,28 +23,13 @@ def replay(number: int, call: str, workers: int = 4):
     return msgspec.structs.replace(trained(number, call), numerics=msgspec.structs.replace(NUMERICS, workers=workers))
 
 
-def test_what_changes_now_and_what_was_changed_before_is_said() -> None:
-    before = change_placement(FOUR, ["cluster.nodes=2", "cluster.slurm.partition=low"], ALL_CHECKS)
-    after = change_placement(before, ["cluster.nodes=3"], ALL_CHECKS)
-    assert list(describe_placement(FOUR, FOUR, before)) == [
-        "with cluster.nodes = 2 (was 4)", "with cluster.slurm.partition = low (was null)"
-    ]  # fmt: skip
-    assert list(describe_placement(FOUR, before, after)) == [
-        "with cluster.nodes = 3 (was 2)",
-        "still with cluster.slurm.partition = low (submitted with null)",
-    ]
-    assert list(describe_placement(FOUR, before, FOUR)) == [
-        "with cluster.nodes = 4 (was 2)", "with cluster.slurm.partition = null (was low)"
-    ]  # fmt: skip
-
-
 def test_steps_under_way_and_replays_on_other_workers_are_told() -> None:
     recovery = RecoveryPlan(
         opened=(step(5), step(6), step(7), step(8), step(9, {"actor_gen": 2, "rew_inf": 2})),
         closed=frozenset({5, 6}),
         replay=(replay(5, "actor_train"), replay(5, "critic_train", 2), replay(6, "actor_train")),
     )
-    two = change_placement(FOUR, ["cluster.nodes=2"], ALL_CHECKS)
+    two = change_settings(FOUR, ["cluster.nodes=2"], ALL_CHECKS)
     assert list(describe_elastic(FOUR, two, recovery)) == [
         "4 nodes of 1 worker → 2 nodes of 1 worker",
         "steps 7..8, open, keep the 4 parts of actor_gen, rew_inf",
@@ -55,11 +40,11 @@ def test_steps_under_way_and_replays_on_other_workers_are_told() -> None:
 
 def test_of_the_same_workers_nothing_is_said() -> None:
     recovery = RecoveryPlan(opened=(step(7),), replay=(replay(7, "actor_train"),))
-    elsewhere = change_placement(FOUR, ["cluster.slurm.partition=low", "cluster.grace_s=3"], ALL_CHECKS)
+    elsewhere = change_settings(FOUR, ["cluster.slurm.partition=low", "cluster.grace_s=3"], ALL_CHECKS)
     assert list(describe_elastic(FOUR, elsewhere, recovery)) == []
 
 
 def test_as_many_workers_in_another_number_of_nodes_are_no_other_workers() -> None:
     recovery = RecoveryPlan(opened=(step(7),))
-    packed = change_placement(FOUR, ["cluster.nodes=1", "cluster.workers_per_node=4"], ALL_CHECKS)
+    packed = change_settings(FOUR, ["cluster.nodes=1", "cluster.workers_per_node=4"], ALL_CHECKS)
     assert list(describe_elastic(FOUR, packed, recovery)) == []

@@ -7,7 +7,7 @@ import pytest
 from support.chaos import rows_of
 from support.experiments import load_config
 from support.fake_slurm.cluster import FakeSlurm
-from support.made_run import MadeRun
+from support.made_run import MadeRun, submit_with
 from support.slurm_made import made_on_slurm
 
 from hpcrl.config.cluster import Abilities, ClusterConfig
@@ -102,7 +102,7 @@ def test_a_name_that_is_none_is_refused_with_the_list_and_the_nearest(tmp_path):
 
 def test_a_run_knows_who_started_each_submission_and_all_who_may_have(tmp_path):
     made = made_on_slurm(tmp_path / "run")
-    made.run.place("later", {"cluster.type": "local", "cluster.topology": "auto"})
+    submit_with(made.run, "later", {"cluster.type": "local", "cluster.topology": "auto"})
     made.run.record_submission("later", {"master": 1})
     launchers = Launchers(made.run)
     slurm, local = map(launchers.of, made.run.submissions())

@@ -1,4 +1,4 @@
-"""`hpcrl resume` with other settings of placement, from the command line to the end of the run."""
+"""`hpcrl resume` with other settings, from the command line to the end of the run."""
 
 import subprocess
 import sys
@@ -119,13 +119,13 @@ def test_all_that_cannot_change_is_refused_together_before_anything_is_made(
     run = stopped(config, tmp_path / "run")
     before = files_of(run)
     refused = hpcrl(
-        "resume", str(run.root), "--nodes", "9", "--control.steps", "9", "--cluster.nods", "2", "--seed=2",
+        "resume", str(run.root), "--nodes", "9", "--toy.width", "9", "--cluster.nods", "2", "--seed=2",
         "--actor.layout", "d2", *dry,
     )  # fmt: skip
     assert refused.returncode == ExitCode.CONFIGURATION
     assert "7 problems, nothing was started." in refused.stderr
     for words in (
-        "control.steps = 9 (command line) cannot change in a run: resume takes placement only",
+        "toy.width = 9 (command line) cannot change in a run: it is part of what the run is",
         "seed = 2 (command line) cannot change",
         "cluster.nods = 2 (command line) is not a setting of algorithm toy. The nearest is cluster.nodes.",
         "actor.layout = d2 needs dp·tp·pp = 2·1·1 = 2 workers, but cluster.nodes · cluster.workers_per_node = 9 · 2",

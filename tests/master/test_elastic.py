@@ -200,9 +200,9 @@ def test_a_replay_over_as_many_workers_must_give_the_recorded_bits(folder: Path)
     jobs.kill_all()
     [drift] = drifts(run)
     assert drift["why"] == "not explained" and drift["recorded"] == "forged"
-    assert "Only a run that was submitted with deterministic: false" in outputs(run)
-    finish_on(run, placed(toy_experiment(), ONE))
-    assert drifts(run)[1]["why"].startswith("recorded over 2 workers")
+    assert "With `hpcrl resume RUN --deterministic false` the run may" in outputs(run)
+    finish_on(run, dataclasses.replace(placed(toy_experiment(), TWO), deterministic=False))
+    assert drifts(run)[1]["why"].endswith("deterministic: false)")
 
 
 @pytest.mark.parametrize("factor", [2.0, math.nan])
@@ -217,7 +217,7 @@ def test_a_replay_that_gives_other_numbers_is_refused_whatever_explains_other_bi
     drift = drifts(run)[-1]
     assert drift["why"].startswith("recorded over 2 workers") and drift["unlike"].startswith("loss = ")
     assert f"{drift['unlike']}, which is no rounding (recorded over 2 workers" in outputs(run)
-    assert "Only a run that was submitted with deterministic: false may continue" in outputs(run)
+    assert "With `hpcrl resume RUN --deterministic false` the run may" in outputs(run)
     finish_on(run, placed(toy_experiment(), ONE))
     assert_nearly_equal(run, reference)
 

@@ -9,8 +9,9 @@ import numpy as np
 from support.chaos import MOST_RESUMES, begin, outputs, rows_of
 from support.cluster import Jobs, no_fault
 
+from hpcrl.config.changes import changes
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import PlacementConfig
-from hpcrl.config.placement import placement_changes
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Opened
@@ -42,8 +43,11 @@ def placed(experiment: ToyExperiment, shape: Shape) -> ToyExperiment:
 
 def place(run: RunDirectory, nonce: str, experiment: Any) -> None:
     """As `hpcrl resume` does, before anything is started."""
-    if changes := placement_changes(experiment_from(run.first_configuration()), experiment):
-        run.place(nonce, {change.key: change.value for change in changes})
+    version = run.versions()[-1]
+    if changes(experiment_from(run.configuration()), experiment):
+        version = run.add_settings(to_dict(experiment))
+    if version:
+        run.submit_settings(nonce, version)
 
 
 def begin_on(run: RunDirectory, nonce: str, experiment: Any, fault: Callable[[str], None] = no_fault) -> Jobs:
@@ -93,7 +97,9 @@ def whole(run: RunDirectory) -> Whole:
             arrays[f"{role}.{name}"] = pieces[0] if name in WHOLE_ARRAYS else np.concatenate(pieces)
         state[role] = shards[0][1]
     opened = [line.event for line in read_history(run).lines if isinstance(line.event, Opened)]
-    return Whole(arrays, state, merged_metrics(run), {event.step: event.ids for event in opened})
+    # To go on elsewhere is a version of the settings too.
+    rows = [{name: value for name, value in row.items() if name != "settings"} for row in merged_metrics(run)]
+    return Whole(arrays, state, rows, {event.step: event.ids for event in opened})
 
 
 def assert_nearly_equal(run: RunDirectory, reference: Whole, rtol: float = 1e-9, atol: float = 1e-9) -> None:

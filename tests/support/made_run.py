@@ -3,8 +3,11 @@
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from hpcrl.config.changes import with_settings
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
@@ -140,3 +143,10 @@ def ended_run(root: Path) -> MadeRun:
     made.steps(26, 60)
     made.verdict("done", 0, "step 60 was the last")
     return made
+
+
+def submit_with(run: RunDirectory, nonce: str, settings: Mapping[str, Any]) -> int:
+    """Let a submission run the newest settings with other values for these dotted keys; the new version."""
+    version = run.add_settings(with_settings(run.configuration(), settings))
+    run.submit_settings(nonce, version)
+    return version

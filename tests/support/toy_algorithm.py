@@ -159,12 +159,12 @@ class Actor:
 
     def __init__(self, engine: Any, experiment: LettersExperiment) -> None:
         self.engine = engine
-        self._experiment = experiment
+        self.experiment = experiment
 
     def generate(self, work: Work, call: MFC) -> Outcome:
         """starts → responses. Evaluation is greedy."""
-        seeds = [sample_seed(self._experiment.seed, work.step, work.call, sample) for sample in work.batch.ids]
-        wanted = replace(self._experiment.generation, greedy=call.dataset == "eval")
+        seeds = [sample_seed(self.experiment.seed, work.step, work.call, sample) for sample in work.batch.ids]
+        wanted = replace(self.experiment.generation, greedy=call.dataset == "eval")
         made = self.engine.generate(work.batch.rows("starts"), seeds, wanted)
         stats = {"length": (float(sum(map(len, made.tokens))), float(len(seeds)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"responses": made.tokens}), stats)
@@ -173,7 +173,7 @@ class Actor:
         from hpcrl.algos.training import Training
         from hpcrl.engines.engine import Objective, Sequences
 
-        training = Training(self.engine, work, batch(self._experiment), Objective(loss), "token-mean")
+        training = Training(self.engine, work, batch(self.experiment), Objective(loss), "token-mean")
         sequences = Sequences.from_rows(work.batch.rows("starts"), work.batch.rows("responses"))
         training.run(sequences, {"advantages": work.batch.data["advantages"]})
         return Outcome(stats=training.stats(), record=training.record())
@@ -192,6 +192,7 @@ class Reward:
     """Scores responses and compares those of a row. Has no model."""
 
     engine = None
+    experiment: Any = None
 
     def inference(self, work: Work, call: MFC) -> Outcome:
         """responses, limit → scores: the share of a response's tokens that come before the limit."""

@@ -66,7 +66,7 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     verdict = run.verdict_of(nonce)
     # The verdict is of the master's own end; an agent that is to come back was sent by it, or has seen no master.
     state = None if verdict is None or (job.role == "agent" and code != ExitCode.REQUEUE) else verdict.state
-    if code == ExitCode.DONE and not _is_done(run):
+    if code == ExitCode.DONE and run.done(nonce) is None:
         # srun says so of a step whose node has failed.
         code = KILLED
     rules = read_intent(run, nonce).rules_of(job.name, job.partition)
@@ -112,11 +112,6 @@ def _slurm_does_it(cause: Cause, rules: RequeueRules) -> bool:
 def _is_superseded(code: int, state: str | None) -> bool:
     """Whether another master has taken over, of this submission perhaps, whose attempt then has no verdict yet."""
     return state == "superseded" or (state is None and code == ExitCode.NEVER_REQUEUE)
-
-
-def _is_done(run: RunDirectory) -> bool:
-    """By whatever submission."""
-    return any(verdict is not None and verdict.state == "done" for verdict in map(run.read_verdict, run.numbers()))
 
 
 def _why_not(job: Job, slurm: Slurm, ended_by_slurm: bool) -> str:

@@ -1,17 +1,15 @@
 """What of a run may change when it is resumed, and how what changed is written down and read."""
 
 import dataclasses
-import json
 
 import pytest
 from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.changes import Change, changes, under
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.fields import ChangeClass, settings
-from hpcrl.config.load import change_placement
-from hpcrl.config.placement import Change, placement_changes
-from hpcrl.durable.records import with_settings
+from hpcrl.config.load import change_settings
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -32,21 +30,9 @@ def ppo(tmp_path, monkeypatch) -> PPOExperiment:
 
 def problems_of(experiment, *overrides) -> list[str]:
     with pytest.raises(ConfigurationError) as raised:
-        change_placement(experiment, overrides, ALL_CHECKS)
+        change_settings(experiment, overrides, ALL_CHECKS)
     assert raised.value.exit_code == ExitCode.CONFIGURATION
     return list(raised.value.problems)
-
-
-@pytest.mark.parametrize("algorithm", KNOWN)
-def test_placement_is_the_cluster_where_roles_are_and_what_is_tried_before_the_start(algorithm):
-    classes = {setting.key: setting.change for setting in settings(algorithm_of(algorithm).experiment)}
-    keys = classes.keys()
-    placement = {key for key, change in classes.items() if change is ChangeClass.PLACEMENT}
-    assert {key for key in keys if key.startswith("cluster.")} <= placement
-    assert {key for key in placement if not key.startswith("cluster.")} == {
-        key for key in keys if key.endswith((".mesh", ".layout", ".trial_rows"))
-    }
-    assert {"cluster.nodes", "cluster.type", "cluster.slurm.time", "cluster.grace_s"} <= placement
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)
@@ -57,20 +43,29 @@ def test_every_field_says_what_changing_it_means(algorithm):
 @pytest.mark.parametrize(
     ("change", "keys"),
     [
-        (ChangeClass.NUMBERS, "control.steps control.checkpoint.seconds data.batch_size actor.optimizer.lr "
-            "actor.micro_batch_tokens generation.slots ppo.clip ppo.kl.coef reward.timeout_s"),
-        (ChangeClass.IDENTITY, "algorithm seed run_root data.train data.tokenizer actor.path actor.dtype "
-            "reward.function ppo.value_norm"),
+        (ChangeClass.PLACEMENT, "cluster.nodes cluster.type cluster.slurm.time cluster.grace_s actor.layout "
+            "critic.mesh reward.mesh actor.micro_batch_tokens generation.slots reward.timeout_s "
+            "control.checkpoint.steps control.evaluate.epochs control.export.seconds control.keep_checkpoints "
+            "control.compact deterministic"),
+        (ChangeClass.NUMBERS, "control.steps control.epochs control.stop_when actor.optimizer.lr data.evaluate_rows "
+            "actor.optimizer.grad_clip critic.optimizer.schedule ppo.clip ppo.kl.coef ppo.minibatches reward.kwargs"),
+        (ChangeClass.IDENTITY, "algorithm seed run_root data.train data.tokenizer data.batch_size actor.path "
+            "actor.dtype generation.temperature data.samples_per_prompt reward.function ppo.value_norm ppo.kl.target"),
     ],
 )  # fmt: skip
-def test_a_number_is_told_from_what_a_run_is(change, keys):
+def test_placement_numbers_and_what_a_run_is_are_told_apart(change, keys):
     classes = {setting.key: setting.change for setting in settings(PPOExperiment)}
     assert {classes[key] for key in keys.split()} == {change}
 
 
+def test_all_of_the_cluster_is_placement():
+    classes = {setting.key: setting.change for setting in settings(PPOExperiment)}
+    assert {change for key, change in classes.items() if key.startswith("cluster.")} == {ChangeClass.PLACEMENT}
+
+
 def test_other_placement_leaves_all_else_as_it_was(ppo):
     words = ["cluster.nodes=2", "cluster.slurm.partition=low", "actor.layout=d4", "critic.mesh=0-1"]
-    changed = change_placement(ppo, words, ALL_CHECKS)
+    changed = change_settings(ppo, words, ALL_CHECKS)
     assert changed == dataclasses.replace(
         ppo,
         cluster=dataclasses.replace(
@@ -81,21 +76,28 @@ def test_other_placement_leaves_all_else_as_it_was(ppo):
     )
 
 
+def test_numbers_may_change(ppo):
+    changed = change_settings(ppo, ["actor.optimizer.lr=1e-3", "control.steps=9", "ppo.clip=0.1"], ALL_CHECKS)
+    assert (changed.actor.optimizer.lr, changed.control.steps, changed.ppo.clip) == (1e-3, 9, 0.1)
+    assert changed.critic == ppo.critic
+
+
 def test_all_that_is_wrong_is_said_at_once(ppo):
     wrong = problems_of(
-        ppo, "actor.optimizer.lr=1e-3", "control.steps=9", "algorithm=sft", "cluster.nods=2",
+        ppo, "seed=3", "actor.dtype=bf16", "algorithm=sft", "cluster.nods=2", "control.steps=0",
         "cluster.heartbeat_s=many", "cluster.workers_per_node=0", "data.batch_size=4", "actor", "lr=1",
     )  # fmt: skip
     said = "\n".join(wrong)
-    for key in ("actor.optimizer.lr = 1e-3", "control.steps = 9", "data.batch_size = 4", "algorithm = sft"):
-        assert f"{key} (command line) cannot change in a run: resume takes placement only" in said
-    assert "Submit a new run with control.steps." in said
+    for key in ("seed = 3", "actor.dtype = bf16", "data.batch_size = 4", "algorithm = sft"):
+        assert f"{key} (command line) cannot change in a run: it is part of what the run is" in said
+    assert "what was recorded with another seed would not fit. Submit a new run with seed." in said
     assert "cluster.nods = 2 (command line) is not a setting of algorithm ppo. The nearest is cluster.nodes." in said
     assert "cluster.heartbeat_s = many (command line) must be a number" in said
     assert "cluster.workers_per_node = 0 must be at least 1" in said
+    assert "control.steps = 0 must be at least 1" in said
     assert "actor (command line) has no value" in said
     assert "lr = 1 (command line) is not a setting" in said
-    assert len(wrong) == 9
+    assert len(wrong) == 10
 
 
 @pytest.mark.parametrize(
@@ -111,25 +113,32 @@ def test_workers_that_the_run_does_not_fit_are_refused(ppo, words, expected):
 
 
 def test_a_layout_of_the_file_has_to_change_with_the_number_of_workers(ppo):
-    four = change_placement(ppo, ["cluster.nodes=2", "actor.layout=d4"], ALL_CHECKS)
+    four = change_settings(ppo, ["cluster.nodes=2", "actor.layout=d4"], ALL_CHECKS)
     assert any("actor.layout = d4 needs" in problem for problem in problems_of(four, "cluster.nodes=1"))
-    assert change_placement(four, ["cluster.nodes=1", "actor.layout=null"], ALL_CHECKS) == ppo
+    assert change_settings(four, ["cluster.nodes=1", "actor.layout=null"], ALL_CHECKS) == ppo
 
 
 def test_changes_name_new_and_old_value_as_a_user_writes_them():
-    after = change_placement(TOY, ["cluster.nodes=2", "actor.mesh=0-1", "cluster.snapshot=true"], ALL_CHECKS)
-    assert placement_changes(TOY, after) == [
+    after = change_settings(TOY, ["cluster.nodes=2", "actor.mesh=0-1", "cluster.snapshot=true"], ALL_CHECKS)
+    assert changes(TOY, after) == [
         Change("cluster.snapshot", True, False), Change("cluster.nodes", 2, 1), Change("actor.mesh", "0-1", None)
     ]  # fmt: skip
-    said = list(map(str, placement_changes(TOY, after)))
+    said = list(map(str, changes(TOY, after)))
     assert said == ["cluster.snapshot = true (was false)", "cluster.nodes = 2 (was 1)", "actor.mesh = 0-1 (was null)"]
-    assert placement_changes(after, after) == []
+    assert changes(after, after) == []
 
 
-def test_what_changed_is_all_that_has_to_be_written_down():
-    words = ["cluster.nodes=3", 'cluster.slurm.flags=["--switches=1"]', "critic.layout=d6", "cluster.slurm.time=30"]
-    after = change_placement(TOY, words, ALL_CHECKS)
-    written = json.loads(json.dumps({change.key: change.value for change in placement_changes(TOY, after)}))
-    values = to_dict(TOY)
-    assert experiment_from(with_settings(values, written)) == after
-    assert values == to_dict(TOY), "the frozen values are not written into"
+def test_only_the_classes_that_are_asked_for_are_compared():
+    after = change_settings(TOY, ["cluster.nodes=2", "toy.lr=0.1", "control.steps=5"], ALL_CHECKS)
+    assert [change.key for change in changes(TOY, after, [ChangeClass.NUMBERS])] == ["control.steps", "toy.lr"]
+    assert [change.key for change in changes(TOY, after, [ChangeClass.PLACEMENT])] == ["cluster.nodes"]
+    assert changes(TOY, after, [ChangeClass.IDENTITY]) == []
+
+
+def test_a_replay_has_its_own_numbers_and_the_newest_placement(ppo):
+    words = ["cluster.nodes=2", "reward.timeout_s=9", "actor.optimizer.lr=1e-3", "ppo.clip=0.1", "actor.layout=d4"]
+    newest = change_settings(ppo, words, ALL_CHECKS)
+    placed = change_settings(ppo, [word for word in words if "lr" not in word and "clip" not in word], ALL_CHECKS)
+    assert under(ppo, newest) == placed
+    assert under(newest, newest) == newest and under(ppo, ppo) == ppo
+    assert to_dict(ppo) == to_dict(experiment_from(to_dict(ppo)))

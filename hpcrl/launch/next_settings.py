@@ -1,0 +1,120 @@
+"""The settings that a run is resumed with: whether they fit what is recorded, and what is to be said of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrl.config.changes import Change, changes, with_settings
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import ChangeClass, sections_of
+from hpcrl.config.load import change_settings
+from hpcrl.config.model import TrainedModelConfig
+from hpcrl.data.datasets import open_datasets
+from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.launch.launcher import Launcher, launcher_for, launcher_problems
+from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.stepping import open_data
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+
+LENGTH = ("control.steps", "control.epochs")
+
+
+@dataclass(frozen=True)
+class NextSettings:
+    """What a run runs once it is resumed (`after`), ran last, and was submitted with; and who starts it."""
+
+    submitted: ExperimentConfig
+    before: ExperimentConfig
+    after: ExperimentConfig
+    launcher: Launcher
+
+    @property
+    def changes(self) -> list[Change]:
+        return changes(self.before, self.after)
+
+    def written(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """These settings as they were written down before, with what changes now."""
+        return with_settings(values, {change.key: change.value for change in self.changes})
+
+    def describe(self) -> Iterator[str]:
+        """A line for each setting that changes, for each that was changed before, and for what follows."""
+        changed = {change.key for change in self.changes}
+        numbers = {change.key for change in changes(self.before, self.after, [ChangeClass.NUMBERS])}
+        yield from (f"with {change}{', from new calls on' * (change.key in numbers)}" for change in self.changes)
+        for kept in changes(self.submitted, self.after, [ChangeClass.PLACEMENT, ChangeClass.NUMBERS]):
+            if kept.key not in changed:
+                yield f"still with {str(kept).replace('(was ', '(submitted with ')}"
+        if changed & set(LENGTH):
+            yield from _schedules(self.after)
+
+
+def _schedules(experiment: ExperimentConfig) -> Iterator[str]:
+    """The learning rates that depend on the length of the run."""
+    for role, model in sections_of(experiment, TrainedModelConfig).items():
+        if model.optimizer.schedule != "constant":
+            yield (
+                f"{role}.optimizer.schedule = {model.optimizer.schedule} follows the length of the run: steps so far "
+                "had the rates of the old length, later ones have those of the new. A run that had the new length from "
+                "the start would have had others."
+            )
+
+
+def next_settings(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
+    """The newest settings of a run with these changes.
+
+    Raises ConfigurationError with everything that is wrong, and with what does not fit what the run has recorded.
+    """
+    submitted, before = (experiment_from(values) for values in (run.configuration_of(0), run.configuration()))
+    if not overrides:
+        return NextSettings(submitted, before, before, launcher_for(before.cluster.type))
+    after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems))
+    launcher = launcher_for(after.cluster.type)
+    after = launcher.prepare(after)
+    if misfits := list(_misfits(before, after)):
+        raise ConfigurationError(misfits)
+    return NextSettings(submitted, before, after, launcher)
+
+
+def _misfits(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[Problem]:
+    """What would take away calls or rows of which the steps so far were made."""
+    algorithm = algorithm_of(after)
+    if algorithm.evaluates(before) and not algorithm.evaluates(after):
+        yield Problem(
+            ("control.evaluate",),
+            "control.evaluate cannot be switched off in a run that evaluates: a step that is open may have to.",
+            "Make it rare with control.evaluate.steps, or submit a new run.",
+        )
+    if numbers := changes(before, after, [ChangeClass.NUMBERS]):
+        old, new = (open_datasets(experiment, algorithm.rows)["train"].ids for experiment in (before, after))
+        if old != new:
+            keys = tuple(change.key for change in numbers)
+            yield Problem(
+                keys,
+                f"with {', '.join(keys)} as given the run would have {len(new)} rows to train on in the place of "
+                f"{len(old)}, and their order would be another.",
+                "Set what you change so that the rows stay, or submit a new run.",
+            )
+
+
+def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None:
+    """Raise ConfigurationError where a run that is done has no step more under these settings."""
+    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
+    if not _has_more(after, recovery):
+        last = 0 if recovery.last_opened is None else recovery.last_opened.step
+        raise ConfigurationError(
+            [f"{run.root} is done: {reason}."],
+            f"To extend it, raise control.steps above {last}, or control.epochs, or change control.stop_when if that "
+            "has ended it.",
+        )
+
+
+def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan) -> bool:
+    schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
+    last, row = recovery.last_opened, recovery.last_metrics
+    if last is None or (row is not None and schedule.stops_after(row)):
+        return False
+    return schedule.exists(last.step + 1, open_data(experiment).order.batch_at(last.cursor).epoch)

@@ -1,0 +1,99 @@
+"""What `resume` says of other settings, and which it refuses because they do not fit what a run has recorded."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.chaos import create_run, remains, toy_experiment
+from support.elastic import finish_on
+from support.hosts import write_task
+
+from hpcrl.cli.main import main
+from hpcrl.config.control import Frequency
+from hpcrl.config.data import DataConfig
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.launch.next_settings import next_settings
+from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
+
+
+def toy(steps: int):
+    return toy_experiment(steps=steps, type="local")
+
+
+def ppo_run(folder: Path) -> RunDirectory:
+    write_task(folder)
+    with open(folder / "rows.jsonl", "a") as rows:
+        rows.write('{"prompt": "1+1=1+1=1+1=", "answer": "# 2"}\n')
+    model = TrainedModelConfig(path=str(folder / "model"), optimizer=OptimizerConfig(schedule="cosine"))
+    experiment = PPOExperiment(
+        control=toy(4).control,
+        cluster=toy(4).cluster,
+        data=DataConfig(train=str(folder / "rows.jsonl"), evaluate=str(folder / "held_out.jsonl"), batch_size=4),
+        actor=model,
+        critic=CriticConfig(path=model.path),
+        reference=ModelConfig(path=model.path),
+        reward=RewardConfig(function="exact"),
+        generation=GenerationConfig(max_new_tokens=6),
+    )
+    return create_run(folder / "run", experiment)
+
+
+def refusal(run: RunDirectory, *overrides: str) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        next_settings(run, overrides)
+    return str(refused.value)
+
+
+def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = create_run(tmp_path / "run", toy(2))
+    finish_on(run, toy(2))
+    assert main(["resume", str(run.root)]) == ExitCode.DONE
+    assert f"`hpcrl resume {run.root} --control.steps N` extends it." in capsys.readouterr().out
+    for words in (["--control.steps", "1"], ["--toy.lr", "0.1"], ["--nodes", "2"]):
+        for dry in ([], ["--dry-run"]):
+            assert main(["resume", str(run.root), *words, *dry]) == ExitCode.CONFIGURATION
+            said = capsys.readouterr().err
+            assert "is done: step 2 was the last. To extend it, raise control.steps above 2, or control.epochs" in said
+    assert run.versions() == [0]
+    longer = ["resume", str(run.root), "--control.steps", "3", "--toy.lr", "0.1"]
+    assert main([*longer, "--dry-run"]) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert "with control.steps = 3 (was 2), from new calls on" in said
+    assert "with toy.lr = 0.1 (was 0.05), from new calls on" in said
+    assert "runs what is new under settings version 1" in said and run.versions() == [0]
+    assert main(longer) == ExitCode.DONE
+    rows = remains(run).metrics
+    assert [(row["step"], row["settings"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 1)]
+
+
+def test_evaluation_becomes_rare_but_is_not_switched_off(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", toy(4))
+    said = refusal(run, "control.evaluate.steps=null")
+    assert "control.evaluate cannot be switched off" in said and "Make it rare with control.evaluate.steps" in said
+    assert next_settings(run, ["control.evaluate.steps=1000"]).after.control.evaluate == Frequency(steps=1000)
+
+
+def test_numbers_that_would_leave_out_rows_are_refused(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path)
+    said = refusal(run, "generation.max_new_tokens=56", "actor.optimizer.lr=1e-4")
+    assert (
+        "generation.max_new_tokens as given the run would have 12 rows" in said
+        and "Set what you change so that the rows stay" in said
+    )
+    kept = next_settings(run, ["generation.max_new_tokens=9", "actor.optimizer.lr=1e-4"]).after
+    assert (kept.generation.max_new_tokens, kept.actor.optimizer.lr) == (9, 1e-4)
+
+
+def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path)
+    notices = [line for line in next_settings(run, ["control.steps=9"]).describe() if "schedule" in line]
+    assert len(notices) == 1
+    assert notices[0].startswith("actor.optimizer.schedule = cosine follows the length of the run: steps so far had")
+    assert not any("schedule" in line for line in next_settings(run, ["ppo.clip=0.1"]).describe())
+    assert dataclasses.replace(next_settings(run, []).after) == next_settings(run, []).before
