@@ -15,7 +15,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset
-from hpcrl.data.user_code import code_places, collect_code
+from hpcrl.data.user_code import UserCode, code_places, collect_code
 from hpcrl.durable.code import staged, with_code
 from hpcrl.errors import DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
@@ -27,8 +27,10 @@ from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.run import RewardFunction
 
 
-def check_inputs(experiment: ExperimentConfig) -> None:
+def check_inputs(experiment: ExperimentConfig, code: UserCode | None = None) -> None:
     """Raise what the run would end with as soon as it read its inputs. The experiment is valid.
+
+    `code` takes the place of what its settings name.
 
     Raises:
         ConfigurationError: models that cannot fit the memory of their workers.
@@ -42,7 +44,7 @@ def check_inputs(experiment: ExperimentConfig) -> None:
     datasets = open_datasets(experiment, algorithm.rows)
     first = {name: dataset.look() for name, dataset in datasets.items()}
     called = {call.role for call in algorithm.calls(experiment)}
-    code = collect_code(code_places(experiment), experiment.code.files)
+    code = code or collect_code(code_places(experiment), experiment.code.files)
     with staged(code) as folder:
         copied = experiment_from(with_code(to_dict(experiment), code.settings, folder))
         for role, reward in sections_of(copied, RewardConfig).items():

@@ -114,6 +114,8 @@ def resume(
         refuse_done(run, experiment, done.reason)
     code = next_code(run, experiment, accept_changed)
     accepted, read = next_inputs(run, experiment, accept_changed, code.copy.settings)
+    if code.new is not None:
+        check_inputs(experiment, code.new)
     _end_older(run)
     add_seen(run, read)
     version = run.versions()[-1]
@@ -164,6 +166,8 @@ def describe_recovery(
     yield from (*settings.describe(), *code.notices(), *describe_elastic(settings.before, after, recovery))
     yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))
     next_inputs(run, after, accept_changed, code.copy.settings)
+    if code.new is not None:
+        check_inputs(after, code.new)
     launchers = Launchers(run)
     for submission in run.submissions():
         _refuse_running(run, launchers, submission)

@@ -64,6 +64,10 @@ def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_acce
         assert words in dry.stdout
     refused = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function")
     assert refused.returncode == ExitCode.CONFIGURATION and "score.py cannot be read" in refused.stderr
+    (tmp_path / "score.py").write_text(SCORE.replace("WEIGHT *", "'x' +"))
+    for words in ((), ("--dry-run",)):
+        failed = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function", *words)
+        assert failed.returncode == ExitCode.USER_CODE and "It was tried on the first rows" in failed.stderr
     (tmp_path / "score.py").write_text(SCORE)
     before = closed_steps(run)
     done = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function")
