@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hpcrl.errors import ExitCode
 from hpcrl.wire.messages import AgentHello, Failed, WorkerExited, WorkerHello
 
-ANSWER_S = 3.0
-"""How long whoever is asked for a sign of life may take. Threads that talk answer in milliseconds."""
+LEAST_ANSWER_S = 3.0
+"""How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
 
 FAILURES = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE, ExitCode.INTERNAL)
 
@@ -163,8 +163,8 @@ class Members:
         """How long it has been silent if that is too long, in words."""
         if self.clock() - member.heard > self.lost_after_s:
             return f"silent for {self.lost_after_s:g} s"
-        if member.asked is not None and self.clock() - member.asked > ANSWER_S:
-            return f"gave no sign of life within {ANSWER_S:g} s"
+        if member.asked is not None and self.clock() - member.asked > self.answer_s:
+            return f"gave no sign of life within {round(self.answer_s, 1):g} s"
         return ""
 
     def forgive(self, slept_s: float) -> None:
@@ -172,8 +172,13 @@ class Members:
         for member in self.everybody:
             if slept_s > self.lost_after_s / 2:
                 member.heard = self.clock()
-            if slept_s > ANSWER_S / 2 and member.asked is not None:
+            if slept_s > self.answer_s / 2 and member.asked is not None:
                 member.asked = self.clock()
+
+    @property
+    def answer_s(self) -> float:
+        """How long whoever is asked for a sign of life may take; longer where silence is borne for longer."""
+        return max(LEAST_ANSWER_S, self.lost_after_s / 3)
 
     @property
     def all_answered(self) -> bool:

@@ -150,10 +150,10 @@ def test_a_worker_that_raises_is_the_cause_of_what_it_breaks(tmp_path: Path, tas
 def test_who_is_stopped_while_a_connection_breaks_gives_no_sign_of_life_and_is_lost(
     tmp_path: Path, task: Path, undisturbed: Remains
 ) -> None:
-    run = create_run(tmp_path / "run", tiny_ppo(task, nodes=NODES, workers=1, lost_after_s=60.0))
+    run = create_run(tmp_path / "run", tiny_ppo(task, nodes=NODES, workers=1, lost_after_s=24.0))
     cut = Cut(tmp_path, "cut", "worker-0", "reduce.begin", "STOP", "worker-1", nth=11)
     with waking(run, lambda: cut.hit):
         codes = finish(run, Phased(cut), timeout_s=LONGEST_S, nodes=NODES)
     assert codes == [ExitCode.DONE], outputs(run)
-    assert ending_of(run, 0) == "worker-1: gave no sign of life within 3 s"
+    assert ending_of(run, 0) == "worker-1: gave no sign of life within 8 s"
     assert remains(run) == undisturbed, outputs(run)

@@ -1,7 +1,11 @@
 """Who is there and who is lost, on a clock of the test's own."""
 
-from hpcrl.master.members import ANSWER_S, Members
+import pytest
+
+from hpcrl.master.members import Members
 from hpcrl.wire.messages import AgentHello, WorkerExited, WorkerHello
+
+LOST_AFTER_S = 10.0
 
 
 class Clock:
@@ -12,7 +16,7 @@ class Clock:
 
 
 def members_of_one_node(clock: Clock, nodes: int = 1) -> Members:
-    members = Members(nodes, lost_after_s=10.0, clock=clock)
+    members = Members(nodes, lost_after_s=LOST_AFTER_S, clock=clock)
     members.agent(b"agent", AgentHello(0, "host", 2, 1))
     for rank in range(2):
         members.worker(b"worker%d" % rank, WorkerHello(0, rank, 100 + rank, "tcp://x", ""))
@@ -126,18 +130,18 @@ def test_who_was_asked_and_does_not_answer_in_time_is_lost_however_recently_it_w
     clock.now += 1.0
     members.answered(b"agent")
     members.answered(b"worker0")
-    clock.now += ANSWER_S
+    clock.now += members.answer_s
     for identity in (b"agent", b"worker0", b"worker1"):
         members.heard(identity)
     members.find_silent()
-    assert [(loss.who, loss.how) for loss in members.losses] == [("worker-1", "gave no sign of life within 3 s")]
+    assert [(loss.who, loss.how) for loss in members.losses] == [("worker-1", "gave no sign of life within 3.3 s")]
 
 
 def test_an_agent_that_does_not_answer_is_named_before_its_workers_and_leaves() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
     members.asked()
-    clock.now += ANSWER_S + 0.1
+    clock.now += members.answer_s + 0.1
     members.find_silent()
     assert [loss.who for loss in members.losses] == ["agent-0", "worker-0", "worker-1"]
     assert members.missing == {0: (0, 0)}
@@ -156,8 +160,8 @@ def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
     members.asked()
-    clock.now += ANSWER_S + 0.1
-    members.forgive(slept_s=ANSWER_S)
+    clock.now += members.answer_s + 0.1
+    members.forgive(slept_s=members.answer_s)
     members.find_silent()
     assert members.losses == [] and not members.all_answered
 
@@ -168,6 +172,11 @@ def test_answers_that_were_owed_in_one_attempt_are_not_owed_in_the_next() -> Non
     members.asked()
     members.new_attempt()
     assert members.all_answered and not members.roll_called
-    clock.now += ANSWER_S + 0.1
+    clock.now += members.answer_s + 0.1
     members.find_silent()
     assert members.losses == []
+
+
+@pytest.mark.parametrize(("lost_after_s", "answer_s"), [(0.8, 3.0), (9.0, 3.0), (60.0, 20.0)])
+def test_where_silence_is_borne_for_long_an_answer_may_take_longer(lost_after_s: float, answer_s: float) -> None:
+    assert Members(1, lost_after_s).answer_s == answer_s
