@@ -45,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who read our output has gone; without this, the interpreter would complain when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)
+    except OSError as error:
+        print(f"hpcrl: {error.filename or 'a file'}: {error.strerror or error}.", file=sys.stderr)
+        return int(ExitCode.INTERNAL)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -162,3 +163,32 @@ def test_list_takes_the_usual_folder_if_it_is_there(run, capsys, monkeypatch, tm
     (tmp_path / "runs" / "mine").symlink_to(run)
     assert main(["list"]) == ExitCode.DONE
     assert "mine" in capsys.readouterr().out
+
+
+COMMANDS = (["status"], ["inspect"], ["logs"], ["resume", "--dry-run"], ["resume"], ["stop"])
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"\xff\x00{garbage", "half"], ids=["removed", "empty", "garbage", "half"]
+)
+def test_whatever_file_of_a_run_is_damaged_every_command_says_a_sentence(run, capsys, tmp_path, content):
+    files = [path.relative_to(run) for path in sorted(Path(run).rglob("*")) if path.is_file()]
+    for file in files:
+        damaged = tmp_path / "damaged"
+        shutil.copytree(run, damaged)
+        path = damaged / file
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if content == "half" else content)
+        for command, *words in COMMANDS:
+            # One that has lost its verdict is not done any more, and would be resumed in earnest.
+            if [command, *words] == ["resume"] and file.name in ("verdict.json", "claim.json"):
+                continue
+            code = main([command, str(damaged), *words])
+            said = capsys.readouterr()
+            assert code in set(ExitCode), (file, command, said)
+            assert code == ExitCode.DONE or said.err.strip(), (file, command)
+            assert "Traceback" not in said.err, (file, command, said.err)
+        assert main(["list", str(tmp_path)]) == ExitCode.DONE
+        shutil.rmtree(damaged)
