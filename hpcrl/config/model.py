@@ -42,7 +42,8 @@ class OptimizerConfig:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """The learning rate after warm-up."""
     warmup_steps: Natural = 0
-    """Optimizer steps of linear warm-up from 0; those that an early stop leaves out count."""
+    """Optimizer steps of linear warm-up: the u-th of w has u / (w + 1) of the peak, so that none has a rate of 0 (in
+    transformers the first has). Those that an early stop leaves out count."""
     min_lr_ratio: Share = 0.0
     """Where linear and cosine schedules end, as a share of lr."""
 

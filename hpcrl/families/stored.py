@@ -15,7 +15,10 @@ from hpcrl.families.reader import family_of, parameters_of
 
 NUMBERS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """What tensors may be stored as; others need a scale that lies elsewhere."""
+HEAD = "lm_head.weight"
+"""A tied model's output matrix, where its files have a copy of the embedding under this name."""
 _SHOWN = 8
+_BLOCK = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None =
     refuse_other_head(folder, config, wanted)
     stored = _headers(folder)
     problems = [*_strangers(folder, stored.keys() - shapes(config).keys()), *_misfits(folder, stored, config)]
+    if not problems and config.shares_embedding and HEAD in stored:
+        problems += _untied(folder, stored, config)
     if problems:
         more = [f"… and {len(problems) - _SHOWN} more such tensors."] if len(problems) > _SHOWN else []
         raise DataError("\n".join([*problems[:_SHOWN], *more]))
@@ -115,10 +120,35 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 def _strangers(folder: Path, names: set[str]) -> Iterator[str]:
     """Old checkpoints hold rotary frequencies, tied ones a copy of the embedding; anything else is mathematics."""
-    strange = sorted(name for name in names if not name.endswith("rotary_emb.inv_freq") and name != "lm_head.weight")
+    strange = sorted(name for name in names if not name.endswith("rotary_emb.inv_freq") and name != HEAD)
     if strange:
         more = " …" if len(strange) > _SHOWN else ""
         yield (f"{folder} has tensors that its config.json does not account for: {', '.join(strange[:_SHOWN])}{more}.")
+
+
+def _untied(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderConfig) -> Iterator[str]:
+    """An output matrix of its own, where config.json says that the embedding is it."""
+    parameter = next(it for it in parameters_of(config) if it.name == "layers.0.embedding")
+    embedding = family_of(config).pieces(config, parameter)[0].name
+    pair = [stored[name] for name in (embedding, HEAD)]
+    if pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype:
+        both = zip(*(_blocks(folder / stored[name].file, name) for name in (embedding, HEAD)), strict=True)
+        if all(one == other for one, other in both):
+            return
+    yield (
+        f"{folder / 'config.json'}: tie_word_embeddings is true, but {HEAD} differs from {embedding}, and one of the "
+        f"two would be ignored. Set tie_word_embeddings to false, or remove {HEAD} from {pair[1].file}."
+    )
+
+
+def _blocks(path: Path, name: str) -> Iterator[bytes]:
+    """The bytes of a tensor as they are stored."""
+    with naming(path), path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        begin, end = json.loads(file.read(size))[name]["data_offsets"]
+        file.seek(8 + size + begin)
+        for start in range(begin, end, _BLOCK):
+            yield file.read(min(_BLOCK, end - start))
 
 
 def _misfits(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderConfig) -> Iterator[str]:

@@ -17,7 +17,7 @@ from hpcrl.models.rotary import rotate
 
 
 class Embedding(nn.Module):
-    """Token ids to vectors."""
+    """Token ids to vectors. Every row is trained, also the padding token's, which no packed batch has beside texts."""
 
     def __init__(self, views: Mapping[str, nn.Parameter]) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hpcrl.config.generation import MIN_TEMPERATURE
+
 _GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number, as are those below
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
@@ -27,8 +29,10 @@ class SamplingOptions:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature = {self.temperature}; it must be above 0. For the limit 0 set greedy.")
+        if not self.temperature >= MIN_TEMPERATURE:
+            raise ValueError(
+                f"temperature = {self.temperature}; it must be at least {MIN_TEMPERATURE}. For the limit 0 set greedy."
+            )
         if self.top_k < 0:
             raise ValueError(f"top_k = {self.top_k}; it must be at least 0 (0: off).")
         if not 0 < self.top_p <= 1:

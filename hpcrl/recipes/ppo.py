@@ -37,7 +37,7 @@ class KLConfig:
     coef: NonNegative = 1e-3
     """Weight of the penalty, or its first value if adaptive."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
-    """d, d²/2 or exp(-d) - 1 + d, of d = log p_actor - log p_reference of a sampled token."""
+    """d, d²/2 or exp(-d) - 1 + d (within ±10), of d = log p_actor - log p_reference of a sampled token, within ±20."""
     adaptive: Annotated[bool, ChangeClass.IDENTITY] = False
     """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
     target: Annotated[Positive, ChangeClass.IDENTITY] = 0.1

@@ -63,6 +63,15 @@ def test_every_tensor_that_does_not_fit_config_json_is_named(config, capsys):
     assert "critic.path" not in said  # the same folder is told of once
 
 
+def test_a_tied_model_with_an_output_matrix_of_its_own_is_refused(config, capsys):
+    weights = Path("model/model.safetensors")
+    tensors = load_file(weights)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, weights)
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.DATA
+    assert "tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight" in said
+
+
 def test_a_head_that_cannot_be_made_up_is_refused(config, capsys):
     write_model(Path("judge"), architectures=["Qwen2ForSequenceClassification"], num_labels=1)
     code, said = refusals(config, capsys, "--reference.path", "judge")

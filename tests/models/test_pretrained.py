@@ -135,6 +135,19 @@ def test_a_copy_of_the_tied_embedding_in_the_folder_is_ignored(tmp_path):
     assert new_model(tmp_path).config.shares_embedding
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_output_matrix_of_its_own_in_a_tied_models_folder_is_refused_with_both_names(tmp_path, dtype):
+    save_hugging_face_model(tmp_path, "qwen2", tie_word_embeddings=True)
+    file = tmp_path / "model.safetensors"
+    tensors = {name: tensor.to(dtype) for name, tensor in load_file(file).items()}
+    other = tensors["model.embed_tokens.weight"].clone()
+    other[-1, -1] += 1
+    save_file(tensors | {"lm_head.weight": other}, file)
+    with pytest.raises(DataError) as raised:
+        new_model(tmp_path)
+    assert "tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight" in str(raised.value)
+
+
 def broken(tmp_path, change):
     save_hugging_face_model(tmp_path, "qwen2")
     file = tmp_path / "model.safetensors"

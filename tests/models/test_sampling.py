@@ -2,6 +2,8 @@ import pytest
 import torch
 from support.devices import DEVICES
 
+from hpcrl.config.generation import MIN_TEMPERATURE
+from hpcrl.models.logprobs import label_logprobs
 from hpcrl.models.sampling import SamplingOptions, choose, uniform
 
 MASK = (1 << 64) - 1
@@ -124,10 +126,23 @@ def test_bf16_logits_are_sampled_in_fp32():
     assert all(torch.equal(left, right) for left, right in zip(rough, exact, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e30])
+def test_the_lowest_temperature_gives_numbers_which_training_has_too(dtype, scale):
+    """Logits of any size that a model may have, divided by the least that is allowed, stay finite."""
+    logits = (torch.randn(50, 30, generator=torch.Generator().manual_seed(1)) * scale).to(dtype)
+    options, index = SamplingOptions(temperature=MIN_TEMPERATURE), torch.zeros(50, dtype=torch.int64)
+    tokens, logprobs = choose(logits, torch.arange(50), index, options)
+    assert logprobs.isfinite().all()
+    trained, _ = label_logprobs(logits, torch.eye(30, dtype=dtype), tokens, temperature=MIN_TEMPERATURE)
+    torch.testing.assert_close(trained.to(logprobs.dtype), logprobs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"temperature": 0.0}, "set greedy"),
+        ({"temperature": 1e-30}, "temperature = 1e-30; it must be at least 0.001"),
         ({"top_k": -1}, "top_k = -1"),
         ({"top_p": 0.0}, "top_p"),
         ({"top_p": 1.1}, "top_p"),
