@@ -17,7 +17,7 @@ help:
 	@echo "make kill      hit every process in every phase of a PPO run, compare bit for bit, write docs/durability.md (an hour)"
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
-	@echo "make docs      write docs/algorithms.md from the declarations of the algorithms"
+	@echo "make docs      write docs/algorithms.md and docs/settings.md from the declarations"
 	@echo "make bench     measure, and write docs/performance.md"
 	@echo "make ratios    what this tree costs by what a commit (BASE=…) costs: call, step, submit, recovery (minutes)"
 	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
@@ -44,6 +44,7 @@ same: $(STAMP)
 
 docs: $(STAMP)
 	@PYTHONPATH=tools python -P -m algorithms_page
+	@PYTHONPATH=tools python -P -m settings_page
 
 bench: $(STAMP)
 	python bench/run.py

@@ -13,6 +13,7 @@ from hpcrl.foreign import plain
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "doctor": "look at this cluster and its shared disk, and say what follows for the settings",
+        "new": "write a configuration for your model, data and reward, with a comment on every setting",
         "plan": "show what a configuration would run: graph, workers, memory",
         "draw": "draw a configuration's dataflow graph",
         "submit": "start a run",

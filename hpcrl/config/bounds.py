@@ -33,13 +33,14 @@ def broken_bound(hint: Any, value: Any) -> str | None:
     try:
         msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        return _in_words(hint) or str(error).removeprefix("Expected ")
+        return in_words(hint) or str(error).removeprefix("Expected ")
     if isinstance(value, float) and not math.isfinite(value):
-        return _in_words(hint) or "a finite number"
+        return in_words(hint) or "a finite number"
     return None
 
 
-def _in_words(hint: Any) -> str:
+def in_words(hint: Any) -> str:
+    """The bound of a type; empty where it has none."""
     bounds = [mark for mark in marks(hint) if isinstance(mark, Meta)]
     described = [bound.description for bound in bounds if bound.description]
     return described[0] if described else " and ".join(filter(None, map(_limits, bounds)))

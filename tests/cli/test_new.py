@@ -1,0 +1,68 @@
+"""`hpcrl new` writes what can be planned at once."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.experiments import write_inputs
+
+from hpcrl.cli.main import main
+from hpcrl.config.fields import settings
+from hpcrl.config.yaml_file import read_yaml
+from hpcrl.errors import ExitCode
+from hpcrl.plugins import names
+from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
+
+MINE = ("--model", "model", "--data", "rows.jsonl", "--reward", "gsm8k")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("algorithm", names(ALGORITHMS))
+def test_what_is_written_can_be_planned(folder, algorithm, capsys):
+    assert main(["new", "mine.yaml", "--algorithm", algorithm, *MINE]) == ExitCode.DONE
+    assert "hpcrl plan mine.yaml" in capsys.readouterr().out
+    assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
+    text = Path("mine.yaml").read_text()
+    for setting in settings(algorithm_of(algorithm).experiment):
+        assert re.search(rf"^(# )?( )*{setting.key.rpartition('.')[2]}:", text, re.MULTILINE)
+        assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^# ", "", text, flags=re.MULTILINE).split())
+
+
+@pytest.mark.parametrize("algorithm", names(ALGORITHMS))
+def test_what_is_a_comment_is_a_default(folder, algorithm):
+    """With every # of a setting's line removed, the configuration is the same."""
+    main(["new", "mine.yaml", "--algorithm", algorithm, *MINE])
+    lines = Path("mine.yaml").read_text().splitlines()
+    active = [re.sub(r"^# (?=( *)\w+:( [^ ]|$))", "", line) for line in lines]
+    Path("all.yaml").write_text("\n".join(line for line in active if not line.startswith("#")))
+    chosen, whole = read_yaml(Path("mine.yaml")), read_yaml(Path("all.yaml"))
+    assert main(["plan", "all.yaml"]) == ExitCode.DONE
+    assert chosen["control"] == {"epochs": 1} and whole["control"]["steps"] is None
+
+
+def test_a_file_that_is_there_is_left_alone(folder, capsys):
+    Path("mine.yaml").write_text("mine")
+    assert main(["new", "mine.yaml", *MINE]) == ExitCode.CONFIGURATION
+    assert "mine.yaml cannot be written: File exists" in capsys.readouterr().err
+    assert Path("mine.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "algorithm ppo needs --data"),
+        (("--data", "rows.jsonl"), "algorithm ppo needs --model"),
+        (("--model", "model", "--data", "none.jsonl"), "--data none.jsonl cannot be read: No such file"),
+        (("--algorithm", "pppo"), "algorithm = pppo must be one of"),
+    ],
+)
+def test_what_is_missing_is_named_and_nothing_is_written(folder, capsys, words, message):
+    assert main(["new", "mine.yaml", *words]) == ExitCode.CONFIGURATION
+    assert message in capsys.readouterr().err
+    assert not Path("mine.yaml").exists()
