@@ -703,6 +703,14 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 
 # ── all of them ───────────────────────────────────────────────────────────────────────────────────────────────────────
 ELSEWHERE = {
+    "cli/new.py: Give another file.": ("cli/test_new.py::test_what_is_written_after_its_advice_is_followed"),
+    "cli/new.py: Give a .jsonl file.": ("cli/test_new.py::test_what_is_written_after_its_advice_is_followed"),
+    "cli/new.py: Give it, or see hpcrl new --help.": (
+        "cli/test_new.py::test_what_is_written_after_its_advice_is_followed"
+    ),
+    "recipes/check.py: Leave control.evaluate out.": (
+        "recipes/test_check.py::test_evaluations_that_nothing_can_make_are_refused"
+    ),
     "durable/append_log.py: Free some space, or lower control.keep_checkpoints, and resume the run.": (
         "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
     ),

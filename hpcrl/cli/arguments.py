@@ -12,6 +12,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, description, sections, settings
 from hpcrl.config.load import load_config
+from hpcrl.config.validate import unused_notices
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ConfigurationError
 from hpcrl.foreign import plain
@@ -75,7 +76,7 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     Raises ConfigurationError with everything that is wrong.
     """
     experiment = load_config(Path(config), overrides, CATALOGUE, (*ALL_CHECKS, launcher_problems))
-    for notice in algorithm_of(experiment).notices(experiment):
+    for notice in (*algorithm_of(experiment).notices(experiment), *unused_notices(experiment)):
         print(f"hpcrl: note: {plain(notice)}", file=sys.stderr)
     return experiment
 

@@ -215,6 +215,13 @@ def _evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         )
 
 
+def unused_notices(experiment: ExperimentConfig) -> Iterator[str]:
+    """Rows that are given to be evaluated on, in a run that does not evaluate."""
+    data, rhythm = section(experiment, "data", DataConfig), experiment.control.evaluate
+    if data is not None and data.evaluate is not None and not any((rhythm.steps, rhythm.epochs, rhythm.seconds)):
+        yield "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
+
+
 def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     folder = Path(model.path)
     config, *weights = (folder / name for name in ("config.json", "model.safetensors", "model.safetensors.index.json"))

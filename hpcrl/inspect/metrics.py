@@ -22,9 +22,13 @@ class Figure:
         return "–" if value is None else f"{value:.{self.decimals}f}"
 
 
+ACCURACY = "accuracy"
+ACCURACY_IS = "accuracy: the share of held-out responses, greedily sampled, whose reward is 1 or more"
+
 FIGURES = (
     Figure("reward", "rew_inf/reward"),
-    Figure("accuracy", "eval_rew/accuracy"),
+    Figure("held-out reward", "eval_rew/reward"),
+    Figure(ACCURACY, "eval_rew/accuracy"),
     Figure("KL", "actor_train/kl", 4),
     Figure("length", "actor_gen/response_length", 1),
     Figure("loss", "actor_train/loss", 4),

@@ -38,15 +38,16 @@ class Panel:
 
     title: str
     curves: tuple[Curve, ...]
-    share: bool = False
-    """Whether the values may be shares, from 0 to 1. If all are, that is what the axis shows."""
 
 
 PANELS = (
     Panel(
-        "Reward and accuracy",
-        (Curve("rew_inf/reward", "reward, sampled"), Curve("eval_rew/accuracy", "accuracy, held out, greedy", True)),
-        share=True,
+        "Reward",
+        (
+            Curve("rew_inf/reward", "training, sampled"),
+            Curve("eval_rew/reward", "held out, greedy", True),
+            Curve("eval_rew/accuracy", "accuracy: held out with reward ≥ 1", True),
+        ),
     ),
     Panel("KL to the reference, per token", (Curve("actor_train/kl"),)),
     Panel("Response length, tokens", (Curve("actor_gen/response_length"),)),
@@ -95,13 +96,11 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
-    drawn: list[float] = []
     curves = 0
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
         steps, values = series(rows, curve.key)
         if steps:
             _draw_curve(axes, curve, np.array(steps), np.array(values), colour)
-            drawn += values
             curves += 1
     for number, step in enumerate(restarts):
         label = "restart" if number == 0 else None
@@ -115,9 +114,7 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
     axes.set_xlabel("step", fontsize=8, color="#5f5e5b")
     axes.margins(x=0.02)
     axes.ticklabel_format(useOffset=False)
-    if panel.share and all(0 <= value <= 1 for value in drawn):
-        axes.set_ylim(0, 1)
-    if curves > 1 or panel.share:
+    if curves > 1 or len(panel.curves) > 1:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 

@@ -22,7 +22,7 @@ from hpcrl.inspect.view import RunView, duration, quantity
 DRAW_EVERY_S = 0.4
 LINE_EVERY_S = 5.0
 WORKERS_SHOWN = 16
-FIGURES_IN_A_LINE = 4
+FIGURES_IN_A_LINE = 5
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 40
 

@@ -11,7 +11,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
 from hpcrl.inspect.failure import first_failure
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import figures, series
+from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, figures, series
 from hpcrl.inspect.view import RunView, duration, quantity
 
 END_ROWS = 10
@@ -30,6 +30,8 @@ def render_summary(run: RunDirectory) -> RenderableType:
     parts: list[RenderableType] = [Text(), _title(run, verdict)]
     if view.rows:
         parts += [Text(), _figures(view.rows)]
+        if any(figure.label == ACCURACY for figure in figures(view.rows)):
+            parts += [Text(ACCURACY_IS, style="dim")]
     if view.costs():
         parts += [Text(), _costs(view)]
     parts += [Text(), _facts(run, view)]
@@ -55,7 +57,7 @@ def _figures(rows: Sequence[Row]) -> RenderableType:
             continue
         width = min(END_ROWS, max(1, len(values) // 2)) if len(values) > len(rows) // 2 else 1
         first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
-        best = figure.show(max(values)) if figure.label in ("reward", "accuracy") else ""
+        best = figure.show(max(values)) if figure.label in ("reward", "held-out reward", ACCURACY) else ""
         spread = f"{steps[0]}–{steps[-1]}"
         table.add_row(Text(plain(figure.label)), figure.show(first), figure.show(newest), best, spread)
     return table

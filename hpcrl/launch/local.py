@@ -10,8 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import submitit
-
 from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
@@ -71,6 +69,9 @@ class LocalLauncher:
 
 def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     """Name → process id of its submitit controller, and `group`: the process group that all of them share."""
+    # Who only asks what this machine has needs no job.
+    import submitit
+
     experiment = what_every_run_has(run.configuration(nonce))
     cluster = experiment.cluster
     executor = submitit.AutoExecutor(folder=run.submitit_folder(nonce), cluster="local")

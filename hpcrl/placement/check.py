@@ -19,7 +19,7 @@ from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
 from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
-from hpcrl.recipes.check import algorithm_problems, declaration_problems, statistic_problems
+from hpcrl.recipes.check import algorithm_problems, declaration_problems, evaluation_problems, statistic_problems
 
 WORLD = ("cluster.nodes", "cluster.workers_per_node")
 """The settings that say how many workers there are."""
@@ -42,6 +42,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     bound_problems,
     algorithm_problems,
     section_problems,
+    evaluation_problems,
     statistic_problems,
     placement_problems,
 )

@@ -49,6 +49,24 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
         yield f"it has metrics of a call {call!r}, but the calls are {', '.join(call.name for call in calls)}"
 
 
+def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Evaluations that would be asked for and never made."""
+    rhythm, algorithm = experiment.control.evaluate, algorithm_of(experiment)
+    if not any((rhythm.steps, rhythm.epochs, rhythm.seconds)):
+        return
+    lacking = ""
+    if all(call.dataset == "train" for call in algorithm.recipe(experiment)):
+        lacking = f"algorithm {experiment.algorithm} has no call that evaluates"
+    elif not algorithm.rows.evaluates(experiment):
+        lacking = f"algorithm {experiment.algorithm} has no rows to evaluate on with these settings"
+    if lacking:
+        yield Problem(
+            ("control.evaluate",),
+            f"control.evaluate asks for evaluations, but {lacking}.",
+            "Leave control.evaluate out.",
+        )
+
+
 def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """A condition on what no call reports would never hold. Only a reward function may report more than is known."""
     try:

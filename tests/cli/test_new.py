@@ -66,3 +66,18 @@ def test_what_is_missing_is_named_and_nothing_is_written(folder, capsys, words, 
     assert main(["new", "mine.yaml", *words]) == ExitCode.CONFIGURATION
     assert message in capsys.readouterr().err
     assert not Path("mine.yaml").exists()
+
+
+def test_what_is_written_after_its_advice_is_followed(folder, capsys):
+    """Give it; give a .jsonl file; give another file."""
+    Path("there.yaml").touch()
+    words = ["new", "there.yaml", "--model", "model"]
+    for advice, follow in (
+        ("Give it, or see hpcrl new --help.", ["--data", "none.jsonl"]),
+        ("Give a .jsonl file.", ["--data", "rows.jsonl"]),
+        ("Give another file.", ["mine.yaml"]),
+    ):
+        assert main(words) == ExitCode.CONFIGURATION
+        assert advice in capsys.readouterr().err
+        words = [words[0], *follow, *words[2:]] if follow == ["mine.yaml"] else [*words, *follow]
+    assert main(words) == ExitCode.DONE

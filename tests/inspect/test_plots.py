@@ -25,8 +25,8 @@ def test_a_plot_is_a_png_of_a_readable_size_and_an_svg_with_every_panel(tmp_path
         assert (f"<!-- {panel.title} -->" in drawn) == any(curve.key in measured for curve in panel.curves), panel.title
 
 
-@pytest.mark.parametrize(("low", "high", "limits"), [(0.2, 0.9, (0.0, 1.0)), (-1.99, -1.8, None), (0.5, 3.0, None)])
-def test_no_value_is_drawn_outside_its_axes(low: float, high: float, limits: tuple[float, float] | None) -> None:
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.9), (0.62, 0.63), (-1.99, -1.8), (0.5, 3.0)])
+def test_an_axis_shows_the_values_and_little_else(low: float, high: float) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ def test_no_value_is_drawn_outside_its_axes(low: float, high: float, limits: tup
     _draw(axes, PANELS[0], [{"step": 1, "rew_inf/reward": low}, {"step": 2, "rew_inf/reward": high}], [])
     bottom, top = axes.get_ylim()
     assert bottom <= low < high <= top
-    assert limits is None or (bottom, top) == limits
+    assert top - bottom < 1.5 * (high - low)
 
 
 def test_a_run_without_a_step_is_refused(tmp_path: Path) -> None:

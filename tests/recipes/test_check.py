@@ -1,10 +1,12 @@
 """What is wrong with a declaration, and with a condition on a statistic, before anything is made."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support.experiments import load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.validate import unused_notices
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.check import ALL_CHECKS
 
@@ -70,3 +72,25 @@ def test_a_declaration_that_does_not_fit_itself_is_refused_by_name(tmp_path, mon
     assert any(words in problem for problem in problems), problems
     assert all(problem.startswith(f"algorithm = {tmp_path / 'mine.py'}:MINE: ") for problem in problems)
     assert all(problem.endswith("Fix the file or set algorithm.") for problem in problems)
+
+
+def test_evaluations_that_nothing_can_make_are_refused(tmp_path):
+    """Rows of the algorithm's own may have none to evaluate on, and its graph may have no such call."""
+    text = (
+        "TRAINING = tuple(call for call in CALLS if call.dataset == 'train')\n"
+        "ALGORITHM_calls = replace(ALGORITHM, recipe=lambda e: TRAINING, metrics={})\n"
+        "ALGORITHM_rows = replace(ALGORITHM, rows=replace(ALGORITHM.rows, evaluates=lambda e: False))\n"
+    )
+    (tmp_path / "mine.py").write_text(DECLARATION + text)
+    for name, said in (("calls", "has no call that evaluates"), ("rows", "has no rows to evaluate on")):
+        path = write_config(tmp_path / "mine.yaml", {"algorithm": f"{tmp_path}/mine.py:ALGORITHM_{name}"})
+        load = partial(load_config, path, checks=ALL_CHECKS)
+        assert load(["control.steps=1"])
+        with pytest.raises(ConfigurationError, match=said):
+            load(["control.steps=1", "control.evaluate.steps=1"])
+
+
+def test_rows_that_are_never_evaluated_on_are_said(load):
+    assert not list(unused_notices(load()))
+    (said,) = unused_notices(load("control.evaluate.steps=null"))
+    assert said == "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
