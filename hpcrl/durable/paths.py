@@ -66,6 +66,10 @@ class RunPaths:
     def inputs_json(self, number: int) -> Path:
         return self.inputs / f"{number:03d}.json"
 
+    def place_in_order(self, number: int) -> Path:
+        """Made exclusively by whoever records what it started: the order of submissions, whatever clocks say."""
+        return self.submission / f"{number:03d}"
+
     def submission_json(self, nonce: str) -> Path:
         return self.submission / f"{nonce}.json"
 

@@ -50,6 +50,8 @@ class Submission(msgspec.Struct, frozen=True):
 
     nonce: str
     jobs: dict[str, int | str]
+    number: int
+    """Its place in the order in which submissions were recorded; some numbers have no record."""
     time: float
 
 

@@ -5,11 +5,10 @@ Knows what the small documents mean that frame a run; knows nothing of what jour
 
 import contextlib
 import os
-import secrets
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,12 +205,12 @@ class RunDirectory(RunPaths):
         return self._read_if_there(self.claim(attempt), Claim)
 
     def record_submission(self, nonce: str, jobs: Mapping[str, int | str]) -> None:
-        record = Submission(nonce, dict(jobs), time.time())
+        record = Submission(nonce, dict(jobs), self._next_place(), time.time())
         self.files.publish(self.submission_json(nonce), encode(record), "submission")
 
     def record_successor(self, nonce: str, name: str, job: str) -> None:
         """Who has sent the job may do it, and the job itself: whoever comes first."""
-        record = Submission(nonce, {name: job}, time.time())
+        record = Submission(nonce, {name: job}, self._next_place(), time.time())
         with contextlib.suppress(AlreadyPublishedError):
             self.files.publish(self.successor_json(nonce, job), encode(record), "submission")
 
@@ -232,6 +231,16 @@ class RunDirectory(RunPaths):
         """What is in a copy of the user's code."""
         path = self.code_copy(number) / MANIFEST
         return decode_sealed(self.files.read(path), CodeCopy, path)
+
+    def _next_place(self) -> int:
+        """Of several processes that try, each gets one of its own."""
+        number = _next_number(self.files.listing(self.submission))
+        while True:
+            try:
+                self.files.publish(self.place_in_order(number), b"", "number")
+                return number
+            except AlreadyPublishedError:
+                number += 1
 
     def versions(self) -> list[int]:
         """The versions of its settings that there are, in order; 0 is what it was submitted with."""
@@ -300,14 +309,12 @@ class RunDirectory(RunPaths):
         """All submissions, oldest first."""
         paths = [self.submission / name for name in self.files.listing(self.submission) if _is_document(name)]
         records = [self._read_if_there(path, Submission) for path in paths]
-        return sorted((record for record in records if record is not None), key=lambda record: record.time)
+        return sorted((record for record in records if record is not None), key=lambda record: record.number)
 
     def newest_nonce(self) -> str | None:
         """The submission that was made last; successors of an older one's jobs do not count."""
-        begun: dict[str, float] = {}
-        for submission in self.submissions():
-            begun.setdefault(submission.nonce, submission.time)
-        return max(begun, key=lambda nonce: begun[nonce], default=None)
+        begun = dict.fromkeys(submission.nonce for submission in self.submissions())
+        return next(reversed(begun), None)
 
     def jobs_of(self, nonce: str) -> dict[str, str]:
         """Job id → name, of all jobs of a submission, successors included."""
@@ -319,10 +326,15 @@ class RunDirectory(RunPaths):
         return [job for job, name in self.jobs_of(nonce).items() if name in names]
 
     def publish_command(self, command: Command) -> str:
-        """Returns the command's name, by which its answer is read. Names sort by time."""
-        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
-        self.files.publish(self.command(name), msgspec.json.encode(command), "control")
-        return name
+        """Returns the command's name, by which its answer is read: its number, which no other command has."""
+        number = _next_number(self.files.listing(self.control))
+        while True:
+            name = f"{number:06d}"
+            try:
+                self.files.publish(self.command(name), msgspec.json.encode(command), "control")
+                return name
+            except AlreadyPublishedError:
+                number += 1
 
     def is_told_to_stop(self, submission: str) -> bool:
         """Whether a user wants it to end at once, heard or not. (Who is to finish what is open needs its nodes.)"""
@@ -385,6 +397,12 @@ class RunDirectory(RunPaths):
             return decode(self.files.read(path), kind, path)
         except InternalError:
             return None
+
+
+def _next_number(names: Iterable[str]) -> int:
+    """One more than the largest number that is a name, or the part of one before its first dot."""
+    stems = (name.partition(".")[0] for name in names)
+    return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1
 
 
 def _is_document(name: str) -> bool:

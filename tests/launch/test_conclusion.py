@@ -83,7 +83,7 @@ def test_each_exit_code_of_a_start_reaches_its_verdict(run: RunDirectory, monkey
 def test_what_a_master_printed_is_shown_in_the_place_of_a_verdict(
     run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submission = Submission("n", {"master": 41}, 0.0)
+    submission = Submission("n", {"master": 41}, 0, 0.0)
     assert conclude(run, submission) == ExitCode.REQUEUE
     assert "(killed?)" in capsys.readouterr().err
     folder = run.submitit_folder("n")

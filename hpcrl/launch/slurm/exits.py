@@ -28,11 +28,15 @@ def record_exit(
         run.files.publish(mine, msgspec.json.encode(ended), "exit")
     except AlreadyPublishedError:
         ended = _read(run, nonce, mine.name) or ended
-    names = [name for name in _names(run, nonce, place) if name != mine.name]
-    before = (_read(run, nonce, name) for name in names)
-    return ended, sorted(
-        (end for end in before if end is not None and end.when <= ended.when), key=lambda end: end.when
-    )
+    names = sorted(_names(run, nonce, place), key=_incarnation)
+    before = (_read(run, nonce, name) for name in names if _incarnation(name) < (number, restarts))
+    return ended, [end for end in before if end is not None]
+
+
+def _incarnation(name: str) -> tuple[int, int]:
+    """Job and restarts, by which incarnations are ordered: a successor's job has a larger number. Clocks may differ."""
+    *_, number, restarts, _ = name.rsplit(".", 3)
+    return int(number), int(restarts)
 
 
 def _names(run: RunDirectory, nonce: str, place: str) -> list[str]:
