@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "continue": "let a paused run continue",
         "stop": "stop a run; it can be resumed",
         "resume": "resume a run that ended early, from the last finished call",
+        "fork": "begin a new run from a checkpoint of another, with other settings",
     }
 )
 INTERRUPTED = 130

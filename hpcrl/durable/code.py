@@ -38,6 +38,11 @@ def write_code(code: UserCode, folder: Path) -> None:
     (folder / MANIFEST).write_bytes(encode(describe_code(code)))
 
 
+def read_code(copy: CodeCopy, folder: Path) -> UserCode:
+    """What a copy holds."""
+    return UserCode(copy.settings, {path: inside(folder, path).read_bytes() for path in copy.files})
+
+
 def inside(folder: Path, path: str) -> Path:
     """Where a copy has the file of this absolute path."""
     return Path(f"{folder}{path}")

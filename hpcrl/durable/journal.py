@@ -158,6 +158,18 @@ class Broken(_Event, frozen=True):
     number: int
 
 
+class Forked(_Event, frozen=True):
+    """The run begins from the checkpoint of a step of another, whose directory is `parent`, made under its version
+    `settings`."""
+
+    parent: str
+    step: int
+    settings: int
+
+    def __str__(self) -> str:
+        return f"{self.parent}, step {self.step}"
+
+
 class Prefix(msgspec.Struct, frozen=True):
     """How much of an attempt's journal is believed: its first `size` bytes, of this CRC-32."""
 
@@ -189,6 +201,7 @@ Event = (
     | Accepted
     | Stopped
     | Broken
+    | Forked
     | Adopted
 )
 

@@ -196,7 +196,7 @@ def survey_run(run: RunDirectory, history: History, trained_roles: Collection[st
     `keep` checkpoints are looked for, at least two; older ones are not read.
     """
     damage = list(history.damage)
-    found = ((line, _valid_manifest(run, history, line, trained_roles, damage)) for line in _checkpoint_lines(history))
+    found = ((line, _valid_manifest(run, history, line, trained_roles, damage)) for line in checkpoint_lines(history))
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
     valid = list(islice(usable, max(keep, LEAST_KEPT)))
     checkpoints = tuple(manifest for _, manifest in valid)
@@ -250,7 +250,7 @@ def _first_whole(candidates: Sequence[Recorded], spills: Mapping[str, FileRef]) 
     return None
 
 
-def _checkpoint_lines(history: History) -> Iterator[Checkpointed]:
+def checkpoint_lines(history: History) -> Iterator[Checkpointed]:
     """The checkpoints that lines name and support, newest step first; of one step the latest line."""
     events = [line.event for line in history.lines]
     by_step = {event.step: event for event in events if isinstance(event, Checkpointed)}

@@ -8,7 +8,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,14 @@ class RunDirectory(RunPaths):
         key: KeyPair,
         inputs: Mapping[str, str],
         code: UserCode = NO_CODE,
+        begin: Callable[["RunDirectory"], object] = lambda _: None,
         fault: Fault = no_fault,
     ) -> "RunDirectory":
-        """Make a new run. `run.json` comes last: without it a directory is no run.
+        """Make a new run; `begin` may give it an attempt. `run.json` comes last: without it a directory is no run.
 
         Raises ConfigurationError where `root` exists and holds anything, or has characters that Slurm reads otherwise.
         """
-        root = root.absolute()
-        refuse_unusable(root)
+        refuse_unusable(root := root.absolute())
         try:
             root.parent.mkdir(parents=True, exist_ok=True)
             root.mkdir(DIRECTORY_MODE, exist_ok=True)
@@ -86,6 +86,7 @@ class RunDirectory(RunPaths):
         for directory in folders:
             run.files.make_directory(directory)
         run.keep_code(code)
+        begin(run)
         record = RunRecord(FORMAT, dict(experiment), host, dict(inputs), time.time(), "")
         run.files.publish(run.run_json, encode(sealed(record)), "run")
         return run

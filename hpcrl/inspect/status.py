@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from hpcrl.durable.fork import forked_from
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
@@ -76,6 +77,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     slurm: Queue | None = None
     skipped_events: int = 0
     """Lines of the master's events that this hpcrl cannot read."""
+    forked_from: str = ""
+    """The run and the step whose checkpoint it began from."""
     skipped_updates: dict[str, int] = {}
     """train_step → its updates that were not made, because their gradients were not finite."""
 
@@ -87,6 +90,8 @@ class RunStatus(msgspec.Struct, frozen=True):
         lines = [f"{self.run_dir}", f"state    {self.state}{attempt}{code}"]
         if self.why:
             lines.append(f"why      {self.why}")
+        if self.forked_from:
+            lines.append(f"fork of  {self.forked_from}")
         if self.slurm is not None:
             lines.append(f"Slurm    {self.slurm.describe()}")
         lines.append(f"progress {progress}")
@@ -128,6 +133,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         hint=_hint(run, state),
         slurm=queue,
         skipped_events=view.skipped,
+        forked_from=str(forked_from(run) or ""),
         skipped_updates=skipped_updates(view.rows),
     )
 

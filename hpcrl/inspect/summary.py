@@ -6,6 +6,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hpcrl.durable.fork import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
@@ -75,13 +76,15 @@ def _costs(view: RunView) -> RenderableType:
 
 
 def _facts(run: RunDirectory, view: RunView) -> RenderableType:
-    steps = view.steps or run.configuration()["control"]["steps"]
+    steps, origin = view.steps or run.configuration()["control"]["steps"], forked_from(run)
     facts = {
         "steps": str(view.step) + ("" if steps is None else f" of {steps}"),
         "time": f"{duration(view.seconds)}{_speed(view)}",
-        "restarts": str(max(0, len(view.activities) - 1)),
+        "restarts": str(max(0, len(view.activities) - (1 if origin is None else 2))),
         "run directory": str(run.root),
     }
+    if origin is not None:
+        facts["forked from"] = str(origin)
     for role in sorted(run.files.listing(run.exports)) if run.exports.is_dir() else ():
         exports = sorted(name for name in run.files.listing(run.exports / role) if not name.startswith("."))
         if exports:

@@ -68,7 +68,11 @@ def next_settings(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
 
     Raises ConfigurationError with everything that is wrong, and with what does not fit what the run has recorded.
     """
-    submitted, before = (experiment_from(values) for values in (run.configuration_of(0), run.configuration()))
+    return changed_settings(experiment_from(run.configuration_of(0)), experiment_from(run.configuration()), overrides)
+
+
+def changed_settings(submitted: ExperimentConfig, before: ExperimentConfig, overrides: Sequence[str]) -> NextSettings:
+    """These settings with changes. Raises as `next_settings`."""
     if not overrides:
         return NextSettings(submitted, before, before, launcher_for(before.cluster.type))
     after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems))

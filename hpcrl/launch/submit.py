@@ -54,7 +54,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
 
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
-    root = _directory(experiment, run_dir)
+    root = new_root(experiment, run_dir)
     choice = choose(experiment.cluster.type)
     if choice.why:
         print(f"cluster.type = {experiment.cluster.type}: {choice.why}")
@@ -75,19 +75,19 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         code=code,
     )
     add_seen(run, contents.read)
-    return _start(run, experiment, launcher, wait, {}, version=0)
+    return start(run, experiment, launcher, wait, {}, version=0)
 
 
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
     """What `submit` would start; makes and sends nothing."""
-    root = _directory(experiment, run_dir)
+    root = new_root(experiment, run_dir)
     choice = choose(experiment.cluster.type)
     check_inputs(experiment)
     why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
     return why + choice.launcher.describe(experiment, root)
 
 
-def _directory(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
+def new_root(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
     """Where the run is to be. Raises ConfigurationError where no run can be."""
     usual = Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
     root = (run_dir or usual).absolute()
@@ -125,7 +125,7 @@ def resume(
     accepted |= {name: run.files.name(run.code_copy(number)) for name in code.taken}
     if settings.changes or code.taken:
         version = run.add_settings(settings.written(run.read_settings(version).experiment), number)
-    return _start(run, experiment, settings.launcher, wait, accepted, version)
+    return start(run, experiment, settings.launcher, wait, accepted, version)
 
 
 def _end_older(run: RunDirectory) -> None:
@@ -285,7 +285,7 @@ def _done(run: RunDirectory, verdict: Verdict) -> str:
     return f"{run.root} is done: {verdict.reason}. `hpcrl resume {run.root} --control.steps N` extends it."
 
 
-def _start(
+def start(
     run: RunDirectory,
     experiment: ExperimentConfig,
     launcher: Launcher,
@@ -293,6 +293,7 @@ def _start(
     accepted: Mapping[str, str],
     version: int,
 ) -> int:
+    """Start the jobs of a run that is there; returns the exit code."""
     Registry.of_user().add(run.root)
     nonce = secrets.token_hex(8)
     if accepted:

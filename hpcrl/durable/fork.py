@@ -1,0 +1,159 @@
+"""A run that begins from a checkpoint of another: what it takes over from it, as its own attempt 0.
+
+That attempt has no processes. Its journal holds where the run comes from, the metrics of the steps so far, where the
+data stood, and the checkpoint, whose files are linked; the first attempt with processes recovers from it as from any
+other. The parent is only read: it may run on, and prune what was linked.
+"""
+
+import mmap
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.exclusive import NO_LINKS, sync_directory
+from hpcrl.durable.files import DamagedFileError, FileRef
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import (
+    Adopted,
+    Checkpointed,
+    Closed,
+    Done,
+    Event,
+    Forked,
+    Opened,
+    Trained,
+    encode_line,
+    open_journal,
+    parse,
+)
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.recovery import checkpoint_lines
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, ExitCode
+
+FORK = "fork"
+"""What claims a fork's attempt 0 in the place of a submission."""
+
+
+@dataclass(frozen=True)
+class ForkPoint:
+    """A checkpoint of a run, and what the run wrote of the steps up to it. `files` are as the run calls them now."""
+
+    parent: Path
+    opened: Opened
+    closed: tuple[Closed, ...]
+    settings: int
+    """The version of the settings that the step was made under."""
+    manifest: FileRef
+    files: tuple[FileRef, ...]
+
+    @property
+    def step(self) -> int:
+        return self.opened.step
+
+    def __str__(self) -> str:
+        return f"{self.parent}, step {self.step}"
+
+
+def find_fork_point(parent: RunDirectory, step: int, trained_roles: Collection[str]) -> ForkPoint:
+    """The checkpoint of this step, verified.
+
+    Raises ConfigurationError, with the steps that have one, where the run has none of it, or a damaged one.
+    """
+    history = read_history(parent)
+    lines = {line.step: history.current(line.manifest) for line in checkpoint_lines(history)}
+    manifest = _manifest(parent, lines[step]) if step in lines else None
+    if manifest is None:
+        there = [str(each) for each in sorted(lines) if _manifest(parent, lines[each]) is not None]
+        raise ConfigurationError(
+            [f"--step {step}: {parent.root} has no checkpoint of it; it has {', '.join(there) or 'none yet'}."],
+            "Name a step that has one; control.keep_checkpoints says how many are kept.",
+        )
+    if damage := checkpoint_damage(parent.files, manifest, trained_roles):
+        raise ConfigurationError(
+            [f"--step {step}: the checkpoint is damaged: {'; '.join(damage)}."], "Name another step."
+        )
+    events = [line.event for line in history.lines if line.event is not None]
+    opened = [event for event in events if isinstance(event, Opened) and event.step == step]
+    closed = {event.step: event for event in events if isinstance(event, Closed) and event.step <= step}
+    made_under = [event.settings for event in events if isinstance(event, Done | Trained) and event.step == step]
+    shards = (shard for of_role in manifest.roles.values() for shard in of_role)
+    return ForkPoint(
+        parent.root,
+        opened[-1],
+        tuple(closed[each] for each in sorted(closed)),
+        max(made_under, default=0),
+        lines[step],
+        tuple(shards),
+    )
+
+
+def _manifest(run: RunDirectory, ref: FileRef) -> Manifest | None:
+    try:
+        return read_manifest(run.files, ref)
+    except (DamagedFileError, FileNotFoundError):
+        return None
+
+
+def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
+    """Give a new run its attempt 0. Raises ConfigurationError where the parent has pruned the checkpoint meanwhile."""
+    number = run.claim_attempt(FORK)
+    taken = {file.name: _take(run, point, file, number) for file in (*point.files, point.manifest)}
+    for folder in {path.parent for path in taken.values()}:
+        sync_directory(folder)
+    name = run.files.name(taken[point.manifest.name])
+    adopted = Adopted((), {})
+    run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
+    journal = open_journal(run.files, run.journal(number))
+    lines: list[Event] = [adopted, Forked(str(point.parent), point.step, point.settings), point.opened, *point.closed]
+    manifest = msgspec.structs.replace(point.manifest, name=name)
+    journal.append([*lines, Checkpointed(point.step, manifest)])
+    journal.close()
+    reason = f"forked from {point}"
+    code = int(ExitCode.NEVER_REQUEUE)
+    run.publish_verdict(number, Verdict(number, "stopped", code, reason, None, None, None, time.time()))
+    run.close(number)
+
+
+def forked_from(run: RunDirectory) -> Forked | None:
+    """Where a run comes from; None of one that began from base weights."""
+    claim = run.read_claim(0) if 0 in run.numbers() else None
+    if claim is None or claim.submission != FORK:
+        return None
+    events = (event for _, event in parse(run.files.read(run.journal(0))))
+    return next((event for event in events if isinstance(event, Forked)), None)
+
+
+def _take(run: RunDirectory, point: ForkPoint, file: FileRef, attempt: int) -> Path:
+    """Link a file of the parent's under the run's own name; copy it where that cannot be."""
+    source, target = point.parent / file.name, run.renumbered(file.name, attempt)
+    run.files.directory(target.parent)
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileNotFoundError as error:
+        raise ConfigurationError(
+            [f"--step {point.step}: {point.parent} has pruned the checkpoint meanwhile."], "Name a later step."
+        ) from error
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        copied = _copy(run, source, target)
+        if (copied.size, copied.crc32) != (file.size, file.crc32):
+            raise ConfigurationError(
+                [f"--step {point.step}: {source} changed while it was copied."], "Try again."
+            ) from error
+    return target
+
+
+def _copy(run: RunDirectory, source: Path, target: Path) -> FileRef:
+    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        whole = memoryview(content)
+        try:
+            return run.files.publish_chunks(target, [whole], "fork")
+        finally:
+            whole.release()

@@ -1,0 +1,75 @@
+"""Fork a run: a new run that goes on from a checkpoint of another, with other settings. The parent is only read."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hpcrl.config.changes import with_settings
+from hpcrl.durable.code import read_code
+from hpcrl.durable.fork import ForkPoint, begin_fork, find_fork_point
+from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.records import KeyPair
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.next_settings import NextSettings, changed_settings
+from hpcrl.launch.submit import new_root, start
+from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.wire.channel import RunKey
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What is to be made: from which checkpoint, with which settings, where."""
+
+    parent: RunDirectory
+    point: ForkPoint
+    settings: NextSettings
+    root: Path
+
+    def describe(self) -> Iterator[str]:
+        """A line for where it comes from, and one for each setting that differs."""
+        yield f"{self.root} begins from {self.point}"
+        yield from (f"with {change}" for change in self.settings.changes)
+
+
+def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_fork: Path | None) -> Fork:
+    """What a fork would be; changes nothing.
+
+    Raises:
+        ConfigurationError: the run has no such checkpoint, or it does not fit the settings.
+    """
+    parent = RunDirectory.open(run_dir)
+    newest = experiment_from(parent.configuration())
+    point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).train_steps.values())
+    before = experiment_from(parent.configuration_of(point.settings))
+    settings = changed_settings(before, before, overrides)
+    return Fork(parent, point, settings, new_root(settings.after, run_dir_of_fork))
+
+
+def make_fork(fork: Fork) -> RunDirectory:
+    """The run's directory, from which it can be resumed. What it reads has to be what its parent read."""
+    record, key = fork.parent.read_settings(fork.point.settings), RunKey.generate()
+    accepted = accepted_inputs(read_history(fork.parent))
+    differing = {change.key: change.value for change in fork.settings.changes}
+    return RunDirectory.create(
+        fork.root,
+        experiment=with_settings(record.experiment, differing),
+        host=algorithm_of(fork.settings.after).host,
+        key=KeyPair(key.public.decode(), key.secret.decode()),
+        inputs={name: accepted.get(name, print_) for name, print_ in fork.parent.read_run().inputs.items()},
+        code=read_code(fork.parent.read_code(record.code), fork.parent.code_copy(record.code)),
+        begin=partial(begin_fork, point=fork.point),
+    )
+
+
+def fork_run(fork: Fork, wait: bool | None) -> int:
+    """Make the run and start its jobs; returns the exit code."""
+    print(*fork.describe(), sep="\n")
+    run = make_fork(fork)
+    return start(run, experiment_from(run.configuration()), fork.settings.launcher, wait, {}, version=0)
+
+
+def describe_fork(fork: Fork) -> str:
+    """What `fork_run` would make and start."""
+    return "\n".join([*fork.describe(), fork.settings.launcher.describe(fork.settings.after, fork.root)])
