@@ -29,7 +29,8 @@ from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
 
 CHECKPOINT, BORDER, STEPS = 3, 4, 7
 """The last step with a checkpoint before the settings change, the last step before that, and the last one of all."""
-CONTROL = ControlConfig(checkpoint=Frequency(steps=CHECKPOINT), evaluate=Frequency(steps=BORDER), steps=STEPS)
+CONTROL = ControlConfig(checkpoint=Frequency(steps=CHECKPOINT), steps=STEPS)
+"""Without evaluations, behind which the next step would train before the last one before the border is closed."""
 CLUSTER = ClusterConfig(
     device="cpu", heartbeat_s=0.2, lost_after_s=4.0, orphan_timeout_s=5.0, replace_timeout_s=0.5, grace_s=5.0
 )
@@ -156,7 +157,7 @@ def test_a_replay_over_a_change_of_settings_gives_the_bits_of_a_run_with_a_check
     assert {step: settings_of(run)[step] & {int(step > BORDER)} for step in steps} == {
         step: {int(step > BORDER)} for step in steps
     }
-    assert [row["settings"] for row in remains(run).metrics] == [0] * (BORDER + 1) + [1] * (STEPS - BORDER)
+    assert [row["settings"] for row in remains(run).metrics] == [0] * BORDER + [1] * (STEPS - BORDER)
     assert drifts(run) == [] and started_twice(run) == []
     assert alive_of(run.root) == []
 
@@ -195,7 +196,7 @@ def test_a_step_that_failed_on_a_setting_gets_past_it(tmp_path: Path, task: Path
     slow.write_text("import time\n\n\ndef score(prompt, response, row):\n    time.sleep(0.5)\n    return 1.0\n")
     first = until(ppo(task), 2)
     reward = RewardConfig(function=f"{slow}:score", timeout_s=0.4)
-    first = dataclasses.replace(first, reward=reward, control=dataclasses.replace(first.control, evaluate=Frequency()))
+    first = dataclasses.replace(first, reward=reward)
     run = in_folder(tmp_path / "run", first)
     jobs = begin_on(run, "first", first)
     assert jobs.wait_for("master", 120) == ExitCode.USER_CODE, outputs(run)
