@@ -27,8 +27,8 @@ class GenerationConfig:
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
     temperature: Annotated[Temperature, ChangeClass.IDENTITY] = 1.0
-    """Divides the logits, in generation and in training on what was generated; at least 0.001, so that none overflows. For
-    the likeliest token, set greedy."""
+    """Divides the logits, in generation and in training on what was generated; at least 0.001, so that none overflows.
+    For the likeliest token, set greedy."""
     top_k: Natural = 0
     """Sample among the so many likeliest tokens; 0 is off."""
     top_p: Annotated[float, Meta(gt=0, le=1, description="above 0 and at most 1")] = 1.0
