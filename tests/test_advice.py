@@ -737,6 +737,14 @@ ELSEWHERE = {
     "master/drift_check.py: With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.": (
         "master/test_elastic.py::test_a_replay_over_as_many_workers_must_give_the_recorded_bits"
     ),
+    "durable/fork.py: Name a step that has one; control.keep_checkpoints says how many are kept.": (
+        "launch/test_fork.py::test_a_step_without_a_checkpoint_is_refused_with_those_that_have_one"
+    ),
+    "durable/fork.py: Name another step.": (
+        "launch/test_fork.py::test_a_damaged_checkpoint_is_named_and_another_step_serves"
+    ),
+    "launch/slurm/launcher.py: Try again later, or with --cluster slurm to hear more; --cluster local runs on this "
+    "machine.": "launch/test_launchers.py::test_auto_is_slurm_where_one_answers_and_this_machine_elsewhere",
     "launch/submit.py: `hpcrl stop {}` ends it, `hpcrl status {}` shows it.": (
         "launch/test_submit.py::test_a_running_run_is_not_resumed_a_second_time"
     ),
@@ -748,6 +756,8 @@ ELSEWHERE = {
 
 UNFOLLOWED = frozenset(
     {
+        "durable/fork.py: Name a later step.",
+        "durable/fork.py: Try again.",
         "agent/claims.py: End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on "
         "Slurm, cluster.slurm.gpus).",
         "agent/claims.py: Remove it, or set cluster.device to cpu.",

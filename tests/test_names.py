@@ -17,10 +17,11 @@ NAMES = (*names(ALGORITHMS), *names(FAMILIES), *names(BACKENDS))
 
 ELSEWHERE = {
     "cli/main.py": "  hpcrl plan ppo.yaml",
+    "cli/new.py": "ppo",
     "config/yaml_file.py": "`algorithm: ppo` and so on",
     "config/model.py": "native",
 }
-"""File → a text that may hold a name: examples in help and errors, and the default of a setting."""
+"""File → a text that may hold a name: examples in help and errors, and the defaults of settings and options."""
 
 
 def own_files(name: str) -> set[str]:

@@ -200,3 +200,7 @@ def refuse_unusable(root: Path) -> None:
             [f"the path of a run cannot have {kind} in it, as {str(root)!a} has: Slurm would read another path."],
             "Choose another --run-dir.",
         )
+
+
+def is_document(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")

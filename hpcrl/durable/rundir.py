@@ -5,10 +5,9 @@ Knows what the small documents mean that frame a run; knows nothing of what jour
 
 import contextlib
 import os
-import socket
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,19 @@ from typing import Any
 import msgspec
 
 from hpcrl.data.user_code import NO_CODE, UserCode
+from hpcrl.durable.claim import claim_of_this_process
 from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
 from hpcrl.durable.files import DIRECTORY_MODE, Fault, Files, no_fault
-from hpcrl.durable.paths import RunPaths, attempt_number, attempt_of, refuse_unusable, version_number
+from hpcrl.durable.numbers import publish_next
+from hpcrl.durable.paths import (
+    RunPaths,
+    attempt_number,
+    attempt_of,
+    is_document,
+    refuse_unusable,
+    version_number,
+)
 from hpcrl.durable.records import (
     FORMAT,
     Answer,
@@ -134,7 +142,7 @@ class RunDirectory(RunPaths):
         self.files.fault("claim.made")
         self.files.make_directory(self.logs(number))
         self.files.make_directory(self.rendezvous(number))
-        self.files.publish(self.claim(number), encode(_claim_of_this_process(submission)), "claim")
+        self.files.publish(self.claim(number), encode(claim_of_this_process(submission)), "claim")
         return number
 
     def superseded(self, attempt: int) -> bool:
@@ -235,13 +243,8 @@ class RunDirectory(RunPaths):
 
     def _next_place(self) -> int:
         """Of several processes that try, each gets one of its own."""
-        number = _next_number(self.files.listing(self.submission))
-        while True:
-            try:
-                self.files.publish(self.place_in_order(number), b"", "number")
-                return number
-            except AlreadyPublishedError:
-                number += 1
+        names = self.files.listing(self.submission)
+        return publish_next(names, lambda number: self.files.publish(self.place_in_order(number), b"", "number"))
 
     def versions(self) -> list[int]:
         """The versions of its settings that there are, in order; 0 is what it was submitted with."""
@@ -308,7 +311,7 @@ class RunDirectory(RunPaths):
 
     def submissions(self) -> list[Submission]:
         """All submissions, oldest first."""
-        paths = [self.submission / name for name in self.files.listing(self.submission) if _is_document(name)]
+        paths = [self.submission / name for name in self.files.listing(self.submission) if is_document(name)]
         records = [self._read_if_there(path, Submission) for path in paths]
         return sorted((record for record in records if record is not None), key=lambda record: record.number)
 
@@ -328,14 +331,9 @@ class RunDirectory(RunPaths):
 
     def publish_command(self, command: Command) -> str:
         """Returns the command's name, by which its answer is read: its number, which no other command has."""
-        number = _next_number(self.files.listing(self.control))
-        while True:
-            name = f"{number:06d}"
-            try:
-                self.files.publish(self.command(name), msgspec.json.encode(command), "control")
-                return name
-            except AlreadyPublishedError:
-                number += 1
+        names, data = self.files.listing(self.control), msgspec.json.encode(command)
+        number = publish_next(names, lambda it: self.files.publish(self.command(f"{it:06d}"), data, "control"))
+        return f"{number:06d}"
 
     def is_told_to_stop(self, submission: str) -> bool:
         """Whether a user wants it to end at once, heard or not. (Who is to finish what is open needs its nodes.)"""
@@ -398,21 +396,3 @@ class RunDirectory(RunPaths):
             return decode(self.files.read(path), kind, path)
         except InternalError:
             return None
-
-
-def _next_number(names: Iterable[str]) -> int:
-    """One more than the largest number that is a name, or the part of one before its first dot."""
-    stems = (name.partition(".")[0] for name in names)
-    return max((int(stem) for stem in stems if stem.isdecimal()), default=-1) + 1
-
-
-def _is_document(name: str) -> bool:
-    return name.endswith(".json") and not name.startswith(".")
-
-
-def _claim_of_this_process(submission: str) -> Claim:
-    stat_line = Path("/proc/self/stat").read_text()
-    # The command's name, in parentheses, may hold anything; the start time is field 22, the twentieth behind it.
-    started = int(stat_line.rpartition(")")[2].split()[19])
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return Claim(submission, socket.gethostname(), os.getpid(), started, boot_id, time.time())

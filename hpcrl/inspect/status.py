@@ -59,6 +59,15 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     doing: str
 
 
+class Skipped(msgspec.Struct, frozen=True):
+    """What was left out."""
+
+    events: int = 0
+    """Lines of the master's events that this hpcrl cannot read."""
+    updates: dict[str, int] = {}
+    """train_step → its updates that were not made, because their gradients were not finite."""
+
+
 class RunStatus(msgspec.Struct, frozen=True):
     """A run's state, and how to resume it. The JSON of `hpcrl status --json`."""
 
@@ -75,12 +84,9 @@ class RunStatus(msgspec.Struct, frozen=True):
     last_event_s_ago: float | None
     hint: str
     slurm: Queue | None = None
-    skipped_events: int = 0
-    """Lines of the master's events that this hpcrl cannot read."""
+    skipped: Skipped = Skipped()
     forked_from: str = ""
     """The run and the step whose checkpoint it began from."""
-    skipped_updates: dict[str, int] = {}
-    """train_step → its updates that were not made, because their gradients were not finite."""
 
     def render(self) -> str:
         """The same for people."""
@@ -99,13 +105,13 @@ class RunStatus(msgspec.Struct, frozen=True):
         shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
         if shown:
             lines.append("metrics  " + ", ".join(shown))
-        for call, count in self.skipped_updates.items():
+        for call, count in self.skipped.updates.items():
             lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
         if self.failure is not None:
             lines.append("first failure: " + self.failure.render())
-        if self.skipped_events:
-            lines.append(f"skipped  {self.skipped_events} event lines that are damaged, or of another hpcrl")
+        if self.skipped.events:
+            lines.append(f"skipped  {self.skipped.events} event lines that are damaged, or of another hpcrl")
         return "\n".join(plain(line) for line in [*lines, self.hint] if line)
 
 
@@ -132,9 +138,8 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
         slurm=queue,
-        skipped_events=view.skipped,
+        skipped=Skipped(view.skipped, skipped_updates(view.rows)),
         forked_from=str(forked_from(run) or ""),
-        skipped_updates=skipped_updates(view.rows),
     )
 
 

@@ -40,7 +40,7 @@ def test_a_gradient_that_one_rank_spoils_is_skipped_by_all_and_by_a_replay_that_
     assert [row["actor_train/skipped"] for row in rows] == [0, 1, 1, 0, 0]
     assert ["actor_train/grad_norm" in row for row in rows] == [True, False, False, True, True]
     assert all(math.isfinite(value) for row in rows for value in row.values())
-    assert read_status(plain.root).skipped_updates == {"actor_train": 2}
+    assert read_status(plain.root).skipped.updates == {"actor_train": 2}
     assert "skipped  2 updates of actor_train: gradients not finite" in read_status(plain.root).render()
 
     (tmp_path / "killed").mkdir()

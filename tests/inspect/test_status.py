@@ -44,11 +44,11 @@ def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> No
     made.begin()
     made.steps(0, 2)
     before = read_status(made.run.root)
-    assert before.skipped_events == 0 and "skipped" not in before.render()
+    assert before.skipped.events == 0 and "skipped" not in before.render()
     with open(made.run.events(0), "ab") as file:
         file.write(b'{"time":1.0,"event":"brand new"}\n{"time":2.0,"event":"sent","step":1}\n\xff\n{"time":3.0')
     status = read_status(made.run.root)
-    assert status.skipped_events == 3
+    assert status.skipped.events == 3
     assert "skipped  3 event lines that are damaged, or of another hpcrl" in status.render()
     assert (status.state, status.step, status.workers) == (before.state, before.step, before.workers)
 

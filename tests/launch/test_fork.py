@@ -132,6 +132,7 @@ def test_a_step_without_a_checkpoint_is_refused_with_those_that_have_one(parent:
         ConfigurationError, match=rf"--step {step}: .* has no checkpoint of it; it has 2, 4, 5, 6|2, 4, 6"
     ):
         plan_fork(parent.root, step, (), None)
+    plan_fork(parent.root, 4, (), None)
 
 
 def test_what_a_checkpoint_fixes_is_refused(parent: RunDirectory) -> None:
@@ -139,13 +140,14 @@ def test_what_a_checkpoint_fixes_is_refused(parent: RunDirectory) -> None:
         plan_fork(parent.root, 2, ["toy.width=9"], None)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    run = create_run(tmp_path / "run", toy(2))
+def test_a_damaged_checkpoint_is_named_and_another_step_serves(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", toy(4))
     assert finish(run, timeout_s=90.0)[-1] == 0
-    shard = next(run.checkpoints.rglob("*.safetensors"))
+    shard = next(path for path in run.checkpoints.rglob("*.safetensors") if "step-00000002" in str(path))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ConfigurationError, match="--step 2: the checkpoint is damaged"):
         plan_fork(run.root, 2, (), None)
+    plan_fork(run.root, 4, (), None)
 
 
 def test_the_torch_host_goes_on_with_the_same_bits(tmp_path: Path) -> None:

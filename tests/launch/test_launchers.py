@@ -89,6 +89,7 @@ def test_auto_is_slurm_where_one_answers_and_this_machine_elsewhere(tmp_path, mo
     fake.away(600)
     with pytest.raises(ConfigurationError, match=r"Slurm does not answer .*--cluster slurm .*--cluster local"):
         choose("auto")
+    assert isinstance(choose("local").launcher, LocalLauncher)
 
 
 def test_a_name_that_is_none_is_refused_with_the_list_and_the_nearest(tmp_path):
