@@ -80,6 +80,7 @@ class Ours:
         from hpcrl.engines.native import NativeEngine
         from hpcrl.models.kernels import Kernels
         from hpcrl.parallel.context import Group
+        from hpcrl.workers.host import nobody_is_told
 
         alone = Group((0,), 0, torch.device("cpu"))
         optimizer = OptimizerConfig(lr=PEAK_RATE)
@@ -96,6 +97,7 @@ class Ours:
                 eos_token_ids=(),
                 steps=1,
                 kernels=Kernels(deterministic=False),
+                told=nobody_is_told,
             )
         )
         self._sequences = Sequences.from_rows(prompts, answers)

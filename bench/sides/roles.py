@@ -15,16 +15,16 @@ from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
 from hpcrl.families.config import HeadKind
+from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import Group
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.workers.host import nobody_is_told
 
 
 def settle() -> None:
-    """As a worker does with `deterministic: true`."""
+    """As a worker does."""
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("warn")
-    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: HeadKind | None = None) -> Builder[Any]:
@@ -33,7 +33,9 @@ def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head
     endless = Texts(Tokens(Tokenizer.from_file(str(tokenizer)), eos_ids=()), {})
     ends_with = head or algorithm_of(experiment).roles[role].head
     steps = experiment.control.steps if isinstance(getattr(experiment, role), TrainedModelConfig) else None
-    return Builder(role, ends_with, experiment, steps, alone, torch.device("cpu"), endless)
+    return Builder(
+        role, ends_with, experiment, steps, alone, torch.device("cpu"), Kernels(True), endless, nobody_is_told
+    )
 
 
 def build(role: str, experiment: ExperimentConfig, tokenizer: Path) -> Any:

@@ -1,5 +1,6 @@
 """Makes what the roles of one worker are made of: engines from folders, the reward function, the texts of the data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +33,8 @@ class Builder(Generic[E]):
     device: torch.device
     kernels: Kernels
     texts: Texts
+    told: Callable[[str], None]
+    """Told how far loading is."""
 
     @property
     def section(self) -> Any:
@@ -53,6 +56,7 @@ class Builder(Generic[E]):
             eos_token_ids=self.texts.eos_token_ids,
             steps=self.steps,
             kernels=self.kernels,
+            told=self.told,
         )
         try:
             return load(backend_of(self.role, config).engine).open(context)

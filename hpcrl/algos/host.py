@@ -29,6 +29,7 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
+        self._told = context.told
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
@@ -53,6 +54,7 @@ class TorchHost:
         for replica in replicas:
             if self._rank not in replica.ranks:
                 continue
+            self._told(f"loading {replica.role}")
             self._roles[replica.model] = self._build(replica)
             if replica.trainable and replica.role in checkpoint:
                 self._resume(replica.role, checkpoint[replica.role])
@@ -95,6 +97,7 @@ class TorchHost:
             device=self._device,
             kernels=self._kernels,
             texts=self._texts,
+            told=self._told,
         )
         return load(kind.maker)(builder)
 
@@ -117,7 +120,8 @@ class TorchHost:
         role = self._remembering(home)
 
         def shards() -> Iterator[Shard]:
-            for path in paths:
+            for number, path in enumerate(paths):
+                self._told(f"loading {name}'s checkpoint, shard {number + 1} of {len(paths)}")
                 arrays, state = read_shard(path)
                 role.load_state(state["algorithm"])
                 yield arrays, state["engine"]

@@ -5,7 +5,7 @@ A file whose size and times are those that it had when it was read is not read a
 
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +17,13 @@ BLOCK_BYTES = 16 << 20
 PIECE_BYTES = 4 << 20
 READERS = 8
 """More than there may be cores: a network disk answers several at once."""
+
+Told = Callable[[int, int], None]
+"""Told how many bytes of how many have been read."""
+
+
+def nobody(_read: int, _of: int) -> None:
+    """Nobody is told."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
@@ -44,7 +51,8 @@ class Seen(msgspec.Struct, frozen=True):
 class Contents:
     """Checksums of files; of those that somebody has `seen` before with the stamp that they have, without reading."""
 
-    def __init__(self, seen: Iterable[Seen] = ()) -> None:
+    def __init__(self, seen: Iterable[Seen] = (), told: Told = nobody) -> None:
+        self._told = told
         self._known = {(each.path, each.stamp): each.checksum for each in seen}
         self.read: list[Seen] = []
         """What this object has read itself."""
@@ -62,7 +70,8 @@ class Contents:
         """
         stamps = {path: stamp_of(path) for path in paths}
         unread = [path for path, stamp in stamps.items() if self.find(path, stamp) is None]
-        for path, checksum in zip(unread, _checksums(unread, [stamps[path].size for path in unread]), strict=True):
+        found = _checksums(unread, [stamps[path].size for path in unread], self._told)
+        for path, checksum in zip(unread, found, strict=True):
             refuse_written(path, stamps[path])
             self._known[str(path), stamps[path]] = checksum
             self.read.append(Seen(str(path), stamps[path], checksum))
@@ -75,13 +84,16 @@ def refuse_written(path: Path, before: Stamp) -> None:
         raise DataError(f"{path} changed while it was read.", "Let whatever writes it end, then try again.")
 
 
-def _checksums(paths: Sequence[Path], sizes: Sequence[int]) -> list[str]:
+def _checksums(paths: Sequence[Path], sizes: Sequence[int], told: Told) -> list[str]:
     """CRC-32 of the CRCs of all blocks of a file, in hexadecimal."""
     if not paths:
         return []
     blocks = [(path, start) for path, size in zip(paths, sizes, strict=True) for start in range(0, size, BLOCK_BYTES)]
     with ThreadPoolExecutor(min(READERS, len(blocks) or 1), thread_name_prefix="checksum") as readers:
-        crcs = dict(zip(blocks, readers.map(lambda block: _crc(*block), blocks), strict=True))
+        crcs = {}
+        for block, crc in zip(blocks, readers.map(lambda block: _crc(*block), blocks), strict=True):
+            crcs[block] = crc
+            told(min(len(crcs) * BLOCK_BYTES, sum(sizes)), sum(sizes))
     return [f"{zlib.crc32(b''.join(crc for (of, _), crc in crcs.items() if of == path)):08x}" for path in paths]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from hpcrl.data.contents import Contents, Seen
+from hpcrl.data.contents import Contents, Seen, Told, nobody
 from hpcrl.data.inputs import Inputs, Share, changed, differences
 from hpcrl.durable.exclusive import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory
@@ -36,9 +36,15 @@ def add_seen(run: RunDirectory, read: Collection[Seen]) -> None:
             continue
 
 
-def refuse_changed(run: RunDirectory, expected: Mapping[str, str], inputs: Inputs, share: Share | None = None) -> None:
+def refuse_changed(
+    run: RunDirectory,
+    expected: Mapping[str, str],
+    inputs: Inputs,
+    share: Share | None = None,
+    told: Told = nobody,
+) -> None:
     """Raise DataError where files are not what their fingerprints say, or cannot be read."""
-    contents = Contents(read_seen(run))
+    contents = Contents(read_seen(run), told)
     differing = differences(expected, inputs, contents, share)
     add_seen(run, contents.read)
     if differing:

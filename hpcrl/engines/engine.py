@@ -151,6 +151,8 @@ class EngineContext:
     """Training steps of the run; None for a role that is not trained."""
     kernels: Kernels
     """This process's."""
+    told: Callable[[str], None]
+    """Told how far loading is."""
 
 
 class Engine(Protocol):

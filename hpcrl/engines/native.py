@@ -87,7 +87,7 @@ class NativeEngine:
             micro_batch_tokens=config.micro_batch_tokens,
             tokenizer=context.tokenizer,
         )
-        engine.fill(parameters)
+        engine.fill(_told(parameters, transformer.memory.data.nbytes, context))
         return engine
 
     def fill(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -192,6 +192,17 @@ class NativeEngine:
         """All that the engine holds on its device, as tensors that own their storage."""
         beside = [] if self._updater is None else self._updater.tensors()
         return [self._model.transformer.memory.data, *beside]
+
+
+def _told(
+    parameters: Iterable[tuple[str, torch.Tensor]], of: int, context: EngineContext
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same, while whoever waits is told how much of the model is there."""
+    read = 0
+    for name, tensor in parameters:
+        yield name, tensor
+        read += tensor.numel() * DTYPES[context.model.dtype].itemsize
+        context.told(f"loading {context.role}, {min(read, of) / 2**30:.1f} of {of / 2**30:.1f} GiB")
 
 
 class _Sums:

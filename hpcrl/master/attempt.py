@@ -119,7 +119,7 @@ class Attempt:
 
     def _start_workers(self, plan: Plan) -> Ending | None:
         """Have the agents fork all workers, introduce them to each other, and wait until all roles are loaded."""
-        deadline = self._clock() + self._cluster.start_timeout_s
+        limit_s, begun = self._cluster.start_timeout_s, self._clock()
         for node in self._members.agents:
             self._reactor.send_to_node(node, StartWorkers(self.number, plan.ranks_on(node)))
         ranks = [worker.rank for worker in plan.workers]
@@ -131,13 +131,17 @@ class Attempt:
             if not introduced and self._members.all_connected(ranks):
                 self._introduce(ranks)
                 introduced = True
-            if self._clock() > deadline:
-                late = [rank for rank in ranks if rank not in self._members.ready]
-                limit_s = self._cluster.start_timeout_s
-                why = f"workers {late} were not ready within cluster.start_timeout_s = {limit_s:g}"
+            if self._clock() - max(begun, self._members.newest_progress()) > limit_s:
+                why = f"no progress in starting within cluster.start_timeout_s = {limit_s:g}: {self._late(ranks)}"
                 return Ending("incomplete", ExitCode.REQUEUE, why)
         self.note(WorkersReady(len(ranks)))
         return None
+
+    def _late(self, ranks: list[int]) -> str:
+        """Who is not ready, and what it does."""
+        workers, ready = self._members.workers, self._members.ready
+        doing = {rank: worker.doing or "starting" for rank, worker in workers.items()}
+        return ", ".join(f"worker-{rank} is {doing.get(rank, 'not there')}" for rank in ranks if rank not in ready)
 
     def _introduce(self, ranks: list[int]) -> None:
         hellos = [self._members.hellos[rank] for rank in ranks]

@@ -23,6 +23,8 @@ class Member:
     identity: bytes
     heard: float
     doing: str = ""
+    since: float = 0.0
+    """When it began to do that."""
     asked: float | None = None
     """When it was asked for a sign of life that it still owes."""
 
@@ -81,7 +83,8 @@ class Members:
         member = self._by_identity.get(identity)
         if member is not None:
             member.heard = self.clock()
-            member.doing = member.doing if doing is None else doing
+            if doing is not None and doing != member.doing:
+                member.doing, member.since = doing, self.clock()
 
     def asked(self) -> None:
         """Everybody has been asked for a sign of life."""
@@ -179,6 +182,10 @@ class Members:
     def answer_s(self) -> float:
         """How long whoever is asked for a sign of life may take; longer where silence is borne for longer."""
         return max(LEAST_ANSWER_S, self.lost_after_s / 3)
+
+    def newest_progress(self) -> float:
+        """When a worker has last begun something, or come further with it."""
+        return max((worker.since for worker in self.workers.values()), default=0.0)
 
     @property
     def all_answered(self) -> bool:

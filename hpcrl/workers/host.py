@@ -20,6 +20,10 @@ Stats = Mapping[str, tuple[float, float]]
 """name → (total, weight); the master adds the parts up in part order and reports total / weight."""
 
 
+def nobody_is_told(_what: str) -> None:
+    """Nothing happens."""
+
+
 @dataclass(frozen=True)
 class HostContext:
     """All that a host may know of the world around it."""
@@ -35,6 +39,8 @@ class HostContext:
     """What `device` has to be, as NVML names it; "" where nobody said."""
     network: Network = LOOPBACK_ONLY
     """Where it listens, and other nodes reach this one."""
+    told: Callable[[str], None] = nobody_is_told
+    """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for."""
 
 
 @dataclass(frozen=True)

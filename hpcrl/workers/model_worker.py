@@ -112,6 +112,7 @@ class ModelWorker:
             device=args.device,
             device_uuid=args.device_uuid,
             network=args.network,
+            told=self._mailbox.doing,
         )
 
     def _do(self, job: Job) -> None:
@@ -154,7 +155,7 @@ class ModelWorker:
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
         inputs = self._compared(begin)
-        self._mailbox.doing("loading models")
+        self._mailbox.doing("joining its peers")
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         self._host.load(begin.prepared, checkpoint)
         for path, stamp in inputs.items():
@@ -164,13 +165,20 @@ class ModelWorker:
 
     def _compared(self, begin: Begin) -> dict[Path, Stamp]:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
-        self._mailbox.doing("comparing what is read with what was submitted")
+        comparing = "comparing what is read with what was submitted"
+        self._mailbox.doing(comparing)
         own = next(worker for worker in self._plan.workers if worker.rank == self._args.rank)
         here = [worker.rank for worker in self._plan.workers if worker.node == own.node]
         roles = {replica.role for replica in self._plan.replicas if not set(here).isdisjoint(replica.ranks)}
         inputs = input_files(self._experiment, algorithm_of(self._experiment).rows, roles)
         stamps = {path: stamp_of(path) for setting in begin.inputs.keys() & inputs.keys() for path in inputs[setting]}
-        refuse_changed(self._run, begin.inputs, inputs, Share(here.index(own.rank), len(here)))
+        refuse_changed(
+            self._run,
+            begin.inputs,
+            inputs,
+            Share(here.index(own.rank), len(here)),
+            lambda read, of: self._mailbox.doing(f"{comparing}, {read / 2**30:.1f} of {of / 2**30:.1f} GiB"),
+        )
         return stamps
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:

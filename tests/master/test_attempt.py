@@ -209,7 +209,7 @@ def test_workers_that_do_not_load_in_time_are_not_waited_for(tmp_path: Path) -> 
     at = stage(tmp_path, [*ALL_CAME[:2], ready([0, 1, 3])])
     ending = at.ends()
     assert (ending.state, ending.exit_code) == ("incomplete", ExitCode.REQUEUE)
-    assert ending.reason == "workers [2] were not ready within cluster.start_timeout_s = 3"
+    assert ending.reason == "no progress in starting within cluster.start_timeout_s = 3: worker-2 is starting"
 
 
 def test_who_is_lost_while_nodes_come_is_missed_by_nobody(tmp_path: Path) -> None:
