@@ -105,6 +105,13 @@ def skipped_updates(rows: Sequence[Row]) -> dict[str, int]:
     return {key.partition("/")[0]: int(count) for key, count in found.items() if count}
 
 
+def settings_changes(rows: Sequence[Row]) -> list[tuple[int, int]]:
+    """(step, version) where another version of the settings counted than in the step before; version 0 comes first."""
+    versions = [(row["step"], version) for row in rows if isinstance(version := row.get("settings"), int)]
+    before = [0, *(version for _, version in versions)]
+    return [change for change, last_one in zip(versions, before, strict=False) if change[1] != last_one]
+
+
 def figures(rows: Sequence[Row]) -> list[Figure]:
     """What to show of these rows first."""
     measured = dict.fromkeys(key for row in rows for key in row if key not in BESIDES)

@@ -10,7 +10,7 @@ import numpy as np
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import MetricsReader, figures, series
+from hpcrl.inspect.metrics import MetricsReader, figures, series, settings_changes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ SMOOTHED_FROM = 30
 """Points from which a curve is drawn thin, with a running mean over it."""
 COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
 QUIET = "#8a8a86"
+CHANGED = "#ad1a72"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(lines, columns, number + 1)
         _draw(axes, panel, rows, reader.restarts())
+        _mark_settings(axes, rows)
     paths = [(folder or run.root) / f"curves.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=140)
@@ -116,6 +118,14 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
     axes.ticklabel_format(useOffset=False)
     if curves > 1 or len(panel.curves) > 1:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
+
+
+def _mark_settings(axes: "Axes", rows: Sequence[Row]) -> None:
+    """A line where other settings begin to count, with the number of their version (RUN/settings)."""
+    for step, version in settings_changes(rows):
+        axes.axvline(step - 0.5, color=CHANGED, linewidth=0.9, zorder=0)
+        place, system = (step - 0.5, 1.0), axes.get_xaxis_transform()
+        axes.text(*place, f"settings {version}", transform=system, fontsize=7, color=CHANGED, ha="left", va="bottom")
 
 
 def _draw_curve(axes: "Axes", curve: Curve, steps: Any, values: Any, colour: str) -> None:

@@ -20,7 +20,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.hints import what_next
-from hpcrl.inspect.metrics import figures, last, skipped_updates
+from hpcrl.inspect.metrics import figures, last, settings_changes, skipped_updates
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.view import RunView, duration
 
@@ -85,8 +85,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     hint: str
     slurm: Queue | None = None
     skipped: Skipped = Skipped()
-    forked_from: str = ""
-    """The run and the step whose checkpoint it began from."""
+    origins: tuple[str, ...] = ()
+    """What it was made with: the run and the step that it was forked from, and where other settings began to count."""
 
     def render(self) -> str:
         """The same for people."""
@@ -96,8 +96,7 @@ class RunStatus(msgspec.Struct, frozen=True):
         lines = [f"{self.run_dir}", f"state    {self.state}{attempt}{code}"]
         if self.why:
             lines.append(f"why      {self.why}")
-        if self.forked_from:
-            lines.append(f"fork of  {self.forked_from}")
+        lines += self.origins
         if self.slurm is not None:
             lines.append(f"Slurm    {self.slurm.describe()}")
         lines.append(f"progress {progress}")
@@ -139,7 +138,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         hint=_hint(run, state),
         slurm=queue,
         skipped=Skipped(view.skipped, skipped_updates(view.rows)),
-        forked_from=str(forked_from(run) or ""),
+        origins=_origins(run, view),
     )
 
 
@@ -255,6 +254,12 @@ def _ended(state: str) -> State:
         "failed": "failed",
     }
     return known.get(state, "unknown")
+
+
+def _origins(run: RunDirectory, view: RunView) -> tuple[str, ...]:
+    fork = forked_from(run)
+    changes = [f"{version} since step {step}" for step, version in settings_changes(view.rows)]
+    return (*([f"fork of  {fork}"] if fork else ()), *([f"settings {', '.join(changes)}"] if changes else ()))
 
 
 def _phase(activity: Activity) -> State:

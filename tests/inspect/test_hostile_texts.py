@@ -27,6 +27,11 @@ HOSTILE = st.lists(st.sampled_from([*MARKUP, *STEERING]) | st.text(st.characters
 LONG = "begin [/x]\x1b[2J" + "x" * 5_000_000 + "the end"
 
 
+def usable(name: str) -> str:
+    """Without what no run's path may hold."""
+    return "".join(character for character in name if character not in "/%\\" and character.isprintable())
+
+
 def failed_run(folder: Path, text: str, name: str) -> RunDirectory:
     """A first attempt that lost a worker, and a second one whose reward raised."""
     made, whole, text = MadeRun(folder / name), text, text[:LONGEST]
@@ -73,7 +78,7 @@ def assert_harmless(printed: str) -> None:
 @example(LONG, "run")
 def test_no_command_obeys_a_text_from_outside(text: str, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        run = failed_run(Path(folder), text, "r" + name.replace("/", ""))
+        run = failed_run(Path(folder), text, "r" + usable(name))
         verdict = run.newest_verdict()
         assert verdict is not None
         for words in (["status", str(run.root)], ["list", folder], ["logs", str(run.root)], ["inspect", str(run.root)]):

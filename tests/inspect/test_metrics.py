@@ -3,7 +3,7 @@ from pathlib import Path
 
 from support.made_run import MadeRun, ended_run
 
-from hpcrl.inspect.metrics import MetricsReader, figures, last, merged_metrics, series
+from hpcrl.inspect.metrics import MetricsReader, figures, last, merged_metrics, series, settings_changes
 
 
 def test_rows_of_all_attempts_are_one_series(tmp_path: Path) -> None:
@@ -39,6 +39,13 @@ def test_a_series_has_only_the_steps_in_which_it_was_measured(tmp_path: Path) ->
     assert series(rows, "eval_rew/accuracy")[0] == [0, 10, 20, 30, 40, 50, 60]
     assert last(rows, "eval_rew/accuracy") == rows[60]["eval_rew/accuracy"]
     assert last(rows, "no/such") is None
+
+
+def test_settings_change_where_the_version_is_another_than_in_the_step_before() -> None:
+    rows = [{"step": step, "settings": version} for step, version in enumerate([0, 0, 2, 2, 1])]
+    assert settings_changes(rows) == [(2, 2), (4, 1)]
+    assert settings_changes([{"step": 7, "settings": 1}, {"step": 8}]) == [(7, 1)]
+    assert settings_changes([]) == []
 
 
 def test_figures_are_the_known_ones_or_the_first_few() -> None:

@@ -66,7 +66,7 @@ def test_unchanged_it_gives_the_same_bits_and_leaves_its_parent_as_it_was(parent
     assert_goes_on_as(run, parent, 2)
     assert forked_from(run) == Forked(str(parent.root), 2, 0)
     status = read_status(run.root)
-    assert status.forked_from == f"{parent.root}, step 2" and f"fork of  {parent.root}, step 2" in status.render()
+    assert f"fork of  {parent.root}, step 2" in status.render()
 
     again = forked(run, 4)
     assert finish(again, timeout_s=90.0)[-1] == 0

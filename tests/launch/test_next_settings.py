@@ -16,6 +16,8 @@ from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.inspect.plots import plot
+from hpcrl.inspect.status import read_status
 from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 
@@ -70,6 +72,8 @@ def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
     assert main(longer) == ExitCode.DONE
     rows = remains(run).metrics
     assert [(row["step"], row["settings"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 1)]
+    assert "settings 1 since step 3" in read_status(run.root).render()
+    assert "<!-- settings 1 -->" in plot(run)[1].read_text()
 
 
 def test_evaluation_becomes_rare_but_is_not_switched_off(tmp_path: Path) -> None:
