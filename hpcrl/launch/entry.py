@@ -87,4 +87,5 @@ def _write_verdict(run: RunDirectory, submission: str, error: Exception, told: s
     reason = plain(f"{type(error).__name__}: {error}")
     verdict = Verdict(None, "failed", int(code), reason, None, None, told and plain(told), time.time())
     with contextlib.suppress(HpcrlError, OSError):
+        run.read_run()  # a run of another format stays as it is
         run.publish_early_verdict(submission, verdict)

@@ -1,13 +1,12 @@
 """Gradients that no kernel gives twice: such a run is resumed, and compared by tolerance. No GPU is needed: a stand-in
 differs from call to call, as flash attention's backward on CUDA does, with or without torch saying so."""
 
-import random
 from functools import partial
 from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, finish, outputs, rows_of
-from support.elastic import drifts
+from support.elastic import differ, drifts
 from support.faults import InWorkers, Strike, Strikes
 from support.hosts import write_task
 
@@ -18,22 +17,6 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Trained
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
-
-
-def differ(named: bool, _rank: int) -> None:
-    """In a worker: an operation of every block differs from call to call by rounding; torch refuses it if `named`."""
-    import torch
-
-    from hpcrl.models import layers
-
-    exactly = layers.swiglu
-
-    def swiglu(x: torch.Tensor) -> torch.Tensor:
-        if named:
-            torch.zeros(1).put_(torch.tensor([0]), torch.ones(1))
-        return exactly(x) * (1.0 + 1e-6 * random.random())
-
-    layers.swiglu = swiglu
 
 
 @pytest.mark.parametrize(("named", "operation"), [(True, "put_"), (False, "one that torch does not name")])

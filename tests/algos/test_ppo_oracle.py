@@ -13,7 +13,7 @@ from hpcrl.algos.ppo import Actor, Critic
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Sequences
+from hpcrl.engines.engine import Decision, Sequences
 from hpcrl.recipes.ppo import KLConfig, PPOConfig
 from hpcrl.workers.host import Work
 
@@ -126,7 +126,7 @@ def updates(model, config, batch, loss_of):
             loss = loss_of(i, weight(config, len(batch.rows("responses")[i]), rows, batch))
             loss.backward()
             total += loss.item()
-        model._updater.step(OPTIMIZER.lr)
+        model._updater.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
         losses.append(total)
     return sum(losses) / len(losses)
 

@@ -31,13 +31,14 @@ Pruned: before_step
 Accepted: name fingerprint
 Stopped: reason
 Broken: what group operation number
+Forked: parent step settings
 Adopted: prefixes files
 Prefix: attempt size crc32
 Numerics: workers hardware software threads inexact micro_batch_tokens deterministic
 FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest
-Submission: nonce jobs time
+Submission: nonce jobs number time
 SettingsRecord: version experiment code created digest
 SubmittedSettings: version digest
 CodeCopy: settings files digest

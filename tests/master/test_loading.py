@@ -1,11 +1,11 @@
 """Loading has no fixed deadline: whoever comes further is waited for, and who does not is named."""
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, outputs
+from support.faults import Slow
 from support.hosts import write_task
 from support.phases import Phased
 from support.tiny_ppo import tiny_ppo
@@ -15,21 +15,6 @@ from hpcrl.errors import ExitCode
 from hpcrl.inspect.status import read_status
 
 LIMIT_S = 6.0
-
-
-@dataclass
-class Slow:
-    """A worker that takes its time before each model that it loads."""
-
-    role: str
-    seconds: float
-    me: str = ""
-
-    def __call__(self, point: str) -> None:
-        if point.startswith("as "):
-            self.me = point.removeprefix("as ")
-        elif point == "build.begin" and self.me == self.role:
-            time.sleep(self.seconds)
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """Runs whose settings change on the way, in real processes: what is replayed is made as it was made, to the bit."""
 
 import dataclasses
-import os
-import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +8,7 @@ import pytest
 from support.chaos import Remains, create_run, outputs, remains, rows_of, started_twice, toy_experiment
 from support.cluster import alive_of
 from support.elastic import begin_on, drifts, finish_on
+from support.faults import KillOnceWritten
 from support.hosts import write_task
 
 from hpcrl.config.cluster import ClusterConfig
@@ -34,31 +32,6 @@ CONTROL = ControlConfig(checkpoint=Frequency(steps=CHECKPOINT), steps=STEPS)
 CLUSTER = ClusterConfig(
     device="cpu", heartbeat_s=0.2, lost_after_s=4.0, orphan_timeout_s=5.0, replace_timeout_s=0.5, grace_s=5.0
 )
-
-
-@dataclass
-class KillOnceWritten:
-    """Kills the process `role` at a point of its own as soon as some journal has this line; once in a run's life."""
-
-    run: Path
-    role: str
-    point: str
-    line: str
-    me: str = ""
-
-    def __call__(self, point: str) -> None:
-        if point.startswith("as "):
-            self.me = point.removeprefix("as ")
-        elif (self.me, point) == (self.role, self.point) and self._is_written() and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    @property
-    def marker(self) -> Path:
-        return self.run.parent / f"{self.role}.killed"
-
-    def _is_written(self) -> bool:
-        return any(self.line in path.read_text() for path in self.run.glob("attempts/*/journal.jsonl"))
 
 
 def toy(_: Path) -> Any:

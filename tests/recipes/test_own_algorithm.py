@@ -246,7 +246,7 @@ def test_a_file_that_declares_nothing_is_refused_by_setting_file_and_line_before
 
 
 def test_it_reports_the_statistics_that_it_declares(plain: RunDirectory) -> None:
-    rows = [set(row) - {"step", "epoch", "samples"} for row in remains(plain).metrics]
+    rows = [set(row) - {"step", "epoch", "samples", "settings"} for row in remains(plain).metrics]
     assert len(rows) == STEPS + 1
     assert rows[0] == EVALUATED
     assert all(row in (STATISTICS, STATISTICS | EVALUATED) for row in rows[1:])

@@ -1,6 +1,7 @@
 """Runs that go on with other workers than they began with, and what is left of them to compare nearly."""
 
 import dataclasses
+import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -166,3 +167,19 @@ def spoil_gradients(places: Mapping[Place, float], rank: int) -> None:
 def compute_on_b_and_a(rank: int) -> None:
     """In a worker: rank 0 has a B, rank 1 an A."""
     model_worker.hardware_of = lambda device, uuid: "BA"[rank]
+
+
+def differ(named: bool, _rank: int) -> None:
+    """In a worker: an operation of every block differs from call to call by rounding; torch refuses it if `named`."""
+    import torch
+
+    from hpcrl.models import layers
+
+    exactly = layers.swiglu
+
+    def swiglu(x: torch.Tensor) -> torch.Tensor:
+        if named:
+            torch.zeros(1).put_(torch.tensor([0]), torch.ones(1))
+        return exactly(x) * (1.0 + 1e-6 * random.random())
+
+    layers.swiglu = swiglu  # type: ignore[assignment]

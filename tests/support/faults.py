@@ -184,3 +184,43 @@ class Ordering:
         self.strike(point)
         if self.strike.marker.exists() and not before:
             self.run.publish_command(self.order)
+
+
+@dataclass
+class KillOnceWritten:
+    """Kills the process `role` at a point of its own as soon as some journal has this line; once in a run's life."""
+
+    run: Path
+    role: str
+    point: str
+    line: str
+    me: str = ""
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as "):
+            self.me = point.removeprefix("as ")
+        elif (self.me, point) == (self.role, self.point) and self._is_written() and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @property
+    def marker(self) -> Path:
+        return self.run.parent / f"{self.role}.killed"
+
+    def _is_written(self) -> bool:
+        return any(self.line in path.read_text() for path in self.run.glob("attempts/*/journal.jsonl"))
+
+
+@dataclass
+class Slow:
+    """A worker that takes its time before each model that it loads."""
+
+    role: str
+    seconds: float
+    me: str = ""
+
+    def __call__(self, point: str) -> None:
+        if point.startswith("as "):
+            self.me = point.removeprefix("as ")
+        elif point == "build.begin" and self.me == self.role:
+            time.sleep(self.seconds)

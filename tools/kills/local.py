@@ -15,15 +15,19 @@ from kills.points import MASTER_PHASES, STOP, WORKER_PHASES, Point
 
 NODES = 2
 PATIENCE_S = 120.0
+STANDS_STILL_S = 25.0
+"""How long a user watches a master that is stopped and that no agent has met, which nobody misses."""
+STILL = 999
 LEAVES_S = 40.0
 """How long a process that was stopped may take to see that the run goes on without it."""
 REQUEUED = (ExitCode.REQUEUE, ExitCode.PREEMPTED)
+EXPLAINED = {("reward", STOP): (ExitCode.USER_CODE,), ("master", STOP): (STILL,)}
 
 
 def experiment(task: Path, point: Point | None = None) -> PPOExperiment:
     """An agent that is stopped holds up nobody, so it must be missed before the run is done."""
     quick = point is not None and (point.role, point.what) == ("agent", STOP)
-    return tiny_ppo(task, nodes=NODES, lost_after_s=0.8 if quick else 3.0, start_timeout_s=60.0)
+    return tiny_ppo(task, nodes=NODES, lost_after_s=0.8 if quick else 3.0, start_timeout_s=12.0)
 
 
 def undisturbed(folder: Path) -> Remains:
@@ -42,10 +46,11 @@ def strike(folder: Path, point: Point, reference: Remains) -> str:
     run = create_run(folder / "run", experiment(folder.parent / "task", point))
     struck = fault_of(folder, point)
     with waking(run, lambda: struck.hit if point.what == STOP else ()):
-        codes = finish(run, Phased(struck), PATIENCE_S, NODES)
+        stands_still = (point.role, point.what) == ("master", STOP)
+        codes = finish(run, Phased(struck), STANDS_STILL_S if stands_still else PATIENCE_S, NODES)
     # Anything else would not be requeued: the disturbance was taken for the run's own fault. (A function that stands
     # still cannot be told from one that is slow: it times out.)
-    explained = (*REQUEUED, ExitCode.USER_CODE) if (point.role, point.what) == ("reward", STOP) else REQUEUED
+    explained = {*REQUEUED, *EXPLAINED.get((point.role, point.what), ())}
     assert all(code < 0 or code in explained for code in codes[:-1]), f"masters ended with {codes}\n{outputs(run)}"
     assert struck.marker.exists(), "the strike never came"
     wait_until(lambda: not alive_of(run.root), LEAVES_S, f"the end of {alive_of(run.root)}")
