@@ -22,6 +22,13 @@ def test_every_process_is_killed_in_every_topology(topology: str, role: str) -> 
     assert [point for point in points() if (point.topology, point.role, point.what) == (topology, role, "KILL")]
 
 
+def test_the_page_is_of_the_points_that_were_struck_and_none_went_wrong() -> None:
+    known = read()
+    assert made() == table(known), "write it again: make kill"
+    assert set(known) <= set(points())
+    assert [outcome for outcome in known.values() if outcome.wrong] == []
+
+
 def test_the_newest_outcome_of_a_point_counts_and_a_torn_line_does_not(tmp_path: Path) -> None:
     kept = tmp_path / "outcomes.jsonl"
     add(replace(GOOD, wrong="other bits"), kept)
