@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from kills.outcomes import Outcome, add, read, rewrite
-from kills.page import PAGE, made, write
+from kills.page import PAGE, made, table, write
 from kills.points import LOCAL, SLURM, Point, points
 
 POINT = Point(LOCAL, "agent", "reduce", "KILL")

@@ -26,7 +26,8 @@ def table(outcomes: Mapping[Point, Outcome]) -> str:
     """A table for each topology: a line for each phase, a column for each process and signal."""
     wrong = sum(bool(outcome.wrong) for outcome in outcomes.values())
     commits = sorted({outcome.commit for outcome in outcomes.values()})
-    head = f"{len(outcomes)} of {len(points())} points struck so far, {wrong} that did not end with the same bits; commit {', '.join(commits)}.\n"
+    struck = f"{len(outcomes)} of {len(points())} points struck so far"
+    head = f"{struck}, {wrong} that did not end with the same bits; commit {', '.join(commits)}.\n"
     in_order = sorted(outcomes.values(), key=lambda outcome: outcome.topology)
     parts = [_topology(name, list(found)) for name, found in groupby(in_order, lambda outcome: outcome.topology)]
     return "\n".join([head, *parts, *_wrong(outcomes)])
