@@ -5,7 +5,6 @@ still when a worker of it is killed. Each tree runs its own sides with its own h
 """
 
 import argparse
-import os
 import random
 import resource
 import subprocess
@@ -19,15 +18,14 @@ from against_trl import make_inputs
 from duel import Rounds, duel
 from figures import median
 from recovery import kill_and_wait, wait_for_step
-from same.trees import HERE, resolve, worktree
+from same.trees import HERE, Tree, resolve, worktree
 
 from hpcrl.durable.rundir import RunDirectory
 
-PYTHON = Path(sys.executable)
 CALL_ROUNDS, STEP_ROUNDS, SUBMITS, KILLS = 21, 5, 15, 3
 TURNS = 4
 """How often each tree has a run whose workers are killed."""
-Trees = Mapping[str, Path]
+Trees = Mapping[str, Tree]
 Costs = dict[str, list[float]]
 
 
@@ -41,7 +39,7 @@ def main() -> None:
         with worktree(resolve(arguments.base), work / "base") as base:
             for name in arguments.measures or MEASURES:
                 what, unit, measure = MEASURES[name]
-                costs = measure({"before": base.root, "after": HERE}, work)
+                costs = measure({"before": base, "after": Tree("head", HERE)}, work)
                 before, after = costs["before"], costs["after"]
                 print(
                     f"{what}: {median(after) / median(before):.3f} (least ÷ least {min(after) / min(before):.3f}); "
@@ -65,7 +63,7 @@ def submit(trees: Trees, work: Path) -> Costs:
     for _ in range(SUBMITS):
         for name, tree in trees.items():
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            _hpcrl(tree, "submit", "examples/addition/ppo.yaml", "--dry-run", "--cluster", "local", *words)
+            _hpcrl(tree, work, "submit", "examples/addition/ppo.yaml", "--dry-run", "--cluster", "local", *words)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             costs[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return costs
@@ -78,48 +76,48 @@ def recovery(trees: Trees, work: Path) -> Costs:
     for turn in range(TURNS):
         for name, tree in list(trees.items())[:: 1 if turn % 2 else -1]:
             dice = random.Random(turn)
-            with _running(tree, RunDirectory(work / f"run-{turn}-{name}"), words) as run:
+            with _running(tree, work, RunDirectory(work / f"run-{turn}-{name}"), words) as run:
                 costs[name] += [kill_and_wait(run, dice)["total"] for _ in range(KILLS)]
     return costs
 
 
 @contextmanager
-def _running(tree: Path, run: RunDirectory, words: list[str]) -> Iterator[RunDirectory]:
+def _running(tree: Tree, work: Path, run: RunDirectory, words: list[str]) -> Iterator[RunDirectory]:
     command = ["submit", "examples/addition/ppo.yaml", "--cluster", "local", "--run-dir", str(run.root), *words]
     with run.root.with_suffix(".log").open("w") as log:
         submitted = subprocess.Popen(
-            [str(PYTHON), "-m", "hpcrl.cli.main", *command], env=_environment(tree), cwd=tree, stdout=log, stderr=log
+            tree.hpcrl(*command), env=tree.environment(work), cwd=tree.root, stdout=log, stderr=log
         )
         try:
             wait_for_step(run, since=0.0, least=5)
             yield run
         finally:
-            _hpcrl(tree, "stop", str(run.root), "--now")
+            _hpcrl(tree, work, "stop", str(run.root), "--now")
             submitted.wait(60)
 
 
-def _demo_words(tree: Path, work: Path) -> list[str]:
+def _demo_words(tree: Tree, work: Path) -> list[str]:
     folder = work / "addition"
     if not folder.exists():
-        command = [str(PYTHON), "examples/addition/make_data.py", "--out", str(folder)]
-        subprocess.run(command, check=True, cwd=tree, env=_environment(tree), stdout=subprocess.DEVNULL)
+        _call(tree, work, tree.python("examples/addition/make_data.py", "--out", str(folder)))
     roles = [word for role in ("actor", "critic", "reference") for word in (f"--{role}.path", str(folder / "model"))]
     return ["--data.train", str(folder / "train.jsonl"), "--data.evaluate", str(folder / "test.jsonl"), *roles]
 
 
-def _hpcrl(tree: Path, *words: str) -> None:
-    command = [str(PYTHON), "-m", "hpcrl.cli.main", *words]
-    subprocess.run(command, check=True, cwd=tree, env=_environment(tree), stdout=subprocess.DEVNULL)
+def _hpcrl(tree: Tree, work: Path, *words: str) -> None:
+    _call(tree, work, tree.hpcrl(*words))
 
 
-def _environment(tree: Path) -> dict[str, str]:
-    settled = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return os.environ | settled | {"PYTHONPATH": str(tree), "PATH": f"{PYTHON.parent}:{os.environ['PATH']}"}
+def _call(tree: Tree, work: Path, command: list[str]) -> None:
+    subprocess.run(command, check=True, cwd=tree.root, env=tree.environment(work), stdout=subprocess.DEVNULL)
 
 
 def _duel(trees: Trees, script: str, words: list[str], rounds: int, work: Path) -> Rounds:
-    sides = {name: (PYTHON, str(tree / "bench" / "sides" / script), words) for name, tree in trees.items()}
-    return duel(sides, rounds, work / "logs", trees)[1]
+    roots = {name: tree.root for name, tree in trees.items()}
+    sides = {
+        name: (Path(sys.executable), str(root / "bench" / "sides" / script), words) for name, root in roots.items()
+    }
+    return duel(sides, rounds, work / "logs", roots)[1]
 
 
 def _of(rounds: Rounds, what: str) -> Costs:

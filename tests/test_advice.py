@@ -776,7 +776,7 @@ UNFOLLOWED = frozenset(
         "launch/next_code.py: Accept both: --accept-changed {}.",
         "launch/orders.py: `hpcrl status {}` says how.",
         "launch/orders.py: `hpcrl status {}` shows what it does.",
-        "launch/submit.py: `hpcrl status {}` shows what they do.",
+        "launch/stop.py: `hpcrl status {}` shows what they do.",
         "nameresolve/rendezvous.py: See the master's log.",
     }
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.errors import ExitCode
-from hpcrl.launch.submit import stop
+from hpcrl.launch.stop import stop
 
 
 def run(words: Sequence[str]) -> int:

@@ -90,10 +90,10 @@ def _checksums(paths: Sequence[Path], sizes: Sequence[int], told: Told) -> list[
         return []
     blocks = [(path, start) for path, size in zip(paths, sizes, strict=True) for start in range(0, size, BLOCK_BYTES)]
     with ThreadPoolExecutor(min(READERS, len(blocks) or 1), thread_name_prefix="checksum") as readers:
-        crcs = {}
+        crcs, whole = {}, sum(sizes)
         for block, crc in zip(blocks, readers.map(lambda block: _crc(*block), blocks), strict=True):
             crcs[block] = crc
-            told(min(len(crcs) * BLOCK_BYTES, sum(sizes)), sum(sizes))
+            told(min(len(crcs) * BLOCK_BYTES, whole), whole)
     return [f"{zlib.crc32(b''.join(crc for (of, _), crc in crcs.items() if of == path)):08x}" for path in paths]
 
 

@@ -4,14 +4,13 @@
 read again.
 """
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
 from hpcrl.data.contents import Contents, Seen, Told, nobody
 from hpcrl.data.inputs import Inputs, Share, changed, differences
-from hpcrl.durable.exclusive import AlreadyPublishedError
+from hpcrl.durable.numbers import publish_next
 from hpcrl.durable.rundir import RunDirectory
 
 
@@ -28,12 +27,9 @@ def add_seen(run: RunDirectory, read: Collection[Seen]) -> None:
     """Write down what was read."""
     if not read:
         return
-    for number in itertools.count(len(run.files.listing(run.inputs))):
-        try:
-            run.files.publish(run.inputs_json(number), msgspec.json.encode(read), "inputs")
-            return
-        except AlreadyPublishedError:
-            continue
+    data = msgspec.json.encode(read)
+    names = run.files.listing(run.inputs)
+    publish_next(names, lambda number: run.files.publish(run.inputs_json(number), data, "inputs"))
 
 
 def refuse_changed(

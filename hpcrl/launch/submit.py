@@ -1,4 +1,4 @@
-"""Submit, resume and stop a run: makes the run directory, starts its jobs, and waits with the user.
+"""Submit and resume a run: makes the run directory, starts its jobs, and waits with the user.
 
 Everything that can be refused is refused before anything is made. After that the run belongs to its jobs: this process
 only watches, and may go at any time.
@@ -6,7 +6,6 @@ only watches, and may go at any time.
 
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -14,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from hpcrl.config.experiment import ExperimentConfig, to_dict, what_every_run_has
-from hpcrl.data.contents import Contents
+from hpcrl.config.experiment import ExperimentConfig, to_dict
+from hpcrl.data.contents import Contents, Seen
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
 from hpcrl.durable.paths import refuse_unusable
@@ -23,24 +22,23 @@ from hpcrl.durable.records import Command, KeyPair, Submission, Verdict
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import add_seen
-from hpcrl.errors import ConfigurationError, ExitCode, InternalError
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.elastic import describe_elastic
-from hpcrl.launch.launcher import Launcher, Launchers, UnreachableError, choose, declaration_of
-from hpcrl.launch.next_code import next_code
+from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of
+from hpcrl.launch.next_code import NextCode, next_code
 from hpcrl.launch.next_inputs import next_inputs
-from hpcrl.launch.next_settings import next_settings, refuse_done
+from hpcrl.launch.next_settings import NextSettings, next_settings, refuse_done
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
-LEAVE_S = 20.0
 ON_CTRL_C: Sequence[tuple[Literal["finish", "drain", "stop"], str]] = (
     ("finish", "finishing the open steps and saving the last; Ctrl-C again finishes the calls in flight only"),
     ("drain", "finishing the calls in flight; Ctrl-C again stops now"),
@@ -103,19 +101,14 @@ def resume(
     `overrides` are the settings that change, like `cluster.nodes=2`; they make the next version of the run's settings.
     """
     run = RunDirectory.open(run_dir)
-    done = _done_verdict(run)
-    if done and not overrides:
-        print(plain(_done(run, done)))
+    if said := _nothing_left(run, overrides):
+        print(plain(said))
         return int(ExitCode.DONE)
     refuse_unusable(run.root)
-    settings = next_settings(run, overrides)
+    settings = _settings_to_come(run, overrides)
     experiment = settings.after
-    if done:
-        refuse_done(run, experiment, done.reason)
     code = next_code(run, experiment, accept_changed)
-    accepted, read = next_inputs(run, experiment, accept_changed, code.copy.settings)
-    if code.new is not None:
-        check_inputs(experiment, code.new)
+    accepted, read = _inputs_to_come(run, experiment, code, accept_changed)
     _end_older(run)
     add_seen(run, read)
     version = run.versions()[-1]
@@ -153,136 +146,52 @@ def describe_recovery(
     Raises, once all is said, what `resume` would raise.
     """
     run = RunDirectory.open(run_dir)
-    done = _done_verdict(run)
-    if done and not overrides:
-        yield _done(run, done)
+    if said := _nothing_left(run, overrides):
+        yield said
         return
-    settings = next_settings(run, overrides)
+    refuse_unusable(run.root)
+    settings = _settings_to_come(run, overrides)
     after = settings.after
-    if done:
-        refuse_done(run, after, done.reason)
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
     code = next_code(run, after, accept_changed)
     yield from (*settings.describe(), *code.notices(), *describe_elastic(settings.before, after, recovery))
     yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))
-    next_inputs(run, after, accept_changed, code.copy.settings)
-    if code.new is not None:
-        check_inputs(after, code.new)
+    _inputs_to_come(run, after, code, accept_changed)
     launchers = Launchers(run)
     for submission in run.submissions():
         _refuse_running(run, launchers, submission)
 
 
-def stop(run_dir: Path, now: bool) -> int:
-    """Ask a running master to finish the open steps, save the last and end, or to end `now`; waits until it has.
-
-    Ctrl-C leaves the order in force. A master that does not answer in time is ended.
-    """
-    run = RunDirectory.open(run_dir)
-    launchers = Launchers(run)
-    running = [submission for submission in run.submissions() if launchers.of(submission).living(run, submission)]
-    if not running:
-        print(f"nothing of {run.root} is running here.")
-        return int(ExitCode.DONE)
-    cluster = what_every_run_has(run.configuration()).cluster
-    patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S
-    commands = [run.publish_command(Command("stop" if now else "finish", submission.nonce)) for submission in running]
-    try:
-        for submission in running:
-            if not launchers.of(submission).accepts_commands(run, submission):
-                launchers.of(submission).end(run, submission)
-    except UnreachableError as error:
-        return _leave_the_order(run, running, commands, str(error).splitlines()[0], patience_s)
-    if not now:
-        _await_finish(run, launchers, running, commands, patience_s)
-    if not _wait_for_the_end(run, launchers, running, patience_s):
-        answered = all(run.read_answer(name) is not None for name in commands)
-        late = "its calls did not end" if answered else "it did not answer"
-        print(f"{late} in time, so it is ended; nothing that was finished is lost.", file=sys.stderr)
-        for submission in running:
-            launchers.of(submission).end(run, submission)
-        if not _wait_for_the_end(run, launchers, running, LEAVE_S):
-            raise InternalError(
-                f"the jobs of {run.root} are still there.", f"`hpcrl status {run.root}` shows what they do."
-            )
-    for submission in running:
-        # Jobs that were sent by hand may wait for a master that does not come.
-        launchers.of(submission).end(run, submission)
-    ends = [verdict.state for each in running if (verdict := run.verdict_of(each.nonce)) is not None]
-    if "done" in ends:
-        print(f"{run.root} had come to its end: it is done.")
-    else:
-        print(f"stopped; `hpcrl resume {run.root}` continues from here.")
-    return int(ExitCode.DONE)
-
-
-def _await_finish(
-    run: RunDirectory,
-    launchers: Launchers,
-    submissions: Sequence[Submission],
-    commands: Sequence[str],
-    patience_s: float,
-) -> None:
-    """Show what is still to be done, as long as it takes, once the masters have answered; returns when they have ended.
-
-    Nothing is waited for where none answers.
-    """
-    deadline = time.monotonic() + patience_s
-    with Progress(run, experiment_from(run.configuration())) as progress:
-        progress.note(f"finishing the open steps and saving the last; `hpcrl stop {run.root} --now` does not wait")
-        while any(launchers.of(submission).living(run, submission) for submission in submissions):
-            answered = all(run.read_answer(name) is not None for name in commands)
-            ended = all(run.verdict_of(submission.nonce) is not None for submission in submissions)
-            if ended or (not answered and time.monotonic() > deadline):
-                return
-            progress.update()
-            time.sleep(WATCH_S)
-
-
-def _leave_the_order(
-    run: RunDirectory,
-    running: Sequence[Submission],
-    commands: Sequence[str],
-    said: str,
-    patience_s: float,
-) -> int:
-    """Nobody can be asked for jobs, or cancel them: who reads the order obeys it."""
-    print(f"{said}\nThe order to stop is in {run.control}; jobs cannot be seen or cancelled now.", file=sys.stderr)
-    began = time.monotonic()
-    while any(run.verdict_of(submission.nonce) is None for submission in running):
-        heard = any(run.read_answer(name) is not None for name in commands)
-        if time.monotonic() - began > (patience_s if heard else LEAVE_S):
-            so_far = "Its master finishes what is open." if heard else "No master has answered so far."
-            print(
-                f"{so_far} One that begins later ends the run, and with it jobs that wait; `hpcrl stop {run.root}` "
-                "cancels them once Slurm answers."
-            )
-            return int(ExitCode.REQUEUE)
-        time.sleep(WATCH_S)
-    print(f"its master has stopped it; `hpcrl resume {run.root}` continues from here.")
-    return int(ExitCode.DONE)
-
-
-def _wait_for_the_end(
-    run: RunDirectory, launchers: Launchers, submissions: Sequence[Submission], patience_s: float
-) -> bool:
-    """Whether no job of these submissions is left in time."""
-    deadline = time.monotonic() + patience_s
-    while any(launchers.of(submission).living(run, submission) for submission in submissions):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(WATCH_S)
-    return True
-
-
-def _done_verdict(run: RunDirectory) -> Verdict | None:
+def _done(run: RunDirectory) -> Verdict | None:
     """How the run ended last, if it is done."""
     verdict = run.newest_verdict()
     return verdict if verdict is not None and verdict.state == "done" else None
 
 
-def _done(run: RunDirectory, verdict: Verdict) -> str:
-    return f"{run.root} is done: {verdict.reason}. `hpcrl resume {run.root} --control.steps N` extends it."
+def _nothing_left(run: RunDirectory, overrides: Sequence[str]) -> str:
+    """Why there is nothing to resume, if there is nothing."""
+    done = _done(run)
+    if done is None or overrides:
+        return ""
+    return f"{run.root} is done: {done.reason}. `hpcrl resume {run.root} --control.steps N` extends it."
+
+
+def _settings_to_come(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
+    """Raises ConfigurationError for what is wrong, and where a run that is done has no step more under them."""
+    settings = next_settings(run, overrides)
+    if done := _done(run):
+        refuse_done(run, settings.after, done.reason)
+    return settings
+
+
+def _inputs_to_come(
+    run: RunDirectory, experiment: ExperimentConfig, code: NextCode, accepted: tuple[str, ...]
+) -> tuple[dict[str, str], list[Seen]]:
+    """As `next_inputs`; code that is taken anew is tried like that of a new run."""
+    found = next_inputs(run, experiment, accepted, code.copy.settings)
+    if code.new is not None:
+        check_inputs(experiment, code.new)
+    return found
 
 
 def start(

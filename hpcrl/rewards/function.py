@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from hpcrl.foreign import plain
 from hpcrl.processes import die_with_parent
 from hpcrl.rewards.messages import AHEAD, Load, Scored, ToScore
 
@@ -148,14 +149,8 @@ def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any
         texts = f"{type(error).__name__}: {error}", "".join(traceback.format_list(frames))
         if max(map(len, texts)) > SHOWN_OF_AN_ERROR:
             print(*texts, sep="\n", file=sys.stderr, flush=True)
-        return None, Scored(error=_ends(texts[0]), traceback=_ends(texts[1]))
-
-
-def _ends(text: str) -> str:
-    """The text, or its two ends, without what no encoding has."""
-    text = text.encode(errors="backslashreplace").decode()
-    kept = SHOWN_OF_AN_ERROR // 2
-    return text if len(text) <= 2 * kept else f"{text[:kept]}\n… (the log has all of it) …\n{text[-kept:]}"
+        error_shown, frames_shown = (plain(text, SHOWN_OF_AN_ERROR) for text in texts)
+        return None, Scored(error=error_shown, traceback=frames_shown)
 
 
 def _load_module(place: str) -> ModuleType:

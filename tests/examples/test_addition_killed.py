@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, workers_of
-from support.cluster import alive_of
+from support.cluster import RUNNING, alive_of
 from support.experiments import load_config
 from support.faults import Strike
 
@@ -31,7 +31,6 @@ POINTS = [
 ]
 KILLS = 10
 RANDOM_STEPS = 80
-RUNNING = 999
 
 
 @pytest.fixture(scope="module")

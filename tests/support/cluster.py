@@ -13,6 +13,8 @@ from pathlib import Path
 from hpcrl.launch.entry import main as entry
 from hpcrl.master.allocation import Allocation
 
+RUNNING = 999
+"""In the place of an exit code: the process has not ended."""
 PRELOAD = ["hpcrl.master.master", "hpcrl.agent.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 
 
@@ -63,7 +65,7 @@ class Jobs:
                 os.kill(self.pid(name), signal.SIGCONT)
                 process.kill()
                 process.join()
-                codes[name] = 999
+                codes[name] = RUNNING
             else:
                 codes[name] = process.exitcode
         return codes
@@ -72,7 +74,7 @@ class Jobs:
         """Exit code of one job; 999 if it does not end in time."""
         process = self.processes[name]
         process.join(timeout_s)
-        return 999 if process.exitcode is None else process.exitcode
+        return RUNNING if process.exitcode is None else process.exitcode
 
     def kill_all(self) -> None:
         for process in self.processes.values():

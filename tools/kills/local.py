@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, wait_until, waking
-from support.cluster import alive_of
+from support.cluster import RUNNING, alive_of
 from support.faults import Strike
 from support.hosts import write_task
 from support.phases import Phased
@@ -17,11 +17,10 @@ NODES = 2
 PATIENCE_S = 120.0
 STANDS_STILL_S = 25.0
 """How long a user watches a master that is stopped and that no agent has met, which nobody misses."""
-STILL = 999
 LEAVES_S = 40.0
 """How long a process that was stopped may take to see that the run goes on without it."""
 REQUEUED = (ExitCode.REQUEUE, ExitCode.PREEMPTED)
-EXPLAINED = {("reward", STOP): (ExitCode.USER_CODE,), ("master", STOP): (STILL,)}
+EXPLAINED = {("reward", STOP): (ExitCode.USER_CODE,), ("master", STOP): (RUNNING,)}
 
 
 def experiment(task: Path, point: Point | None = None) -> PPOExperiment:
