@@ -198,9 +198,9 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("plugins.py: Set {}.", ["actor.family=none.py:F"], ["actor.family=qwen2"]),
     ("plugins.py: Fix the file or set {}.", ["actor.family=own.py:F"], ["actor.family=qwen2"]),
     (
-        "recipes/check.py: Set control.stop_when.",
+        "recipes/check.py: Set control.stop_when{}.",
         ["control.stop_when=actor_trian/loss < 1"],
-        ["control.stop_when=null"],
+        ["control.stop_when=actor_train/loss < 1"],
     ),
     (
         "recipes/check.py: Set control.stop_when{}.",

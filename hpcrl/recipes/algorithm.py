@@ -54,7 +54,7 @@ class Algorithm(Generic[E]):
     notices: Callable[[E], Iterable[str]] = lambda experiment: ()
     """What is allowed, as in a short trial of a long recipe, but hardly meant for a whole run."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Call → the statistics that it reports. A reward function may report more."""
+    """Call → the statistics that it reports."""
     host: str = "hpcrl.algos.host:TorchHost"
     """The class that holds its roles in a worker, as module:Class."""
 

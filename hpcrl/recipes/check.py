@@ -7,7 +7,6 @@ from typing import Any
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig, PlacementConfig
-from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
@@ -68,25 +67,24 @@ def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 
 def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
-    """A condition on what no call reports would never hold. Only a reward function may report more than is known."""
+    """A condition on what no call reports, which would never hold."""
     try:
         condition = Condition.parse(experiment.control.stop_when or "")
     except ValueError:
         return
     algorithm = algorithm_of(experiment)
-    roles = {call.name: call.role for call in algorithm.calls(experiment)}
-    reported, given = algorithm.metrics.get(condition.call, ()), f"control.stop_when = {condition.metric!r}"
-    if condition.call not in roles:
-        yield Problem(
-            ("control.stop_when",),
-            f"{given} is a metric of a call {condition.call!r}, but the calls are {', '.join(roles)}.",
-            "Set control.stop_when.",
-        )
-    elif condition.name not in reported and not isinstance(getattr(experiment, roles[condition.call]), RewardConfig):
-        near = difflib.get_close_matches(condition.name, reported, n=1)
-        probably = f", probably to {condition.call}/{near[0]}" if near else ""
-        yield Problem(
-            ("control.stop_when",),
-            f"{given} is no statistic of {condition.call}, which reports {', '.join(reported) or 'none'}.",
-            f"Set control.stop_when{probably}.",
-        )
+    reported = {call.name: algorithm.metrics.get(call.name, ()) for call in algorithm.calls(experiment)}
+    if condition.name in reported.get(condition.call, ()):
+        return
+    lacking = f"is a metric of a call {condition.call!r}, but the calls are {', '.join(reported)}"
+    if condition.call in reported:
+        reported = {condition.call: reported[condition.call]}
+        lacking = f"is no statistic of {condition.call}, which reports {', '.join(*reported.values()) or 'none'}"
+    known = [f"{call}/{name}" for call, names in reported.items() for name in names]
+    near = difflib.get_close_matches(condition.metric, known, n=1)
+    probably = f", probably to {near[0]}" if near else ""
+    yield Problem(
+        ("control.stop_when",),
+        f"control.stop_when = {condition.metric!r} {lacking}.",
+        f"Set control.stop_when{probably}.",
+    )

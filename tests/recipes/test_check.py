@@ -47,9 +47,18 @@ def test_a_condition_on_a_statistic_that_its_call_does_not_report_gets_the_neare
     assert "which reports none. Set control.stop_when." in refusal(load, "control.stop_when=ref_inf/loss < 1")
 
 
-def test_a_reward_function_may_report_numbers_of_its_own(load):
-    assert load("control.stop_when=eval_rew/format > 0.5").control.stop_when == "eval_rew/format > 0.5"
-    assert load("control.stop_when=actor_train/kl_coef > 0.5")
+def test_a_condition_on_a_number_that_a_reward_function_returns_beside_its_score_is_refused(load):
+    """A reward's call reports its mean and the share of full marks, whatever else the function returns."""
+    for call in ("rew_inf", "eval_rew"):
+        said = refusal(load, f"control.stop_when={call}/format > 0.5")
+        assert f"is no statistic of {call}, which reports reward, accuracy. Set control.stop_when" in said
+    assert load("control.stop_when=eval_rew/accuracy > 0.5") and load("control.stop_when=actor_train/kl_coef > 0.5")
+
+
+def test_a_condition_on_a_call_that_is_not_made_gets_the_calls_and_the_nearest(load):
+    said = refusal(load, "control.stop_when=eval_reward/accuracy > 0.5")
+    assert "a metric of a call 'eval_reward', but the calls are actor_gen" in said
+    assert said.endswith("Set control.stop_when, probably to eval_rew/accuracy.")
 
 
 @pytest.mark.parametrize(

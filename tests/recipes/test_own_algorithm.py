@@ -153,7 +153,7 @@ WRONG = {
     "control.stop_when=grade/scor >= 1": "control.stop_when = 'grade/scor' is no statistic of grade, which reports "
     "score. Set control.stop_when, probably to grade/score.",
     "control.stop_when=grde/score >= 1": "control.stop_when = 'grde/score' is a metric of a call 'grde', but the calls "
-    "are sample, grade, compare, learn, eval_sample, eval_grade. Set control.stop_when.",
+    "are sample, grade, compare, learn, eval_sample, eval_grade. Set control.stop_when, probably to grade/score.",
     "actor.family=toi": "actor.family = toi must be one of llama, qwen2, or file.py:NAME. Set actor.family.",
     "actor.family=null": "model_type 'toy' is not supported; supported are llama, qwen2. Name the family in "
     "actor.family.",
