@@ -498,14 +498,16 @@ def a_model_is_copied_again(folder: Path) -> None:
 
 
 @follows(
-    "durable/rundir.py: Choose another --run-dir.", "durable/rundir.py: chmod 600 it, or submit anew if others read it."
+    "durable/place.py: Choose another --run-dir.",
+    "durable/place.py: Choose another --run-dir or run_root.",
+    "durable/rundir.py: chmod 600 it, or submit anew if others read it.",
 )
 def a_run_directory_is_ones_own(folder: Path) -> None:
     def create(name: str) -> RunDirectory:
         return RunDirectory.create(folder / name, experiment={}, host="x:Y", key=KeyPair("p", "s"), inputs={})
 
-    refused("durable/rundir.py: Choose another --run-dir.", lambda: create("model"))
-    refused("durable/rundir.py: Choose another --run-dir.", lambda: create("rows.jsonl/run"))
+    refused("durable/place.py: Choose another --run-dir.", lambda: create("model"))
+    refused("durable/place.py: Choose another --run-dir or run_root.", lambda: create("rows.jsonl/run"))
     run = create("run")
     run.key_json.chmod(0o644)
     refused("durable/rundir.py: chmod 600 it, or submit anew if others read it.", run.read_key)
@@ -717,6 +719,9 @@ ELSEWHERE = {
     "launch/preflight.py: Fix it; name files that it reads from beside itself in code.files; where it needs what only "
     "the nodes have, set {}.trial_rows to 0.": (
         "launch/test_preflight.py::test_a_reward_function_that_needs_the_nodes_is_not_tried"
+    ),
+    "placement/disk.py: Free some space there, or set run_root (or --run-dir) to a folder on a larger disk.": (
+        "launch/test_preflight.py::test_a_disk_without_room_for_one_checkpoint_is_refused_with_figures_and_setting"
     ),
     "data/inputs.py: Put it back, or accept it: hpcrl resume {} --accept-changed {}": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"

@@ -16,7 +16,8 @@ from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import choose
-from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
+from hpcrl.placement.disk import estimate_disk
+from hpcrl.placement.memory import GIB, Memory, estimate_roles, size_in_words, worker_memory_gib
 from hpcrl.placement.plan import Plan, make_plan
 
 
@@ -35,7 +36,7 @@ def run(words: Sequence[str]) -> int:
     # Help is worth no import of arrays and tokenizers.
     from hpcrl.launch.preflight import check_inputs
 
-    check_inputs(experiment)
+    check_inputs(experiment, Path(run_directory(experiment)).absolute())
     plan = make_plan(experiment, experiment.cluster.nodes)
     roles = estimate_roles(plan, experiment)
     if given.json:
@@ -74,7 +75,12 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
         f" on {nodes} of {cluster.workers_per_node} workers ({cluster.type}), device {cluster.device}\n",
         f"run directory {plain(str(run_directory(experiment)))}\n",
     )
-    return Group(head, _calls(plan), Text(), _roles(plan, roles), Text(), _workers(plan, roles), Text(), _reading_aid())
+    tables = (_calls(plan), _roles(plan, roles), _workers(plan, roles))
+    lines = [part for table in tables for part in (table, Text())]
+    disk = estimate_disk(experiment)
+    if disk.checkpoint:
+        lines.append(Text(f"On disk, at most: {disk.describe()}.\n"))
+    return Group(head, *lines, _reading_aid())
 
 
 def _calls(plan: Plan) -> Table:
@@ -141,4 +147,4 @@ def _ranks(ranks: Sequence[int]) -> str:
 def _size(bytes_: float) -> str:
     if bytes_ == 0:
         return "-"
-    return f"{bytes_ / GIB:.2f} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:.2f} MiB"
+    return size_in_words(bytes_)

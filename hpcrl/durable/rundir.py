@@ -17,17 +17,17 @@ import msgspec
 from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.claim import claim_of_this_process
 from hpcrl.durable.code import MANIFEST, with_code, write_code
-from hpcrl.durable.exclusive import AlreadyPublishedError, sync_directory
-from hpcrl.durable.files import DIRECTORY_MODE, Fault, Files, no_fault
+from hpcrl.durable.exclusive import AlreadyPublishedError
+from hpcrl.durable.files import Fault, Files, no_fault
 from hpcrl.durable.numbers import publish_next
 from hpcrl.durable.paths import (
     RunPaths,
     attempt_number,
     attempt_of,
     is_document,
-    refuse_unusable,
     version_number,
 )
+from hpcrl.durable.place import make_place
 from hpcrl.durable.records import (
     FORMAT,
     Answer,
@@ -74,20 +74,7 @@ class RunDirectory(RunPaths):
 
         Raises ConfigurationError where `root` exists and holds anything, or has characters that Slurm reads otherwise.
         """
-        refuse_unusable(root := root.absolute())
-        try:
-            root.parent.mkdir(parents=True, exist_ok=True)
-            root.mkdir(DIRECTORY_MODE, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(
-                [f"{root} cannot be made: {error.strerror}."], "Choose another --run-dir."
-            ) from error
-        if taken := sorted(os.listdir(root)):
-            raise ConfigurationError(
-                [f"cannot create a run in {root}: it already contains {taken[0]}."], "Choose another --run-dir."
-            )
-        root.chmod(DIRECTORY_MODE)
-        sync_directory(root.parent)
+        make_place(root := root.absolute())
         run = cls(root, fault)
         run.files.publish(run.key_json, msgspec.json.encode(key), "key")
         folders = (run.submission, run.settings, run.control, run.attempts, run.spills, run.checkpoints, run.exports)

@@ -12,7 +12,8 @@ from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.next_settings import NextSettings, changed_settings
-from hpcrl.launch.submit import new_root, start
+from hpcrl.launch.place import new_root
+from hpcrl.launch.submit import start
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey

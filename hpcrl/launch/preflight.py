@@ -3,8 +3,10 @@
 Reads headers of weights and the first rows, and calls the reward function on a few of them, in a process of its own.
 """
 
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +19,30 @@ from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.user_code import UserCode, code_places, collect_code
 from hpcrl.durable.code import staged, with_code
+from hpcrl.durable.place import nearest_folder
 from hpcrl.errors import DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
 from hpcrl.launch.launcher import declaration_of, launcher_for
 from hpcrl.placement.capacity import check_memory
+from hpcrl.placement.disk import check_room
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.run import RewardFunction
 
 
-def check_inputs(experiment: ExperimentConfig, code: UserCode | None = None) -> None:
-    """Raise what the run would end with as soon as it read its inputs. The experiment is valid.
+def check_inputs(experiment: ExperimentConfig, root: Path, code: UserCode | None = None) -> None:
+    """Raise what a run in `root` would end with as soon as it read its inputs. The experiment is valid.
 
     `code` takes the place of what its settings name.
 
     Raises:
-        ConfigurationError: models that cannot fit the memory of their workers.
+        ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk.
         DataError: weights that do not fit their config.json, rows that no model can be given, a tokenizer without end.
         UserCodeError: the reward function fails on rows of the training data.
     """
     algorithm = algorithm_of(experiment)
-    for doubt in _memory_doubts(experiment):
+    for doubt in chain(_memory_doubts(experiment), _disk_doubts(experiment, root)):
         print(f"hpcrl: note: {doubt}", file=sys.stderr)
     _check_weights(experiment, algorithm)
     datasets = open_datasets(experiment, algorithm.rows)
@@ -62,6 +66,14 @@ def _memory_doubts(experiment: ExperimentConfig) -> Iterator[str]:
             return  # A plan is made where nothing could be started, too.
     if kind.memory:
         yield from check_memory(experiment, load(kind.memory)(experiment.cluster))
+
+
+def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:
+    """The disk is that of the nearest folder that is there. Raises ConfigurationError."""
+    folder = nearest_folder(root)
+    if folder == Path(folder.anchor):
+        return  # A plan may be made where the cluster's disks are not.
+    yield from check_room(experiment, shutil.disk_usage(folder).free, f"the disk of {folder}")
 
 
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:

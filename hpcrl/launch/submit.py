@@ -8,7 +8,6 @@ import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Literal
@@ -32,6 +31,7 @@ from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of
 from hpcrl.launch.next_code import NextCode, next_code
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.launch.next_settings import NextSettings, next_settings, refuse_done
+from hpcrl.launch.place import new_root
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.plan import make_plan
@@ -59,7 +59,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     launcher = choice.launcher
     experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
-    check_inputs(experiment)
+    check_inputs(experiment, root)
     contents = Contents()
     inputs = fingerprints(input_files(experiment, algorithm.rows), contents)
     code = collect_code(code_places(experiment), experiment.code.files)
@@ -80,17 +80,9 @@ def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> s
     """What `submit` would start; makes and sends nothing."""
     root = new_root(experiment, run_dir)
     choice = choose(experiment.cluster.type)
-    check_inputs(experiment)
+    check_inputs(experiment, root)
     why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
     return why + choice.launcher.describe(experiment, root)
-
-
-def new_root(experiment: ExperimentConfig, run_dir: Path | None) -> Path:
-    """Where the run is to be. Raises ConfigurationError where no run can be."""
-    usual = Path(experiment.run_root) / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
-    root = (run_dir or usual).absolute()
-    refuse_unusable(root)
-    return root
 
 
 def resume(
@@ -190,7 +182,7 @@ def _inputs_to_come(
     """As `next_inputs`; code that is taken anew is tried like that of a new run."""
     found = next_inputs(run, experiment, accepted, code.copy.settings)
     if code.new is not None:
-        check_inputs(experiment, code.new)
+        check_inputs(experiment, run.root, code.new)
     return found
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
@@ -13,7 +14,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameter_count, read_config
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import Plan
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
 GIB = 2**30
@@ -59,15 +60,30 @@ def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory
         if role not in models:
             continue
         config = models[role]
-        model = read_config(Path(config.path), config.family, f"{role}.family")
-        head = algorithm_of(plan.algorithm).roles[role].head
-        count = parameter_count(model if head is None else model.with_head(head))
+        model, count = parameters_of_role(role, config, algorithm_of(plan.algorithm))
         cached = 0
         if generation is not None and role in generating:
             longest_prompt = None if data is None else data.max_prompt_tokens
             cached = generation.slots * longest_sequence(model, longest_prompt, generation)
         found[role] = role_memory(model, count, config, replica.arrangement, cached)
     return found
+
+
+def parameters_of_role(role: str, config: ModelConfig, algorithm: Algorithm[Any]) -> tuple[DecoderConfig, int]:
+    """A role's model, as its folder describes it, and how many parameters it has under the role's head."""
+    model = read_config(Path(config.path), config.family, f"{role}.family")
+    head = algorithm.roles[role].head
+    return model, parameter_count(model if head is None else model.with_head(head))
+
+
+def state_size(dtype: str) -> int:
+    """Bytes of a number that an optimizer keeps of a parameter of this type."""
+    return max(4, BYTES[dtype])
+
+
+def size_in_words(bytes_: float) -> str:
+    """In GiB or MiB."""
+    return f"{bytes_ / GIB:.2f} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:.2f} MiB"
 
 
 def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:
@@ -81,7 +97,7 @@ def role_memory(model: DecoderConfig, count: int, config: ModelConfig, layout: L
     """One worker's share of a role of `count` parameters: AdamW's state is cut over dp too, the rest over tp · pp."""
     trained = isinstance(config, TrainedModelConfig)
     size = BYTES[config.dtype]
-    state = max(4, size)
+    state = state_size(config.dtype)
     share = count / (layout.tp * layout.pp)
     masters = state if size < state else 0
     blocks = model.blocks / (layout.tp * layout.pp)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.experiments import ppo_values, write_config, write_inputs, write_mo
 
 from hpcrl.cli.main import main
 from hpcrl.errors import ExitCode
+from hpcrl.launch import preflight
 
 COMMANDS = (["plan"], ["submit", "--dry-run"], ["submit"])
 NORM = "model.norm.weight"
@@ -153,6 +155,47 @@ def test_a_reward_function_sees_what_it_will_see_in_the_run(config):
     rows = [{"prompt": f"{number}+1=", "answer": f"#### {number + 1}", "id": str(number)} for number in range(3)]
     seen = [json.loads(line) for line in Path("seen").read_text().splitlines()]
     assert seen == [["=0+1=", "#### 1", rows[0]], ["=1+1=", "#### 2", rows[1]], ["=2+1=", "", rows[2]]]
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Give the disk of runs so many free bytes."""
+
+    def free(bytes_):
+        usage = namedtuple("usage", "free")
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage(bytes_))
+
+    return free
+
+
+def test_a_disk_without_room_for_one_checkpoint_is_refused_with_figures_and_setting(config, capsys, disk):
+    disk(100_000)
+    code, said = refusals(config, capsys)
+    assert code == ExitCode.CONFIGURATION
+    assert "one checkpoint takes 0.41 MiB (actor 0.20 MiB, critic 0.20 MiB), but the disk of " in said
+    assert f"{Path.cwd()} has 0.10 MiB free. Free some space there, or set run_root (or --run-dir)" in said
+    disk(500_000)
+    assert main(["plan", config]) == ExitCode.DONE
+
+
+def test_a_disk_without_room_for_the_checkpoints_to_be_kept_is_said(config, capsys, disk):
+    disk(1_500_000)
+    assert main(["plan", config]) == ExitCode.DONE
+    assert "note:" not in capsys.readouterr().err
+    for settings in (["--control.keep_checkpoints", "4"], ["--control.steps", "12", "--control.export.steps", "2"]):
+        assert main(["plan", config, *settings]) == ExitCode.DONE
+        assert "note: the run may write 2." in (said := capsys.readouterr().err)
+        assert "1.43 MiB free. Lower control.keep_checkpoints, export more rarely (control.export)" in said
+
+
+def test_a_place_where_no_run_can_be_is_refused_before_anything_is_read(config, capsys):
+    """An unreadable model would be named first if it had been read."""
+    Path("model/model.safetensors").write_text("nothing")
+    Path("thesis").mkdir()
+    Path("thesis/chapter").touch()
+    for place, said in (("thesis", "it already contains chapter."), ("rows.jsonl/run", "rows.jsonl is no folder.")):
+        assert main(["submit", config, "--cluster", "local", "--run-dir", place]) == ExitCode.CONFIGURATION
+        assert said in capsys.readouterr().err
 
 
 def test_a_reward_function_that_needs_the_nodes_is_not_tried(config):

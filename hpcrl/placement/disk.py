@@ -1,0 +1,118 @@
+"""What a run will write, from shapes alone, and whether the disk has room for it. An estimate; quotas are not known."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import models_of
+from hpcrl.errors import ConfigurationError
+from hpcrl.placement.memory import BYTES, parameters_of_role, size_in_words, state_size
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+
+STORED = 3
+"""Numbers that a checkpoint has of a parameter: its master, and AdamW's two moments."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes of what a run writes, and how many of each lie there at the same time at most.
+
+    A checkpoint is written before the oldest one goes; exports stay for ever. `spilled` is None where clocks alone say
+    when there is a checkpoint, so that nobody knows how many steps lie between two.
+    """
+
+    checkpoint: Mapping[str, int]
+    """By trained role."""
+    checkpoints: int
+    export: Mapping[str, int]
+    exports: int
+    spill: int
+    """Of a step, about."""
+    spilled: int | None
+    """Steps whose spills are kept."""
+
+    @property
+    def most(self) -> int:
+        """All of it together."""
+        written = self.checkpoints * sum(self.checkpoint.values()) + self.exports * sum(self.export.values())
+        return written + (self.spilled or 1) * self.spill
+
+    def describe(self) -> str:
+        """In words: 3 checkpoints of 1.20 GiB, 1 export of …"""
+        parts = [_counted(self.checkpoints, "checkpoint", self.checkpoint)]
+        parts += [_counted(self.exports, "export", self.export)]
+        if self.spill:
+            steps = "of a step" if self.spilled is None else f"of each of {self.spilled} steps"
+            parts += [f"about {size_in_words(self.spill)} of spills {steps}"]
+        return ", ".join(parts)
+
+
+def estimate_disk(experiment: ExperimentConfig) -> Disk:
+    """Reads the config.json of each trained model."""
+    algorithm, control = algorithm_of(experiment), experiment.control
+    trained = {call.role for call in algorithm.calls(experiment) if call.kind == "train_step"}
+    checkpoint, export = {}, {}
+    for role, model in models_of(experiment).items():
+        if role in trained:
+            _, count = parameters_of_role(role, model, algorithm)
+            checkpoint[role], export[role] = count * STORED * state_size(model.dtype), count * BYTES[model.dtype]
+    every = control.checkpoint.steps
+    return Disk(
+        checkpoint=checkpoint,
+        checkpoints=control.keep_checkpoints + 1,
+        export=export,
+        exports=_exports(control),
+        spill=_spill(experiment, algorithm),
+        spilled=None if every is None else every * (control.keep_checkpoints + 1),
+    )
+
+
+def check_room(experiment: ExperimentConfig, free_bytes: int, place: str) -> Iterator[str]:
+    """What is doubtful, in a sentence.
+
+    Raises:
+        ConfigurationError: there is no room for a single checkpoint.
+    """
+    disk = estimate_disk(experiment)
+    one, free = sum(disk.checkpoint.values()), size_in_words(free_bytes)
+    if one > free_bytes:
+        raise ConfigurationError(
+            [f"one checkpoint takes {size_in_words(one)} ({_of_roles(disk.checkpoint)}), but {place} has {free} free."],
+            "Free some space there, or set run_root (or --run-dir) to a folder on a larger disk.",
+        )
+    if disk.most > free_bytes:
+        yield (
+            f"the run may write {size_in_words(disk.most)} ({disk.describe()}), but {place} has {free} free. Lower "
+            "control.keep_checkpoints, export more rarely (control.export), or set run_root to a larger disk."
+        )
+
+
+def _exports(control: ControlConfig) -> int:
+    """Where nobody knows how many there will be, the one at the end."""
+    known = ((control.export.steps, control.steps), (control.export.epochs, control.epochs))
+    return 1 + sum((of - 1) // every for every, of in known if every is not None and of is not None)
+
+
+def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> int:
+    """Each key as if it had a number for every token that is generated."""
+    generation = section(experiment, "generation", GenerationConfig)
+    if generation is None:
+        return 0
+    keys = [key for call in algorithm.calls(experiment) if call.dataset == "train" for key in call.outputs]
+    row = sum(np.dtype(algorithm.forms[key].dtype).itemsize * prod(algorithm.forms[key].trailing) for key in keys)
+    return algorithm.batch(experiment).samples * generation.max_new_tokens * row
+
+
+def _counted(count: int, what: str, of: Mapping[str, int]) -> str:
+    return f"{count} {what}{'s' * (count > 1)} of {size_in_words(sum(of.values()))} ({_of_roles(of)})"
+
+
+def _of_roles(of: Mapping[str, int]) -> str:
+    return ", ".join(f"{role} {size_in_words(size)}" for role, size in of.items())
