@@ -1,11 +1,16 @@
-"""Whether the kernel has killed for want of memory, from the files of control groups of both versions."""
+"""What the kernel says of processes: whether it has killed for want of memory (from the files of control groups of both
+versions), and whether one comes further."""
 
+import os
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from hpcrl.processes import oom_kills
+from hpcrl.processes import oom_kills, work_done
 
 V2 = "0::/system.slice/slurmstepd.scope/job_71/step_batch/user/task_0\n"
 V1 = """12:cpuset:/slurm/uid_1000/job_71/step_batch
@@ -73,3 +78,33 @@ def test_outside_a_job_the_group_of_the_process_counts_if_that_is_asked_for(tmp_
     write(tmp_path / "user.slice/session-3.scope/memory.events", "oom_kill 2\n")
     assert counted(session, tmp_path, job_only=False) == 2
     assert counted(session, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["while True: pass", "while True: open(sys.executable, 'rb').read()"],
+    ids=["computes", "reads"],
+)
+def test_work_is_done_while_a_process_or_one_below_it_computes_or_reads(code: str) -> None:
+    below = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {'import sys' + chr(10) + code!r}])"
+    process = subprocess.Popen([sys.executable, "-c", below], start_new_session=True)
+    try:
+        before, deadline = work_done(os.getpid()), time.monotonic() + 60
+        while work_done(os.getpid()) < before + 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def test_no_work_is_done_while_a_process_waits_although_its_threads_talk() -> None:
+    code = "import threading\ndef talk():\n    while True: pass\n"
+    code += "threading.Thread(target=talk, daemon=True).start()\nprint(flush=True)\nthreading.Event().wait()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        time.sleep(1.0)
+        before = work_done(process.pid)
+        time.sleep(2.0)
+        assert work_done(process.pid) == before
+        process.kill()

@@ -231,7 +231,7 @@ class Agent:
         heard, next_beat, met = time.monotonic(), 0.0, False
         while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
             if time.monotonic() >= next_beat:
-                link.send(Beat("draining" if self.signals.caught else f"{len(self.zygote.alive)} workers"))
+                link.send(Beat("draining" if self.signals.caught else self.zygote.doing, self.zygote.work))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
                 if not met and self.run.newest_attempt_of(self.at.submission) != master.attempt:
                     return "silent"

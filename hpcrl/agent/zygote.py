@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
+from hpcrl.agent.imports import ImportWatch
 from hpcrl.plugins import load
-from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output
+from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output, work_done
 from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, WorkerArgs
 
 LONGEST_FRAME = 1 << 16
@@ -39,10 +40,11 @@ class Zygote:
     def __init__(self, imports: tuple[str, ...], run_worker: Callable[[WorkerArgs], int]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
+        self._imports = ImportWatch()
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
-            _serve(theirs, parent, imports, run_worker)
+            _serve(theirs, parent, imports, self._imports, run_worker)
         lead_group(self.pid)
         theirs.close()
         ours.setblocking(False)
@@ -51,6 +53,15 @@ class Zygote:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def doing(self) -> str:
+        return self._imports.doing or f"{len(self.alive)} workers"
+
+    @property
+    def work(self) -> int:
+        """Of itself and its workers, as `work_done` counts it."""
+        return work_done(self.pid)
 
     def fork(self, worker: WorkerArgs) -> None:
         """Start a worker."""
@@ -91,7 +102,11 @@ class Zygote:
 
 
 def _serve(
-    orders: socket.socket, parent: int, imports: tuple[str, ...], run_worker: Callable[[WorkerArgs], int]
+    orders: socket.socket,
+    parent: int,
+    imports: tuple[str, ...],
+    watch: ImportWatch,
+    run_worker: Callable[[WorkerArgs], int],
 ) -> None:
     """The zygote process: never returns."""
     try:
@@ -99,8 +114,9 @@ def _serve(
         die_with_parent(parent)
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, signal.SIG_IGN)
-        for place in imports:
-            load(place)
+        with watch.watching():
+            for place in imports:
+                load(place)
         _fork_and_reap(orders, run_worker)
     except BaseException:
         traceback.print_exc()

@@ -54,8 +54,8 @@ class ClusterConfig:
     """The ports where master and workers listen, e.g. 20000-20100; null is any. gloo and NCCL take theirs from the
     kernel's net.ipv4.ip_local_port_range."""
     start_timeout_s: Positive = 300.0
-    """How long the master waits for nodes, and for workers that come no further with loading; those that do have
-    as long as they take."""
+    """How long the master waits for nodes, and for workers that come no further with importing, compiling and loading;
+    those that do have as long as they take."""
     heartbeat_s: Positive = 1.0
     """How often each process shows that it is alive."""
     lost_after_s: Positive = 9.0

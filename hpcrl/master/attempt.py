@@ -131,17 +131,19 @@ class Attempt:
             if not introduced and self._members.all_connected(ranks):
                 self._introduce(ranks)
                 introduced = True
-            if self._clock() - max(begun, self._members.newest_progress()) > limit_s:
-                why = f"no progress in starting within cluster.start_timeout_s = {limit_s:g}: {self._late(ranks)}"
+            if self._clock() - max(begun, self._members.newest_progress(ranks)) > limit_s:
+                why = f"no progress in starting within cluster.start_timeout_s = {limit_s:g}: {self._late(plan)}"
                 return Ending("incomplete", ExitCode.REQUEUE, why)
         self.note(WorkersReady(len(ranks)))
         return None
 
-    def _late(self, ranks: list[int]) -> str:
-        """Who is not ready, and what it does."""
-        workers, ready = self._members.workers, self._members.ready
-        doing = {rank: worker.doing or "starting" for rank, worker in workers.items()}
-        return ", ".join(f"worker-{rank} is {doing.get(rank, 'not there')}" for rank in ranks if rank not in ready)
+    def _late(self, plan: Plan) -> str:
+        """Who is not ready, and what it does; of who is not there, what its agent does."""
+        members = self._members
+        agents = {node: f"not there (agent-{node}: {agent.doing})" for node, agent in members.agents.items()}
+        doing = {rank: worker.doing or "starting" for rank, worker in members.workers.items()}
+        late = [worker for worker in plan.workers if worker.rank not in members.ready]
+        return ", ".join(f"worker-{at.rank} is {doing.get(at.rank) or agents[at.node]}" for at in late)
 
     def _introduce(self, ranks: list[int]) -> None:
         hellos = [self._members.hellos[rank] for rank in ranks]

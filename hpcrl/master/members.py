@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
-from hpcrl.wire.messages import AgentHello, Failed, WorkerExited, WorkerHello
+from hpcrl.wire.messages import AgentHello, Beat, Failed, WorkerExited, WorkerHello
 
 LEAST_ANSWER_S = 3.0
 """How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
@@ -23,8 +23,10 @@ class Member:
     identity: bytes
     heard: float
     doing: str = ""
+    work: int = 0
+    """As its last beat has it."""
     since: float = 0.0
-    """When it began to do that."""
+    """When it began to do that, or has last come further with it."""
     asked: float | None = None
     """When it was asked for a sign of life that it still owes."""
 
@@ -79,12 +81,12 @@ class Members:
             agent.asked = None
         self._by_identity = {member.identity: member for member in self.agents.values()}
 
-    def heard(self, identity: bytes, doing: str | None = None) -> None:
+    def heard(self, identity: bytes, beat: Beat | None = None) -> None:
         member = self._by_identity.get(identity)
         if member is not None:
             member.heard = self.clock()
-            if doing is not None and doing != member.doing:
-                member.doing, member.since = doing, self.clock()
+            if beat is not None and (beat.doing, beat.work) != (member.doing, member.work):
+                member.doing, member.work, member.since = beat.doing, beat.work, self.clock()
 
     def asked(self) -> None:
         """Everybody has been asked for a sign of life."""
@@ -126,7 +128,7 @@ class Members:
         self.agents.pop(node, None)
 
     def worker(self, identity: bytes, hello: WorkerHello) -> None:
-        member = self.workers[hello.rank] = Member(identity, self.clock())
+        member = self.workers[hello.rank] = Member(identity, self.clock(), since=self.clock())
         self._by_identity[identity] = member
         self.hellos[hello.rank] = hello
 
@@ -183,9 +185,14 @@ class Members:
         """How long whoever is asked for a sign of life may take; longer where silence is borne for longer."""
         return max(LEAST_ANSWER_S, self.lost_after_s / 3)
 
-    def newest_progress(self) -> float:
-        """When a worker has last begun something, or come further with it."""
-        return max((worker.since for worker in self.workers.values()), default=0.0)
+    def newest_progress(self, ranks: Collection[int]) -> float:
+        """When one of these workers has last begun something, or come further with it.
+
+        Until all are connected their agents speak for them: what the parents of workers import, and what is computed
+        below them.
+        """
+        speaking = self.workers.values() if self.all_connected(ranks) else self.everybody
+        return max((member.since for member in speaking), default=0.0)
 
     @property
     def all_answered(self) -> bool:

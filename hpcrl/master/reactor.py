@@ -189,7 +189,7 @@ class Reactor:
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _hear(self, identity: bytes, body: Message) -> None:
-        self.members.heard(identity, body.doing if isinstance(body, Beat) else None)
+        self.members.heard(identity, body if isinstance(body, Beat) else None)
         match body:
             case AgentHello():
                 self._welcome(identity, body)

@@ -150,6 +150,8 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """Alive. Judged by its envelope's sequence number on the observer's own monotonic clock."""
 
     doing: str = ""
+    work: int = 0
+    """Changes while the process comes further with that, and says so in no other way (`processes.work_done`)."""
 
 
 # ── master → any, any → master ────────────────────────────────────────────────────────────────────────────────────────

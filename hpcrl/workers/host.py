@@ -40,7 +40,8 @@ class HostContext:
     network: Network = LOOPBACK_ONLY
     """Where it listens, and other nodes reach this one."""
     told: Callable[[str], None] = nobody_is_told
-    """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for."""
+    """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for. Reading and
+    computing, of a compiler say, are progress by themselves from the first word on; before, it joins its peers."""
 
 
 @dataclass(frozen=True)

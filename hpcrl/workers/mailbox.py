@@ -3,6 +3,7 @@
 Brings transport, inputs and row server together. Knows neither the host nor what a job does.
 """
 
+import os
 import queue
 import time
 import traceback
@@ -15,10 +16,12 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError, PeerLostError
 from hpcrl.foreign import plain
+from hpcrl.processes import work_done
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.messages import (
     Ack,
     AreYouThere,
+    Beat,
     Begin,
     BrokenOperation,
     Failed,
@@ -78,9 +81,10 @@ class Mailbox:
         """Send to the master, from any thread."""
         self._transport.post(message)
 
-    def doing(self, what: str) -> None:
-        """What this worker's beats say that it does."""
-        self._transport.doing = what
+    def doing(self, what: str, waits: bool = False) -> None:
+        """What this worker's beats say that it does. What it computes while it waits for others is no work: a library
+        may spin."""
+        self._transport.beat = lambda: Beat(what, 0 if waits else work_done(os.getpid()))
 
     def close(self) -> None:
         """Send what was posted, and hear no more."""

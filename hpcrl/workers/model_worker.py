@@ -84,7 +84,7 @@ class ModelWorker:
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()
-        self._mailbox.doing("waiting for its peers")
+        self._mailbox.doing("waiting for its peers", waits=True)
         while not isinstance(job := self._mailbox.jobs.get(), Finish):
             # After a failure its peers may wait in a collective: none of another call must meet them there.
             if not self._failed.is_set():
@@ -155,7 +155,7 @@ class ModelWorker:
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
         inputs = self._compared(begin)
-        self._mailbox.doing("joining its peers")
+        self._mailbox.doing("joining its peers", waits=True)
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         self._host.load(begin.prepared, checkpoint)
         for path, stamp in inputs.items():

@@ -46,11 +46,11 @@ class Listener(Protocol):
 
 
 class Transport:
-    """Runs in its own thread from `start` to `stop`. `post`, `later`, `doing` and `stop` are for any thread."""
+    """Runs in its own thread from `start` to `stop`. `post`, `later`, `beat` and `stop` are for any thread."""
 
     def __init__(self, args: TransportArgs, clock: Callable[[], float] = time.monotonic) -> None:
-        self.doing = "starting"
-        """What the beats say that this worker does."""
+        self.beat: Callable[[], Beat] = Beat
+        """Makes a beat, which says what this worker does."""
         self._args = args
         self._clock = clock
         self._listener: Listener
@@ -115,7 +115,7 @@ class Transport:
         while not self._stopping:
             now = self._clock()
             if now >= next_beat:
-                self._master.send(Beat(self.doing))
+                self._master.send(self.beat())
                 next_beat = now + self._args.heartbeat_s
             if now - self._heard > self._args.orphan_timeout_s:
                 os._exit(ExitCode.REQUEUE)
