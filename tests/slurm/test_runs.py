@@ -193,6 +193,20 @@ def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, refere
     assert_equal(run, reference)
 
 
+def test_a_job_whose_batch_step_was_killed_comes_back_or_ends_and_is_never_left_empty(slurm: SlurmCluster) -> None:
+    """Slurm itself notices at the next registration of the node: after half an hour, on the test cluster a minute."""
+    run = SlurmRun.submit(slurm, toy_values("low", topology="hetjob") | {"control": {"steps": 12}})
+    (job,) = run.jobs("run")
+    run.wait_steps(2)
+    slurm.kill_batch_step(job, script=True)
+    run.kill("master", with_signal=signal.SIGTERM)
+    run.wait_steps(2)
+    slurm.kill_batch_step(job, script=False)
+    run.wait_done()
+    assert " Restarts=1 " in slurm.run(["scontrol", "show", "job", job]).stdout
+    assert set(slurm.states(job).values()) == {"CANCELLED"}
+
+
 @pytest.mark.slow
 def test_the_time_limit_of_each_job_is_one_more_turn_in_the_queue(slurm: SlurmCluster, reference: Remains) -> None:
     values = toy_values("low")

@@ -217,6 +217,18 @@ class SlurmCluster:
         self.scancel(job_id)
         self.wait_ended(job_id)
 
+    def kill_batch_step(self, job_id: str, *, script: bool) -> None:
+        """SIGKILL for the slurmstepd of a job's batch script, and for the script and its sruns too if that is said.
+
+        Slurm's controller hears nothing of it.
+        """
+        processes = [process for process in self.job_processes() if process.job_id == job_id]
+        (batch,) = [process.pid for process in processes if "slurm_script" in process.command]
+        stepd = int(_read(Path(f"/proc/{batch}/stat")).rpartition(")")[2].split()[1])
+        sruns = [process.pid for process in processes if process.command.startswith("srun ")]
+        for pid in (stepd, *((batch, *sruns) if script else ())):
+            os.kill(pid, signal.SIGKILL)
+
     def requeue(self, job_id: str) -> None:
         self.run(["scontrol", "requeue", job_id])
 

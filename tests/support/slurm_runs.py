@@ -159,4 +159,4 @@ class SlurmRun:
 def hpcrl(cluster: SlurmCluster, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """An `hpcrl` command on the cluster's login node."""
     command: Sequence[str] = [sys.executable, "-m", "hpcrl.cli.main", *words]
-    return cluster.run(command, check=check, env={"HPCRL_SITE": ""})
+    return cluster.run(command, check=check, env={"HPCRL_SITE": ""}, timeout_s=180)

@@ -1,13 +1,21 @@
 """How the jobs of a submission ended, one small file per incarnation: what budgets and delays are counted from.
 
-Written by the batch script of the job, or by the master for one whose script did not come to it.
+Written by the batch script of the job, by its process where the script was killed, or by the master for one that nobody
+wrote of.
 """
+
+from collections.abc import Mapping
 
 import msgspec
 
 from hpcrl.durable.exclusive import AlreadyPublishedError
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.requeue import Ended
+
+
+def incarnation_of(environ: Mapping[str, str]) -> tuple[int, int]:
+    """(job id, restarts): a job that is queued again keeps its id, one sent later has a larger one."""
+    return int(environ.get("SLURM_JOB_ID") or 0), int(environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def place_of(name: str, element: int | str | None = None) -> str:

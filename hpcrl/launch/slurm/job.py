@@ -12,6 +12,9 @@ from pathlib import Path
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.entry import main as entry
+from hpcrl.launch.slurm.exits import incarnation_of
+from hpcrl.launch.slurm.on_exit import ALONE
+from hpcrl.launch.slurm.on_exit import main as on_exit
 from hpcrl.wire.address import address_of_this_node
 
 
@@ -20,9 +23,13 @@ def node_of(environ: Mapping[str, str]) -> int:
     return int(environ.get("SLURM_ARRAY_TASK_ID") or environ.get("SLURM_PROCID") or 0)
 
 
-def incarnation_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(job id, restarts): a job that is queued again keeps its id, one sent later has a larger one."""
-    return int(environ.get("SLURM_JOB_ID") or 0), int(environ.get("SLURM_RESTART_COUNT") or 0)
+def is_script(pid: int | None, environ: Mapping[str, str]) -> bool:
+    """Whether this process is on this node, and of this job. One on another node, or beyond a container, is not."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"SLURM_JOB_ID={environ.get('SLURM_JOB_ID')}".encode() in variables
 
 
 def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, str]) -> None:
@@ -41,6 +48,7 @@ def write_down(run: RunDirectory, nonce: str, role: str, environ: Mapping[str, s
 def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser(prog="hpcrl.launch.slurm.job")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of arithmetic")
+    parser.add_argument("--script", type=int, help="process id of the batch script, on its node")
     parser.add_argument("run")
     parser.add_argument("submission")
     parser.add_argument("role", choices=("master", "agent"))
@@ -55,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         write_down(run, given.submission, given.role, os.environ)
     except (HpcrlError, OSError) as error:
         print(f"`hpcrl stop` and `status` will not know this job: {error}", file=sys.stderr, flush=True)
-    return entry(
+    seen = is_script(given.script, os.environ)
+    code = entry(
         given.role,
         given.run,
         given.submission,
@@ -64,6 +73,12 @@ def main(arguments: Sequence[str]) -> int:
         incarnation=incarnation_of(os.environ),
         host=address_of_this_node(),
     )
+    if seen and not is_script(given.script, os.environ):
+        # Where all are one job, the master speaks for it.
+        together = "run" in run.jobs_of(given.submission).values()
+        if not together or given.role == "master":
+            on_exit([given.run, given.submission, "run" if together else given.role, str(code), ALONE])
+    return code
 
 
 if __name__ == "__main__":

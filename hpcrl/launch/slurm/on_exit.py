@@ -1,8 +1,9 @@
 """What becomes of a job whose process has ended: `… on_exit RUN SUBMISSION master|agent|run CODE [SIGNAL …]`.
 
-Executed by the batch script, once per incarnation of a job. Reads the run and the environment, decides (`requeue`), and
-does it: queue this job again, send a successor where the site forbids that, or let it end. Exit status 0 says that it
-was dealt with; anything else, and the script does the simplest right thing itself.
+Executed by the batch script, once per incarnation of a job; by the job's own process where the script was killed. Reads
+the run and the environment, decides (`requeue`), and does it: queue this job again, send a successor where the site
+forbids that, or let it end. Exit status 0 says that it was dealt with; anything else, and the script does the simplest
+right thing itself.
 """
 
 import os
@@ -17,8 +18,7 @@ from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.launch.slurm.commands import Requeued, Slurm, SlurmError, SlurmUnavailableError
-from hpcrl.launch.slurm.exits import place_of, record_exit
-from hpcrl.launch.slurm.job import incarnation_of
+from hpcrl.launch.slurm.exits import incarnation_of, place_of, record_exit
 from hpcrl.launch.slurm.render import comment_of
 from hpcrl.launch.slurm.requeue import FINAL, Cause, Ended, Never, Requeue, RequeueRules, Successor, cause_of, decide
 from hpcrl.launch.slurm.site import duration_s
@@ -27,6 +27,8 @@ from hpcrl.processes import oom_kills
 
 NAMES = {"master": "master", "agent": "workers", "run": "run"}
 """Role of a script → the name of the jobs that it makes."""
+ALONE = "ALONE"
+"""Among the signals: the batch script or its slurmstepd was killed, so that nobody tells Slurm of the job's end."""
 KILLED = 128 + signal.SIGKILL
 PATIENCE_S = 600.0
 PATIENCE_AFTER_TERM_S = 20.0
@@ -63,6 +65,15 @@ def job_of(environ: Mapping[str, str], role: str) -> Job:
 
 def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> str:
     """Do what is to be done; what it was, in a sentence."""
+    said, is_over = _settle(run, nonce, job, code, told, slurm)
+    if is_over and ALONE in told:
+        # Slurm would keep the nodes, with nothing on them, until it asks them what they do: after half an hour.
+        slurm.scancel([job.id])
+    return said
+
+
+def _settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[str], slurm: Slurm) -> tuple[str, bool]:
+    """What was done, and whether this job is over without Slurm having ended it or queued it again."""
     verdict = run.verdict_of(nonce)
     # The verdict is of the master's own end; an agent that is to come back was sent by it, or has seen no master.
     state = None if verdict is None or (job.role == "agent" and code != ExitCode.REQUEUE) else verdict.state
@@ -79,23 +90,24 @@ def settle(run: RunDirectory, nonce: str, job: Job, code: int, told: Sequence[st
     written = Ended(cause, code, time.time(), progress_of(run))
     ended, before = record_exit(run, nonce, place, job.number, job.restarts, written)
     if _slurm_does_it(ended.cause, rules):
-        return f"Slurm queues it again by itself ({ended.cause.value})."
+        return f"Slurm queues it again by itself ({ended.cause.value}).", False
     if ended.cause is Cause.LEFT_TO_SLURM:
-        return decide(ended, before).reason
+        return decide(ended, before).reason, False
     if job.role == "agent" and code in (ExitCode.REQUEUE, ExitCode.PREEMPTED) and not _master_lives(run, nonce, slurm):
-        return "There is no master, and none will come: this node is let go."
+        return "There is no master, and none will come: this node is let go.", True
     decision = decide(ended, before, rules=rules)
     if not isinstance(decision, Never) and (why := _why_not(job, slurm, ended.cause in _BY_SLURM)):
-        return why
+        return why, False
+    is_over = True
     match decision:
         case Requeue():
-            _queue_again(run, nonce, job, slurm, decision.delay_s)
+            is_over = not _queue_again(run, nonce, job, slurm, decision.delay_s)
         case Successor():
             _succeed(run, nonce, job, slurm, decision.delay_s)
         case Never() if job.role == "master" and not _is_superseded(code, state):
             # Elements that have not begun would find nobody.
             slurm.scancel(run.jobs_named(nonce, "workers"), "PENDING")
-    return decision.reason
+    return decision.reason, is_over
 
 
 _BY_SLURM = frozenset({Cause.PREEMPTED, Cause.NODE_FAILURE, Cause.TIME_LIMIT})
@@ -159,8 +171,8 @@ def _preempted(fields: Mapping[str, str]) -> bool:
     return fields.get("PreemptTime", "None") not in ("None", "Unknown", "N/A")
 
 
-def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:
-    """By scontrol, or by a successor where that is refused or not there."""
+def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> bool:
+    """By scontrol, or by a successor where that is refused or not there; whether it is this job that comes back."""
     try:
         refused = slurm.requeue(job.id) is Requeued.REFUSED
     except SlurmUnavailableError as error:
@@ -176,6 +188,7 @@ def _queue_again(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s:
             slurm.set_begin(job.id, delay_s)
         except SlurmError as error:
             print(f"it may start at once: {error}", file=sys.stderr, flush=True)
+    return not refused
 
 
 def _succeed(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, delay_s: float) -> None:

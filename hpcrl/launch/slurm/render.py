@@ -230,7 +230,7 @@ def _container_options(slurm: SlurmConfig, run_dir: Path) -> str:
 def _command(cluster: ClusterConfig, run_dir: Path) -> str:
     """What a step executes, up to its arguments."""
     slurm = cluster.slurm
-    job = f'{wrapped(slurm)}"$python" -m hpcrl.launch.slurm.job --threads {cluster.threads_per_worker}'
+    job = f'{wrapped(slurm)}"$python" -m hpcrl.launch.slurm.job --script $$ --threads {cluster.threads_per_worker}'
     if slurm.container != "apptainer":
         return job
     binds = " ".join(f"--bind {shlex.quote(mount)}" for mount in _mounts(slurm, run_dir))

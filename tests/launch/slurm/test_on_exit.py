@@ -111,6 +111,29 @@ def test_where_preemption_cancels_a_successor_is_sent_once(tmp_path: Path) -> No
     assert job["element"] == 1
 
 
+@pytest.mark.parametrize(
+    ("code", "word", "state"),
+    [(0, "done", "CANCELLED"), (93, "stopped", "CANCELLED"), (70, "failed", "CANCELLED"), (75, "preempted", "PENDING")],
+)
+def test_who_outlives_its_script_tells_slurm_what_becomes_of_the_job(
+    sent: Sent, code: int, word: str, state: str
+) -> None:
+    sent.verdict(word, code)
+    for job in (MASTER, AGENT):
+        sent.settle(job, code)
+        told = "PENDING" if state == "PENDING" else "RUNNING"
+        assert sent.job(job)["state"] == told, "otherwise its end is what slurmstepd tells"
+        sent.settle(job, code, "ALONE")
+        assert sent.job(job)["state"] == state
+
+
+def test_who_outlives_its_script_and_may_not_come_back_makes_room_for_its_successor(tmp_path: Path) -> None:
+    sent = Sent(tmp_path, RequeueRules(requeue_allowed=False))
+    assert "a successor is submitted" in sent.settle(AGENT, 75, "ALONE")
+    assert sent.job(AGENT)["state"] == "CANCELLED"
+    assert [job["element"] for job in sent.fake.state["jobs"] if job["state"] == "PENDING"] == [1]
+
+
 def test_a_time_limit_that_came_without_a_warning_is_another_turn(sent: Sent) -> None:
     sent.fake.advance(3600)
     assert "time limit" in sent.settle(AGENT, 75, "TERM")

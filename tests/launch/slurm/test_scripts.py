@@ -24,7 +24,7 @@ from hpcrl.launch.slurm.submission import script_path, send_all, write_intent
 TEMPLATES = ("array", "colocated", "hetjob", "chain")
 STRICT = ("set -euo pipefail", "set -o posix", "IFS=$'\\n\\t'", "trap 'exit 9' ERR")
 """What a careful user's prologue begins with."""
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 SRUN = """#!/bin/bash
 role=${!#}
@@ -61,12 +61,12 @@ class Batch:
             (folder / name).write_text(text)
             (folder / name).chmod(0o700)
 
-    def begin(self, **environ: str) -> None:
+    def begin(self, under: str = "exec bash script", **environ: str) -> None:
         environ |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURMD_NODENAME": "n1"}
-        self.job = subprocess.Popen(["bash", "script"], cwd=self.folder, env=environ, stderr=subprocess.PIPE)
+        self.job = subprocess.Popen(["bash", "-c", under], cwd=self.folder, env=environ, stderr=subprocess.PIPE)
 
-    def begin_and_wait(self, **environ: str) -> None:
-        self.begin(**environ)
+    def begin_and_wait(self, under: str = "exec bash script", **environ: str) -> None:
+        self.begin(under, **environ)
         for role in ("master", "agent") if self.together else ("master",):
             self.until(f"{role} began")
 
@@ -154,6 +154,23 @@ def test_who_is_told_to_go_during_the_prologue_starts_nothing_and_asks_for_anoth
     assert batch.end() == 75
     assert batch.asked() == batch.expected(75, "TERM")
     assert not any("began" in event for event in batch.events())
+
+
+@pytest.mark.parametrize("prologue", [(), STRICT], ids=["plain", "strict"])
+@pytest.mark.parametrize("template", ["array", "colocated", "hetjob"])
+def test_a_script_whose_slurmstepd_was_killed_is_known_to_be_alone(
+    tmp_path: Path, template: str, prologue: tuple[str, ...]
+) -> None:
+    batch = Batch(tmp_path, template, *prologue)
+    # A shell that waits for the script stands for slurmstepd.
+    batch.begin_and_wait(under="bash script; :")
+    os.kill(batch.job.pid, signal.SIGKILL)
+    batch.job.wait(WAIT_S)
+    batch.leave_all(75)
+    deadline = time.monotonic() + WAIT_S
+    while not batch.asked() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert batch.asked() == batch.expected(75, "ALONE")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
