@@ -20,6 +20,8 @@ from hpcrl.rewards import exact, gsm8k
 from hpcrl.rewards.messages import AHEAD, NONCE_BYTES, Load, Scored, ToScore
 
 SHOWN_OF_A_TEXT = 200
+IMPORT_S = 120.0
+"""Importing the function's file may take this long where `reward.timeout_s`, which is a response's, is shorter."""
 
 
 Row = tuple[str, str, Mapping[str, Any]]
@@ -134,7 +136,7 @@ class UserProcess:
         self._number = 1
         try:
             self._send(self._nonce + _line(Load(reward.function, dict(reward.kwargs))))
-            answer = self._answer("while it was imported")
+            answer = self._answer("while it was imported", max(IMPORT_S, self._timeout_s))
             if answer.error:
                 raise self._failure(f"cannot be imported: {answer.error}", answer.traceback)
         except BaseException:
@@ -153,7 +155,7 @@ class UserProcess:
                 self._ask(rows[asked : done + AHEAD])
                 asked = done + AHEAD
             where = f"on row {record.get('id')!r}\nprompt: {_shown(prompt)}\nresponse: {_shown(response)}"
-            answer = self._answer(where)
+            answer = self._answer(where, self._timeout_s)
             if answer.error or answer.score is None:
                 raise self._failure(f"failed {where}\n{answer.error}", answer.traceback)
             yield answer.score
@@ -177,15 +179,15 @@ class UserProcess:
         with suppress(OSError):
             self._socket.sendall(lines)
 
-    def _answer(self, where: str) -> Scored:
+    def _answer(self, where: str, limit_s: float) -> Scored:
         try:
-            answer = msgspec.json.decode(self._read_line(time.monotonic() + self._timeout_s), type=Scored)
+            answer = msgspec.json.decode(self._read_line(time.monotonic() + limit_s), type=Scored)
         except (EOFError, ConnectionResetError):
             answer = Scored(ended=self._process.wait())
         except TimeoutError:
             self._process.kill()
             raise self._failure(
-                f"took longer than {self._timeout_s:g} s {where}\nMake it faster, or raise reward.timeout_s."
+                f"took longer than {limit_s:g} s {where}\nMake it faster, or raise reward.timeout_s."
             ) from None
         if answer.ended == -signal.SIGKILL:
             what = f"The process of reward.function {self._function} was killed by SIGKILL {where}"

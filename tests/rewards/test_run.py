@@ -274,7 +274,7 @@ def test_a_function_that_takes_too_long_is_ended_at_its_limit(user: Scorer) -> N
     started = time.monotonic()
     with pytest.raises(UserCodeError, match=r"took longer than 1 s on row 'gsm8k-7'[\s\S]*reward.timeout_s"):
         reward.score(["p"], ["r"], [ROW])
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 @pytest.mark.parametrize(
@@ -292,6 +292,13 @@ def test_a_file_that_cannot_be_used_is_refused_when_it_is_loaded(
     (tmp_path / "broken.py").write_text(content)
     with pytest.raises(UserCodeError, match=what):
         RewardFunction(RewardConfig(function=f"{tmp_path}/broken.py:{function}"))
+
+
+def test_the_limit_of_a_response_does_not_count_the_import(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(2.5)\ndef one(*_): return 1\n")
+    reward = RewardFunction(RewardConfig(function=f"{tmp_path}/slow.py:one", timeout_s=2.0))
+    assert reward.score(["p"], ["r"], [ROW]) == [1.0]
+    reward.close()
 
 
 def alive(pid: int) -> bool:
