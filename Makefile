@@ -37,7 +37,7 @@ kill: $(STAMP)
 	@PYTHONPATH=tools:tests python -P -m kills $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
 
 kill-toy: $(STAMP)
-	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/durable/test_durability.py --durations 30
+	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/master/test_elastic.py tests/durable/test_durability.py --durations 30
 
 same: $(STAMP)
 	@PYTHONPATH=tools python -P -m same $(BASE) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `make demo` runs: data, tokenizer and a model from nothing; supervised fine-tuning until the model adds some sums
 # right; then PPO. Both are runs like any other, submitted as on a cluster. SEED=2 examples/addition/demo.sh runs another.
+# examples/addition/demo.sh [DIRECTORY [settings of PPO …]]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 command -v hpcrl > /dev/null || PATH="$PWD/.venv/bin:$PATH"
@@ -20,7 +21,7 @@ hpcrl submit examples/addition/sft.yaml --cluster local --run-dir "$work/sft" "$
 say "3. PPO: actor, critic, reference and an exact-match reward"
 model=$(ls -d "$work"/sft/export/actor/step-* | tail -n 1)
 hpcrl submit examples/addition/ppo.yaml --cluster local --run-dir "$work/ppo" "${data[@]}" \
-    --actor.path "$model" --critic.path "$model" --reference.path "$model"
+    --actor.path "$model" --critic.path "$model" --reference.path "$model" "${@:2}"
 
 say "The curves"
 hpcrl inspect "$work/ppo" --plot

@@ -1,11 +1,13 @@
 """Whoever is killed, wherever: the run resumes and ends bit for bit as if nothing had happened.
 
 Each case strikes once (or twice) at a named point, lets the run recover by itself or resumes it, and compares
-parameters, optimizer state, merged metrics and ids with an undisturbed run.
+parameters, optimizer state, merged metrics and ids with an undisturbed run. `make kill-toy` runs the slow cases too.
 """
 
 import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.chaos import Remains, create_run, finish, outputs, remains, started_twice, toy_experiment
@@ -51,13 +53,20 @@ WORKER_POINTS = [
     ("worker-0", "export.write", 1),
     ("worker-0", "export.synced", 1),
 ]
-MASTER_CASES = [
-    (*point, what, target)
-    for point, what, target in itertools.product(MASTER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "all"))
-]
-WORKER_CASES = [
-    (*point, what, target)
-    for point, what, target in itertools.product(WORKER_POINTS, ("KILL", "TERM"), ("self", "agent-0", "master", "all"))
+
+
+def cases(points: Sequence[tuple[str, str, int]], targets: Sequence[str]) -> Iterator[Any]:
+    """Each point with each signal at each target; those are slow but for one target by turns."""
+    for number, point in enumerate(points):
+        for shift, what in enumerate(("KILL", "TERM")):
+            for turn, target in enumerate(targets):
+                case = (*point, what, target)
+                yield case if turn == (number + shift) % len(targets) else pytest.param(*case, marks=pytest.mark.slow)
+
+
+CASES = [
+    *cases(MASTER_POINTS, ("self", "agent-0", "all")),
+    *cases(WORKER_POINTS, ("self", "agent-0", "master", "all")),
 ]
 # The second strike hits the recovery from the first.
 RECOVERY_POINTS = [
@@ -80,7 +89,7 @@ def check(folder: Path, strikes: Strikes, undisturbed: Remains) -> None:
     assert alive_of(run.root) == []
 
 
-@pytest.mark.parametrize(("role", "point", "nth", "what", "target"), MASTER_CASES + WORKER_CASES)
+@pytest.mark.parametrize(("role", "point", "nth", "what", "target"), CASES)
 def test_a_run_struck_anywhere_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, nth: int, what: str, target: str
 ) -> None:
