@@ -87,7 +87,7 @@ def test_another_node_of_the_same_submission_is_not_waited_for(tmp_path, other, 
     began = time.monotonic()
     with pytest.raises(ConfigurationError, match="node 1"):
         claims(tmp_path).take(GPUS)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_waiting_ends_when_it_is_given_up(tmp_path, other, monkeypatch):
@@ -95,7 +95,7 @@ def test_waiting_ends_when_it_is_given_up(tmp_path, other, monkeypatch):
     other("/runs/a")
     began = time.monotonic()
     claims(tmp_path).take(GPUS, lambda: True)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 def test_who_cannot_have_all_holds_none(tmp_path, other):

@@ -136,7 +136,7 @@ def of_a100s(folder: Path, environ: dict[str, str], **values: Any) -> OnNode:
 def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path):
     run = gpu_run(tmp_path / "run")
     node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "3,1", "SLURM_JOB_GPUS": "7,5"})
-    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    assert set(start(run.root, "s", node).wait(90).values()) == {0}, outputs(run)
     event = forked(run)
     assert event["devices"] == ["cuda:0", "cuda:1"] and [uuid[:12] for uuid in event["uuids"]] == [
         "GPU-c78d556a",
@@ -154,7 +154,7 @@ def test_shared_workers_of_a_run_see_all_gpus_and_take_their_own(tmp_path):
 def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path):
     run = gpu_run(tmp_path / "run", gpu_isolation="strict", bind_cpus=False)
     node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "GPU-2812eb50,GPU-b6"})
-    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    assert set(start(run.root, "s", node).wait(90).values()) == {0}, outputs(run)
     assert forked(run)["devices"] == ["cuda:0", "cuda:0"]
     assert [of_worker(tmp_path, rank)["CUDA_VISIBLE_DEVICES"][:12] for rank in range(2)] == [
         "GPU-2812eb50",
@@ -166,7 +166,7 @@ def test_strict_workers_of_a_run_see_their_own_gpu(tmp_path):
 def test_cpu_workers_are_left_alone(tmp_path):
     run = gpu_run(tmp_path / "run", device="cpu")
     node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "0"})
-    assert set(start(run.root, "s", node).wait(30).values()) == {0}, outputs(run)
+    assert set(start(run.root, "s", node).wait(90).values()) == {0}, outputs(run)
     found = of_worker(tmp_path, 1)
     assert found["CUDA_VISIBLE_DEVICES"] == "0" and found["CUDA_DEVICE_ORDER"] is None
     assert found["cpus"] == sorted(os.sched_getaffinity(0))
@@ -175,7 +175,7 @@ def test_cpu_workers_are_left_alone(tmp_path):
 
 def test_too_few_gpus_end_the_run_with_a_users_error_before_there_is_a_worker(tmp_path):
     run = gpu_run(tmp_path / "run")
-    codes = start(run.root, "s", of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})).wait(30)
+    codes = start(run.root, "s", of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})).wait(90)
     assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "failed"
@@ -205,7 +205,7 @@ def test_a_torch_that_computes_on_no_gpu_ends_the_run_with_the_line_that_install
 def test_a_node_whose_driver_does_not_answer_is_tried_again_elsewhere(tmp_path):
     run = gpu_run(tmp_path / "run")
     node = OnNode(tmp_path, {"CUDA_VISIBLE_DEVICES": "0,1"}, NODES["no driver"])
-    codes = start(run.root, "s", node).wait(30)
+    codes = start(run.root, "s", node).wait(90)
     assert set(codes.values()) == {ExitCode.REQUEUE}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and "Driver Not Loaded" in verdict.reason
@@ -218,7 +218,7 @@ def test_two_runs_on_one_gpu_are_refused_naming_the_other(tmp_path):
     os.kill(jobs.pid("master"), signal.SIGSTOP)
     try:
         wait_for_claims(tmp_path / "shm", 2)
-        codes = start(second.root, "s", node).wait(30)
+        codes = start(second.root, "s", node).wait(90)
         assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(second)
         verdict = second.read_verdict(0)
         assert verdict is not None
@@ -227,17 +227,17 @@ def test_two_runs_on_one_gpu_are_refused_naming_the_other(tmp_path):
         os.kill(jobs.pid("master"), signal.SIGCONT)
         jobs.kill_all()
     # What was killed holds nothing.
-    assert set(start(second.root, "again", node).wait(30).values()) == {0}, outputs(second)
+    assert set(start(second.root, "again", node).wait(90).values()) == {0}, outputs(second)
 
 
 def wait_for_claims(shared: Path, count: int) -> None:
-    wait_until(lambda: len(list(shared.glob("*/*.lock"))) == count, 20, "the claims")
+    wait_until(lambda: len(list(shared.glob("*/*.lock"))) == count, 90, "the claims")
 
 
 def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by_the_master(tmp_path):
     run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
     node = of_a100s(tmp_path, {"CUDA_VISIBLE_DEVICES": "2"}, private=("agent-1",))
-    codes = start(run.root, "s", node, nodes=2).wait(30)
+    codes = start(run.root, "s", node, nodes=2).wait(90)
     assert set(codes.values()) == {ExitCode.CONFIGURATION}, outputs(run)
     verdict = run.read_verdict(0)
     assert verdict is not None and "worker-0 and worker-1 have the same GPU GPU-2812eb50" in verdict.reason
@@ -247,7 +247,7 @@ def test_two_agents_on_one_gpu_that_cannot_see_each_others_claims_are_refused_by
 def test_several_agents_of_one_node_have_the_gpus_that_slurm_gave_each(tmp_path):
     run = gpu_run(tmp_path / "run", nodes=2, workers_per_node=1, type="slurm")
     given = {"agent-0": {"CUDA_VISIBLE_DEVICES": "2"}, "agent-1": {"CUDA_VISIBLE_DEVICES": "0"}}
-    codes = start(run.root, "s", of_a100s(tmp_path, {}, by_agent=given), nodes=2).wait(30)
+    codes = start(run.root, "s", of_a100s(tmp_path, {}, by_agent=given), nodes=2).wait(90)
     assert set(codes.values()) == {0}, outputs(run)
     assert [forked(run, node)["uuids"][0][:12] for node in range(2)] == ["GPU-2812eb50", "GPU-b614723c"]
 
@@ -264,7 +264,7 @@ def test_a_run_on_this_machine_has_the_gpus_that_its_user_named_and_not_submitit
     environ = os.environ | {"PYTHONPATH": ":".join(folders), "CUDA_VISIBLE_DEVICES": f"{uuids[2]},{uuids[0]}"}
     try:
         subprocess.run([sys.executable, "-m", "hpcrl.launch.local", str(run.root), "s"], env=environ, check=True)
-        wait_until(lambda: run.read_verdict(0) is not None if run.numbers() else False, 30, "the end of the run")
+        wait_until(lambda: run.read_verdict(0) is not None if run.numbers() else False, 90, "the end of the run")
         verdict = run.read_verdict(0)
         assert verdict is not None and verdict.state == "done", verdict
         assert forked(run)["uuids"] == [uuids[2], uuids[0]]

@@ -91,9 +91,9 @@ def test_a_node_without_the_library_has_no_gpus():
 
 def test_a_driver_that_hangs_is_a_complaint():
     started = time.monotonic()
-    found = inventory_of(FakeNode(hangs_s=3.0), timeout_s=0.2)
+    found = inventory_of(FakeNode(hangs_s=60.0), timeout_s=0.2)
     assert found == Inventory(complaints=("NVML did not answer within 0.2 s",))
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
 
 
 def test_what_is_wrong_with_the_reader_is_raised_and_is_no_complaint():

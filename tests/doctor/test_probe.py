@@ -37,11 +37,11 @@ def test_probes_measure_each_other(tmp_path, count):
         (ring,) = [pair for pair in node.pairs if pair.seen]
         assert ring.other == (node.index + 1) % count
         assert [seen.how for seen in ring.seen] == ["list", "open", "append"]
-        assert all(second is not None and second < 5 for seen in ring.seen for second in seen.seconds)
+        assert all(second is not None and second < 30 for seen in ring.seen for second in seen.seconds)
         assert [(race.how, race.one, race.none, race.both) for race in ring.races] == [
             (how, RACES, 0, 0) for how in ("link", "create", "mkdir")
         ]
-        assert abs(ring.clock_ahead_s) < 0.1
+        assert abs(ring.clock_ahead_s) < 5
         assert ring.replaced.reads > 10 and ring.replaced.torn == ring.replaced.stale == 0
 
 

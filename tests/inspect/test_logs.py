@@ -100,12 +100,12 @@ def test_following_gives_what_is_there_and_what_comes_until_the_end(tmp_path: Pa
     assert texts[-2:] == ["rows left out notice=late", "rows left out notice=later"]
 
 
-def test_a_long_log_is_merged_in_well_under_a_second(tmp_path: Path) -> None:
+def test_a_long_log_is_merged_in_well_under_a_second_of_processor_time(tmp_path: Path) -> None:
     run = ended_run(tmp_path / "run").run
-    started = time.perf_counter()
+    started = time.process_time()
     for line in merged(run):
         str(line)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 def troubled(root: Path) -> MadeRun:

@@ -33,8 +33,8 @@ def test_a_run_whose_processes_have_clocks_an_hour_apart_is_placed_paused_and_re
 ) -> None:
     root = str(tmp_path / "run")
     (tmp_path / "toy.yaml").write_text(
-        "algorithm: toy\ncontrol: {steps: 30, checkpoint: {steps: 2}}\ntoy: {delay_s: 0.1}\n"
-        "cluster: {device: cpu, workers_per_node: 2, heartbeat_s: 0.2, lost_after_s: 10, orphan_timeout_s: 10}\n"
+        "algorithm: toy\ncontrol: {steps: 100, checkpoint: {steps: 2}}\ntoy: {delay_s: 0.1}\n"
+        "cluster: {device: cpu, workers_per_node: 2, heartbeat_s: 0.2, lost_after_s: 30, orphan_timeout_s: 10}\n"
     )
     begun = hpcrl(
         "submit", str(tmp_path / "toy.yaml"), "--run-dir", root, "--detach", client=AHEAD, master=0, agent=BEHIND
@@ -60,12 +60,12 @@ def test_a_run_whose_processes_have_clocks_an_hour_apart_is_placed_paused_and_re
     assert hpcrl("stop", root, "--now", client=0, master=0, agent=0).returncode == ExitCode.DONE
     assert run.configuration()["cluster"]["workers_per_node"] == 1, "where it runs was forgotten"
 
-    ended = hpcrl("resume", root, client=0, master=BEHIND, agent=AHEAD)
+    ended = hpcrl("resume", root, "--toy.delay_s", "0", client=0, master=BEHIND, agent=AHEAD)
     assert ended.returncode == ExitCode.DONE, ended.stdout + ended.stderr
     verdict = run.newest_verdict()
     assert verdict is not None and verdict.state == "done"
     assert run.configuration()["cluster"]["workers_per_node"] == 1
-    assert wait_until(lambda: not any(LocalLauncher().living(run, each) for each in run.submissions()), 30, "the end")
+    assert wait_until(lambda: not any(LocalLauncher().living(run, each) for each in run.submissions()), 60, "the end")
 
 
 def test_commands_are_obeyed_in_the_order_in_which_they_were_given(

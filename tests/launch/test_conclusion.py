@@ -54,7 +54,7 @@ def test_a_master_that_comes_to_no_attempt_says_why_and_following_its_advice_hel
     (line,) = json.loads(hpcrl("list", str(run.root), "--json").stdout)
     assert (line["state"], line["exit_code"]) == ("failed", 70)
     living = lambda: any(LocalLauncher().living(run, each) for each in run.submissions())  # noqa: E731
-    assert wait_until(lambda: not living(), 30, "the end of the agent"), "the agent waits for a master"
+    assert wait_until(lambda: not living(), 90, "the end of the agent"), "the agent waits for a master"
 
     run.key_json.chmod(0o600)
     assert hpcrl("resume", str(run.root)).returncode == ExitCode.DONE

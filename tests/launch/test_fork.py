@@ -90,7 +90,7 @@ def test_it_begins_with_the_settings_in_force_at_its_step(tmp_path: Path) -> Non
     run.submit_settings("longer", run.add_settings(longer))
     jobs = begin(run, "longer")
     assert jobs.wait_for("master", 60.0) == 0, outputs(run)
-    jobs.wait(30.0)
+    jobs.wait(90)
     early, late = (plan_fork(run.root, step, (), tmp_path / f"of-{step}") for step in (2, 6))
     assert (early.point.settings, early.settings.after.control.steps) == (0, 4)
     assert (late.point.settings, late.settings.after.control.steps) == (1, 6)

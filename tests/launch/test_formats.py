@@ -22,7 +22,7 @@ def interrupted(tmp_path: Path) -> RunDirectory:
     run = create_run(tmp_path / "run", toy_experiment())
     strike = Strike(tmp_path, "kill", "master", "journal.after", "KILL", "all", 9)
     jobs = begin(run, "first", strike)
-    jobs.wait_for("master", 20)
+    jobs.wait_for("master", 90)
     jobs.kill_all()
     assert strike.marker.exists()
     of_format(run, 0)
@@ -31,7 +31,7 @@ def interrupted(tmp_path: Path) -> RunDirectory:
 
 def test_a_master_and_an_agent_that_begin_again_end_and_are_not_queued(interrupted: RunDirectory) -> None:
     before = files_of(interrupted)
-    codes = begin(interrupted, "first").wait(20)
+    codes = begin(interrupted, "first").wait(90)
     assert codes == {"master": ExitCode.CONFIGURATION, "agent-0": ExitCode.CONFIGURATION}
     assert outputs(interrupted).count(REFUSED) == 2
     assert files_of(interrupted) == before

@@ -33,7 +33,7 @@ def test_all_processes_of_a_run_listen_at_its_interface_within_its_ports(tmp_pat
     jobs = begin(run, "s0")
     try:
         found: set[tuple[str, int]] = set()
-        wait_until(lambda: len(found.update(found_of(jobs)) or found) == LISTENERS, 30.0, "listeners")
+        wait_until(lambda: len(found.update(found_of(jobs)) or found) == LISTENERS, 90, "listeners")
         assert {host for host, _ in found} == {chosen.host}
         assert all(FIRST <= port <= LAST for _, port in found)
         with closing(FilesystemStore(run.rendezvous(0))) as store:
@@ -51,7 +51,7 @@ def test_an_interface_that_the_node_has_not_ends_the_run_with_those_that_it_has(
     run = create_run(tmp_path / "run", toy_experiment(1, interface="ib7", start_timeout_s=30.0))
     jobs = begin(run, "s0")
     try:
-        assert jobs.wait_for("master", 30.0) == ExitCode.CONFIGURATION
+        assert jobs.wait_for("master", 90) == ExitCode.CONFIGURATION
     finally:
         jobs.kill_all()
     assert "cluster.interface = ib7" in outputs(run) and "lo (127.0.0.1)" in outputs(run)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.chaos import outputs, wait_until, workers_of
 from support.cluster import alive_of
-from support.judged_run import closed_steps, hpcrl, written
+from support.judged_run import hpcrl, submitted, written
 
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import Verdict
@@ -22,13 +22,7 @@ def begun(folder: Path) -> RunDirectory:
     """A run after two steps, whose reward waits."""
     written(folder)
     shutil.copytree(folder / "model", folder / "reference")
-    words = ("submit", "ppo.yaml", "--run-dir", "run", "--detach", "--reference.path", "reference")
-    done = hpcrl(folder, *words)
-    assert done.returncode == ExitCode.DONE, done.stderr
-    run = RunDirectory.open(folder / "run")
-    wait_until(lambda: closed_steps(run) >= 2, 120, "the second step")
-    (folder / "hold").touch()
-    return run
+    return submitted(folder, "--reference.path", "reference")
 
 
 def verdict_of_the_next_attempt(run: RunDirectory) -> Verdict:

@@ -103,8 +103,8 @@ def test_a_token_that_no_model_knows_is_found_in_whatever_row_it_is(config, caps
     assert main(["plan", config]) == ExitCode.DONE
     with Path("rows.jsonl").open("a") as rows:
         rows.write('{"prompt": "1+1"}\n' * 2000 + '{"prompt": "1+1=?"}\n')
-    code, said = refusals(config, capsys, "--reward.function", "exact", "--reward.trial_rows", "0")
-    assert code == ExitCode.DATA and "line 65: Object missing required field `answer`" in said
+    assert main(["plan", config, "--reward.function", "exact", "--reward.trial_rows", "0"]) == ExitCode.DATA
+    assert "line 65: Object missing required field `answer`" in capsys.readouterr().err
     code, said = refusals(config, capsys, *own_reward("def score(prompt, response, row): return 0"))
     assert code == ExitCode.DATA and "row '2064' of data.train" in said and "has the token 70" in said
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.chaos import Remains, outputs, remains, started_twice, wait_until, workers_of
 from support.cluster import alive_of
-from support.judged_run import SCORE, SPOILT, closed_steps, hpcrl, written
+from support.judged_run import SCORE, SPOILT, closed_steps, hpcrl, submitted, written
 
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.rundir import RunDirectory
@@ -17,11 +17,7 @@ from hpcrl.errors import ExitCode
 
 def begun(folder: Path) -> RunDirectory:
     """A run after two steps whose reward waits, and the files of the reward as somebody spoilt them."""
-    done = hpcrl(folder, "submit", "ppo.yaml", "--run-dir", "run", "--detach")
-    assert done.returncode == ExitCode.DONE, done.stderr
-    run = RunDirectory.open(folder / "run")
-    wait_until(lambda: closed_steps(run) >= 2, 120, "the second step")
-    (folder / "hold").touch()
+    run = submitted(folder)
     for name, text in SPOILT.items():
         (folder / name).write_text(text)
     (folder / "score.py").unlink()
@@ -49,7 +45,7 @@ def test_a_reward_that_is_edited_under_a_run_changes_nothing_when_a_worker_is_ki
     assert len(run.numbers()) == 2, outputs(run)
     assert remains(run) == undisturbed
     assert started_twice(run) == []
-    wait_until(lambda: alive_of(run.root) == [], 30, "the end of all processes")
+    wait_until(lambda: alive_of(run.root) == [], 90, "the end of all processes")
 
 
 def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_accepted(

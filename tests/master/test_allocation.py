@@ -25,7 +25,7 @@ def made(tmp_path: Path, **cluster: object) -> RunDirectory:
 
 def meet(run: RunDirectory, absence: Absence, submission: str = "first") -> Verdict:
     """A master whose node never comes, to its end."""
-    code = start(run.root, submission, nodes=0, allocation=Lacks(absence)).wait_for("master", 30)
+    code = start(run.root, submission, nodes=0, allocation=Lacks(absence)).wait_for("master", 90)
     verdict = run.read_verdict(max(run.numbers()))
     assert verdict is not None and verdict.exit_code == code, outputs(run)
     return verdict
@@ -115,10 +115,10 @@ def test_a_second_master_of_a_submission_takes_the_agents_over(tmp_path: Path) -
     run = made(tmp_path, **here, start_timeout_s=30.0, replace_timeout_s=20.0)
     jobs = start(run.root, "first", nodes=2)
     try:
-        wait_until(lambda: any(run.has_adopted(n) for n in run.numbers()), 20, "the first attempt")
+        wait_until(lambda: any(run.has_adopted(n) for n in run.numbers()), 90, "the first attempt")
         second = start(run.root, "first", nodes=0)
-        assert second.wait_for("master", 40) == ExitCode.DONE, outputs(run)
-        codes = jobs.wait(20)
+        assert second.wait_for("master", 90) == ExitCode.DONE, outputs(run)
+        codes = jobs.wait(90)
         assert codes["agent-0"] == codes["agent-1"] == ExitCode.DONE
         assert codes["master"] == ExitCode.NEVER_REQUEUE
         verdicts = [run.read_verdict(number) for number in run.numbers()]

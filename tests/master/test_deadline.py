@@ -37,9 +37,9 @@ def test_a_run_leaves_before_its_allocation_ends_with_a_checkpoint(
     run = create_run(tmp_path / "run", experiment(0.2))
     ends = time.time() + END_MARGIN_S + 8.0
     jobs = begin(run, "first", allocation=EndsAt(which, ends))
-    assert jobs.wait_for("master", 20) == ExitCode.REQUEUE, outputs(run)
+    assert jobs.wait_for("master", 90) == ExitCode.REQUEUE, outputs(run)
     assert time.time() < ends - END_MARGIN_S + 0.5
-    jobs.wait(10)
+    jobs.wait(90)
     verdict = run.read_verdict(0)
     assert verdict is not None and "its allocation ends soon, and " in verdict.reason and " takes " in verdict.reason
     events = [line.event for line in read_history(run).lines]
@@ -54,7 +54,7 @@ def test_a_run_leaves_before_its_allocation_ends_with_a_checkpoint(
 def test_a_call_that_is_longer_than_any_allocation_is_begun_all_the_same(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", experiment(0.0))
     finish_in_time = begin(run, "first", allocation=EndsAt(EVERYTHING, time.time() - 1.0))
-    code = finish_in_time.wait_for("master", 20)
+    code = finish_in_time.wait_for("master", 90)
     assert code == ExitCode.REQUEUE, outputs(run)
     executed = [row["call"] for row in rows_of(run.events(0)) if row["event"] == "executed"]
     assert executed, "the first of each call is tried"
@@ -64,6 +64,6 @@ def test_a_call_that_is_longer_than_any_allocation_is_begun_all_the_same(tmp_pat
 def test_an_allocation_that_does_not_answer_ends_nothing(tmp_path: Path, undisturbed: Remains) -> None:
     run = create_run(tmp_path / "run", experiment(0.0))
     jobs = begin(run, "first", allocation=EndsAt(EVERYTHING, 0.0, fails=True))
-    assert jobs.wait_for("master", 20) == 0, outputs(run)
+    assert jobs.wait_for("master", 90) == 0, outputs(run)
     assert remains(run) == undisturbed
     assert any(row["event"] == "allocation silent" for row in rows_of(run.events(0)))

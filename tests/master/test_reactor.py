@@ -125,7 +125,7 @@ def test_while_something_slow_is_done_elsewhere_everybody_goes_on_hearing_beats(
 
     def slow() -> str:
         threads.append(threading.current_thread().name)
-        enough.wait(20)
+        enough.wait(90)
         return "done"
 
     receive = stage.receive

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from support.chaos import Remains, outputs, process_of, remains, rows_of, started_twice, wait_until, workers_of
+from support.chaos import Remains, held, outputs, process_of, remains, rows_of, started_twice, wait_until, workers_of
 from support.cluster import alive_of
 from support.tiny_tokenizer import train_tokenizer
 
@@ -60,7 +60,7 @@ def values(folder: Path) -> dict[str, Any]:
             "workers_per_node": 2,
             "device": "cpu",
             "heartbeat_s": 0.2,
-            "lost_after_s": 5,
+            "lost_after_s": 30,
             "orphan_timeout_s": 5,
             "replace_timeout_s": 0.5,
         },
@@ -271,16 +271,17 @@ def test_killed_and_resumed_it_ends_with_the_bits_of_an_undisturbed_run(folder: 
     run = RunDirectory.open(folder / "killed")
     wait_until(lambda: closed_steps(run) >= 2, 120, "the second step")
     os.kill(workers_of(run)[0], signal.SIGKILL)
-    wait_until(lambda: closed_steps(run) >= 5, 120, "the fifth step")
-    master, worker = process_of(run, "master"), workers_of(run)[0]
-    assert "libtorch" not in Path(f"/proc/{master}/maps").read_text()
-    assert "libtorch" in Path(f"/proc/{worker}/maps").read_text()
-    os.kill(master, signal.SIGKILL)
+    wait_until(lambda: closed_steps(run) >= 4, 120, "the fourth step")
+    with held(run):
+        master, worker = process_of(run, "master"), workers_of(run)[0]
+        assert "libtorch" not in Path(f"/proc/{master}/maps").read_text()
+        assert "libtorch" in Path(f"/proc/{worker}/maps").read_text()
+        os.kill(master, signal.SIGKILL)
     resume(folder, "killed")
     assert Ended.of(run) == Ended.of(plain), outputs(run)
     assert len(run.numbers()) >= 3
     assert started_twice(run) == []
-    wait_until(lambda: alive_of(run.root) == [], 20, "the end of all processes")
+    wait_until(lambda: alive_of(run.root) == [], 60, "the end of all processes")
 
 
 def closed_steps(run: RunDirectory) -> int:

@@ -48,6 +48,11 @@ def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyE
     )
 
 
+def patient_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyExperiment:
+    """One whose attempts are counted: nobody is missed only because the machine has much to do."""
+    return toy_experiment(steps, delay_s, **({"lost_after_s": 60.0, "start_timeout_s": 60.0} | cluster))
+
+
 def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
     key = RunKey.generate()
     return RunDirectory.create(
@@ -70,7 +75,7 @@ class Remains:
 
 
 def finish(
-    run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 30.0, nodes: int = 1
+    run: RunDirectory, fault: Callable[[str], None] = no_fault, timeout_s: float = 90.0, nodes: int = 1
 ) -> list[int]:
     """Start the run and resume it until it is done; returns the exit codes of its masters.
 
@@ -199,6 +204,21 @@ def workers_of(run: RunDirectory) -> list[int]:
             if target.startswith(str(run.attempts)) and "/worker-" in target:
                 found.add(int(link.parts[2]))
     return sorted(found)
+
+
+@contextlib.contextmanager
+def held(run: RunDirectory) -> Iterator[None]:
+    """The run gets no further meanwhile: its workers are stopped. Its `lost_after_s` must be longer than that."""
+    stopped = workers_of(run)
+    assert stopped, "the run has ended: it lasts too short to be held"
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def process_of(run: RunDirectory, job: str) -> int:

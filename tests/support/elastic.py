@@ -59,7 +59,7 @@ def begin_on(run: RunDirectory, nonce: str, experiment: Any, fault: Callable[[st
     return jobs
 
 
-def finish_on(run: RunDirectory, experiment: Any, prefix: str = "last", timeout_s: float = 30.0) -> None:
+def finish_on(run: RunDirectory, experiment: Any, prefix: str = "last", timeout_s: float = 90.0) -> None:
     """Resume with this placement until the run is done."""
     for number in range(MOST_RESUMES):
         jobs = begin_on(run, f"{prefix}{number}", experiment)

@@ -1,27 +1,37 @@
-"""PPO of a tiny model from the command line. Its reward is several files of the user's, and waits when told to."""
+"""PPO of a tiny model from the command line. Its reward is several files of the user's, and waits when told to.
+
+While there is a file `hold`, no process scores more responses than the number in it.
+"""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-from support.chaos import rows_of
+from support.chaos import rows_of, wait_until
 from support.hosts import write_task
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 
 STEPS = 6
+BATCH = 4
 SCORE = """
+import itertools
 import pathlib
 import time
 
 import parts.length
 
+CALLS = itertools.count()
+HOLD = pathlib.Path("hold")
+LET_THROUGH = int(HOLD.read_text()) if HOLD.exists() else 0
 WEIGHT = float((pathlib.Path(__file__).parent / "weights" / "one.txt").read_text())
 
 def score(prompt, response, record):
     from late import bonus
-    while pathlib.Path("hold").exists():
+    call = next(CALLS)
+    while call >= LET_THROUGH and HOLD.exists():
         time.sleep(0.05)
     return WEIGHT * response.count("1") - parts.length.cost(response) + bonus(response, record)
 """
@@ -55,7 +65,7 @@ def written(folder: Path) -> Path:
     values = {
         "algorithm": "ppo",
         "control": {"steps": STEPS, "checkpoint": {"steps": 4}},
-        "data": {"train": "rows.jsonl", "batch_size": 4},
+        "data": {"train": "rows.jsonl", "batch_size": BATCH},
         "actor": model,
         "critic": model,
         "reference": {"path": "model"},
@@ -74,6 +84,16 @@ def written(folder: Path) -> Path:
     }
     (folder / "ppo.yaml").write_text(json.dumps(values))
     return folder
+
+
+def submitted(folder: Path, *words: str) -> RunDirectory:
+    """A detached run after two steps, whose reward waits."""
+    (folder / "hold").write_text(str(2 * BATCH))
+    done = hpcrl(folder, "submit", "ppo.yaml", "--run-dir", "run", "--detach", *words)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    run = RunDirectory.open(folder / "run")
+    wait_until(lambda: closed_steps(run) >= 2, 120, "the second step")
+    return run
 
 
 def closed_steps(run: RunDirectory) -> int:
