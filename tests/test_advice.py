@@ -36,6 +36,7 @@ from hpcrl.data.tokens import load_tokens
 from hpcrl.doctor.measure import MeasureRequest, measure
 from hpcrl.durable.append_log import DiskFullError
 from hpcrl.durable.files import Files
+from hpcrl.durable.keys import read_key
 from hpcrl.durable.paths import refuse_unusable
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
@@ -52,7 +53,7 @@ from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrl"
 
-TAKES_ADVICE = {"Problem": 2, "refused": 1}
+TAKES_ADVICE = {"Problem": 2, "refused": 1, "read_document": 1}
 """Callables by name, and which of their arguments is the advice; of every error of hpcrl's own it is the second."""
 
 
@@ -500,7 +501,7 @@ def a_model_is_copied_again(folder: Path) -> None:
 @follows(
     "durable/place.py: Choose another --run-dir.",
     "durable/place.py: Choose another --run-dir or run_root.",
-    "durable/rundir.py: chmod 600 it, or submit anew if others read it.",
+    "durable/keys.py: chmod 600 it, or submit anew if others read it.",
 )
 def a_run_directory_is_ones_own(folder: Path) -> None:
     def create(name: str) -> RunDirectory:
@@ -510,9 +511,9 @@ def a_run_directory_is_ones_own(folder: Path) -> None:
     refused("durable/place.py: Choose another --run-dir or run_root.", lambda: create("rows.jsonl/run"))
     run = create("run")
     run.key_json.chmod(0o644)
-    refused("durable/rundir.py: chmod 600 it, or submit anew if others read it.", run.read_key)
+    refused("durable/keys.py: chmod 600 it, or submit anew if others read it.", lambda: read_key(run))
     run.key_json.chmod(0o600)
-    assert run.read_key() == KeyPair("p", "s")
+    assert read_key(run) == KeyPair("p", "s")
 
 
 @follows("config/load.py: Submit a new run with {}.")
@@ -747,6 +748,9 @@ ELSEWHERE = {
     ),
     "durable/fork.py: Name another step.": (
         "launch/test_fork.py::test_a_damaged_checkpoint_is_named_and_another_step_serves"
+    ),
+    "durable/history.py: Make it readable, then resume. Without it, what it recorded is made again.": (
+        "master/test_damaged_documents.py::test_a_process_that_meets_a_damaged_file_says_so_and_its_advice_helps"
     ),
     "launch/slurm/launcher.py: Try again later, or with --cluster slurm to hear more; --cluster local runs on this "
     "machine.": "launch/test_launchers.py::test_auto_is_slurm_where_one_answers_and_this_machine_elsewhere",

@@ -27,7 +27,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
-from hpcrl.nameresolve.base import NameTimeoutError
+from hpcrl.nameresolve.base import DamagedEntryError, NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
 from hpcrl.placement.abilities import engines_of
@@ -197,7 +197,8 @@ class Agent:
                 self._announced.add(attempt)
             try:
                 return wait_master(store, MASTER_POLL_S, self.experiment.cluster.nodes)
-            except NameTimeoutError:
+            except (NameTimeoutError, DamagedEntryError):
+                # A damaged store shows nobody its master; the next attempt has one of its own.
                 return None
 
     # ── serving one master ────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,8 +206,7 @@ class Agent:
         """Obey one master until it finishes the run (its exit code), or they part."""
         node = self.at.node
         context = zmq.Context(io_threads=1)
-        key = self.run.read_key()
-        run_key = RunKey(key.public.encode(), key.secret.encode())
+        run_key = RunKey.of(self.run)
         # A name of its own for every connection: the hub takes what comes again under an old one for a replay.
         name = f"agent-{node}.{os.getpid()}.{secrets.token_hex(4)}"
         link = Link(context, run_key, name, master.address)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpcrl.durable.files import DamagedFileError, FileRef, Files
+from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
 
 READERS = 4
 _DTYPES: Mapping[str, str] = {
@@ -77,8 +77,17 @@ def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays, writable, and the state. Verifies no CRC: recovery has done that before it named the file.
 
     Other threads go on meanwhile: safetensors' own reader stops them for as long as an array takes, which for a large
-    shard is longer than a worker may be silent.
+    shard is longer than a worker may be silent. Raises DamagedFileError where the file cannot be read any more.
     """
+    try:
+        return _read_shard(path)
+    except OSError as error:
+        raise DamagedFileError(unreadable(path, error)) from error
+    except (ValueError, KeyError, struct.error) as error:
+        raise DamagedFileError(f"{path} is no shard any more: {error}") from error
+
+
+def _read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     with open(path, "rb") as file:
         (header_size,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(header_size))

@@ -31,7 +31,7 @@ from hpcrl.durable.exclusive import (
     sync_directory,
     sync_tree,
 )
-from hpcrl.errors import InternalError
+from hpcrl.errors import ExitCode, InternalError
 
 Fault = Callable[[str], None]
 
@@ -51,7 +51,9 @@ class FileRef(msgspec.Struct, frozen=True):
 
 
 class DamagedFileError(InternalError):
-    """A file is missing, or is not what was published; resuming the run computes its content again."""
+    """A file is missing, or is not what was published; the next attempt computes its content again."""
+
+    exit_code = ExitCode.REQUEUE
 
     def __init__(self, damage: str) -> None:
         self.damage = damage
@@ -187,12 +189,19 @@ class Files:
         """The whole content. FileNotFoundError where it is missing."""
         return b"".join(self._pieces(path))
 
+    def read_document(self, path: Path, advice: str) -> bytes:
+        """The whole content of a file that has to be there. Raises InternalError where it cannot be read."""
+        try:
+            return self.read(path)
+        except OSError as error:
+            raise InternalError(f"{unreadable(path, error)}.", advice) from error
+
     def read_verified(self, ref: FileRef) -> bytes:
         """The content as it was published. DamagedFileError where it is anything else."""
         try:
             data = self.read(self.path(ref))
         except OSError as error:
-            raise DamagedFileError(_unreadable(ref, error)) from error
+            raise DamagedFileError(unreadable(ref.name, error)) from error
         if damage := _difference(ref, len(data), zlib.crc32(data)):
             raise DamagedFileError(damage)
         return data
@@ -205,7 +214,7 @@ class Files:
                 size += len(piece)
                 crc32 = zlib.crc32(piece, crc32)
         except OSError as error:
-            return _unreadable(ref, error)
+            return unreadable(ref.name, error)
         return _difference(ref, size, crc32)
 
     def listing(self, path: Path) -> list[str]:
@@ -297,8 +306,11 @@ def is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
 
 
-def _unreadable(ref: FileRef, error: OSError) -> str:
-    return f"{ref.name} is missing" if error.errno == errno.ENOENT else f"{ref.name} cannot be read: {error.strerror}"
+def unreadable(name: str | Path, error: OSError) -> str:
+    """What is wrong with a file that cannot be read."""
+    if error.errno == errno.ENOENT:
+        return f"{name} is missing"
+    return f"{name} cannot be read: {os.strerror(error.errno) if error.errno else error}"
 
 
 def _difference(ref: FileRef, size: int, crc32: int) -> str | None:

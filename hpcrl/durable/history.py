@@ -5,9 +5,10 @@ far as it is whole. What is in none of these counts for nothing, whoever wrote i
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from hpcrl.durable.journal import (
     Closed,
     Done,
     Event,
+    Forked,
     Opened,
     Prefix,
     Stopped,
@@ -78,6 +80,40 @@ class History:
                 size = max(line.end for line in lines)
                 prefixes.append(Prefix(attempt, size, zlib.crc32(self.journals[attempt][:size])))
         return tuple(prefixes)
+
+
+@dataclass
+class Gaps:
+    """Notices that the line that opened a step is gone without a trace: what follows it says nothing then.
+
+    Steps are opened one after another, from 0 or 1 on. `newest` was opened last; None where that is not known.
+    """
+
+    newest: int | None = -1
+
+    def shown(self, attempt: int, lines: Iterable[tuple[int, Event | None]]) -> Iterator[Line]:
+        """The lines, with one that is lost before each that presupposes a lost one."""
+        before = 0
+        for end, event in lines:
+            if self._follows_a_gap(event):
+                yield Line(attempt, before, None)
+            yield Line(attempt, end, event)
+            before = end
+
+    def _follows_a_gap(self, event: Event | None) -> bool:
+        newest = self.newest
+        if event is None or isinstance(event, Forked):
+            self.newest = None
+            return False
+        if not isinstance(event, Opened | Done | Trained | Closed):
+            return False
+        if isinstance(event, Opened):
+            self.newest = event.step
+            return newest is not None and event.step > max(newest + 1, 1)
+        follows = newest is not None and event.step > newest
+        if follows:
+            self.newest = event.step
+        return follows
 
 
 def read_history(run: RunDirectory, before: int | None = None) -> History:
@@ -190,7 +226,7 @@ def _events(run: RunDirectory, number: int) -> list[Event | None]:
 def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:
     """What an attempt believed; from the first line of its journal if `adopted.json` is damaged."""
     path = run.adopted(number)
-    copies = (run.files.read(path), _journal(run, number).partition(b"\n")[0] + b"\n")
+    copies = (_read_if_possible(run, path), _journal(run, number).partition(b"\n")[0] + b"\n")
     events = [decode_line(copy) for copy in copies]
     if not isinstance(events[0], Adopted):
         damage.append(f"{run.files.name(path)} is damaged")
@@ -202,8 +238,9 @@ def _believe(run: RunDirectory, published: int, newest: int, adopted: Adopted, d
     journals[newest] = _journal(run, newest)
     prefixes = {prefix.attempt: prefix for prefix in adopted.prefixes}
     lines: list[Line] = []
+    gaps = Gaps()
     for attempt, data in journals.items():
-        mine = [Line(attempt, end, event) for end, event in parse(data)]
+        mine = [*gaps.shown(attempt, parse(data))]
         prefix = prefixes.get(attempt)
         if prefix is not None and _has_lost_more(data, prefix, mine):
             mine.append(Line(attempt, len(data), None))
@@ -228,5 +265,15 @@ def _opens_after(line: Line, cut: int) -> bool:
 
 
 def _journal(run: RunDirectory, attempt: int) -> bytes:
+    """One that is lost says nothing. One that cannot be read now may be readable later: raises InternalError."""
     path = run.journal(attempt)
-    return run.files.read(path) if path.name in run.files.listing(path.parent) else b""
+    if path.name not in run.files.listing(path.parent):
+        return b""
+    return run.files.read_document(path, "Make it readable, then resume. Without it, what it recorded is made again.")
+
+
+def _read_if_possible(run: RunDirectory, path: Path) -> bytes:
+    try:
+        return run.files.read(path)
+    except OSError:
+        return b""

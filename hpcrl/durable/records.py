@@ -11,6 +11,8 @@ import msgspec
 from hpcrl.data.user_code import CodeSetting
 from hpcrl.errors import InternalError
 
+RESTORE = "Restore it from a backup, or submit a new run."
+"""What helps where a document is lost that no other says again."""
 FORMAT = 3
 """Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
 
@@ -152,12 +154,12 @@ def encode(record: msgspec.Struct) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
-def decode(data: bytes, kind: type[Record], path: Path) -> Record:
-    """Raises InternalError where it is damaged; `path` is only for the message."""
+def decode(data: bytes, kind: type[Record], path: Path, advice: str = RESTORE) -> Record:
+    """Raises InternalError where it is damaged; `path` and `advice` are only for the message."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.DecodeError as error:
-        raise InternalError(f"{path} is damaged: {error}") from error
+        raise InternalError(f"{path} is damaged: {error}.", advice) from error
 
 
 def sealed(record: Sealed) -> Sealed:
@@ -165,11 +167,11 @@ def sealed(record: Sealed) -> Sealed:
     return msgspec.structs.replace(record, digest=_digest(record))
 
 
-def decode_sealed(data: bytes, kind: type[Sealed], path: Path) -> Sealed:
+def decode_sealed(data: bytes, kind: type[Sealed], path: Path, advice: str = RESTORE) -> Sealed:
     """As `decode`, of a record whose content must match its digest."""
-    record = decode(data, kind, path)
+    record = decode(data, kind, path, advice)
     if record.digest != _digest(record):
-        raise InternalError(f"{path} is damaged: its content does not match its digest {record.digest}")
+        raise InternalError(f"{path} is damaged: its content does not match its digest {record.digest}.", advice)
     return record
 
 

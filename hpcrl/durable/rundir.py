@@ -4,8 +4,6 @@ Knows what the small documents mean that frame a run; knows nothing of what jour
 """
 
 import contextlib
-import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,7 +16,7 @@ from hpcrl.data.user_code import NO_CODE, UserCode
 from hpcrl.durable.claim import claim_of_this_process
 from hpcrl.durable.code import MANIFEST, with_code, write_code
 from hpcrl.durable.exclusive import AlreadyPublishedError
-from hpcrl.durable.files import Fault, Files, no_fault
+from hpcrl.durable.files import Fault, Files, no_fault, unreadable
 from hpcrl.durable.numbers import publish_next
 from hpcrl.durable.paths import (
     RunPaths,
@@ -30,6 +28,7 @@ from hpcrl.durable.paths import (
 from hpcrl.durable.place import make_place
 from hpcrl.durable.records import (
     FORMAT,
+    RESTORE,
     Answer,
     Claim,
     CodeCopy,
@@ -76,7 +75,7 @@ class RunDirectory(RunPaths):
         """
         make_place(root := root.absolute())
         run = cls(root, fault)
-        run.files.publish(run.key_json, msgspec.json.encode(key), "key")
+        run.write_key(key)
         folders = (run.submission, run.settings, run.control, run.attempts, run.spills, run.checkpoints, run.exports)
         for directory in folders:
             run.files.make_directory(directory)
@@ -94,7 +93,7 @@ class RunDirectory(RunPaths):
             raise ConfigurationError(
                 [f"{root} is no run: it has no run.json."], "Name the directory that submit printed."
             )
-        run._refuse_other_format(run.files.read(run.run_json))
+        run._refuse_other_format(run.files.read_document(run.run_json, RESTORE))
         return run
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +169,7 @@ class RunDirectory(RunPaths):
     # ── documents ─────────────────────────────────────────────────────────────────────────────────────────────────────
     def read_run(self) -> RunRecord:
         """Every process of a run reads it first. Raises ConfigurationError for a run of another format."""
-        data = self.files.read(self.run_json)
+        data = self.files.read_document(self.run_json, RESTORE)
         self._refuse_other_format(data)
         return decode_sealed(data, RunRecord, self.run_json)
 
@@ -183,19 +182,9 @@ class RunDirectory(RunPaths):
                 "Resume it with the hpcrl that made it, or submit anew.",
             )
 
-    def read_key(self) -> KeyPair:
-        """The run's keys; refused unless the file is a plain one that only its owner, this user, can read."""
-        descriptor = os.open(self.key_json, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            mode = stat.S_IMODE(status.st_mode)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
-                raise InternalError(
-                    f"{self.key_json} has owner {status.st_uid} and mode {mode:04o}; the key must be a plain file "
-                    f"of user {os.geteuid()} that nobody else can read.",
-                    "chmod 600 it, or submit anew if others read it.",
-                )
-            return decode(file.read(), KeyPair, self.key_json)
+    def write_key(self, key: KeyPair) -> None:
+        """Of a run that has none."""
+        self.files.publish(self.key_json, msgspec.json.encode(key), "key")
 
     def read_claim(self, attempt: int) -> Claim | None:
         return self._read_if_there(self.claim(attempt), Claim)
@@ -226,7 +215,7 @@ class RunDirectory(RunPaths):
     def read_code(self, number: int) -> CodeCopy:
         """What is in a copy of the user's code."""
         path = self.code_copy(number) / MANIFEST
-        return decode_sealed(self.files.read(path), CodeCopy, path)
+        return decode_sealed(self.files.read_document(path, RESTORE), CodeCopy, path)
 
     def _next_place(self) -> int:
         """Of several processes that try, each gets one of its own."""
@@ -255,7 +244,7 @@ class RunDirectory(RunPaths):
         """All settings of a version. Every process reads the one of its submission, and those that it replays."""
         if version:
             path = self.settings_json(version)
-            return decode_sealed(self.files.read(path), SettingsRecord, path)
+            return decode_sealed(self.files.read_document(path, RESTORE), SettingsRecord, path)
         record = self.read_run()
         return SettingsRecord(0, record.experiment, 0, record.created, "")
 
@@ -270,11 +259,14 @@ class RunDirectory(RunPaths):
         The name is asked for, not the listing, which a network disk may show as it was before the submission; nobody
         has asked for this name before its submission was made, so that its absence is not remembered anywhere.
         """
-        path = self.settings_of(nonce)
+        path, advice = self.settings_of(nonce), f"`hpcrl resume {self.root}` runs the newest settings."
         try:
-            return decode_sealed(self.files.read(path), SubmittedSettings, path).version
+            data = self.files.read(path)
         except FileNotFoundError:
             return 0
+        except OSError as error:
+            raise InternalError(f"{unreadable(path, error)}.", advice) from error
+        return decode_sealed(data, SubmittedSettings, path, advice).version
 
     def configuration(self, nonce: str | None = None) -> dict[str, Any]:
         """The settings that a submission runs; without one, the newest."""
@@ -294,7 +286,11 @@ class RunDirectory(RunPaths):
         path = self.accepted(nonce)
         if path.name not in self.files.listing(self.submission):
             return {}
-        return msgspec.json.decode(self.files.read(path), type=dict[str, str])
+        advice = f"Accept them again: `hpcrl resume {self.root} --accept-changed …`."
+        try:
+            return msgspec.json.decode(self.files.read_document(path, advice), type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise InternalError(f"{path} is damaged: {error}.", advice) from error
 
     def submissions(self) -> list[Submission]:
         """All submissions, oldest first."""
@@ -376,10 +372,10 @@ class RunDirectory(RunPaths):
         return self._read_if_there(self.verdict(attempt), Verdict)
 
     def _read_if_there(self, path: Path, kind: type[Record]) -> Record | None:
-        """A document that nothing depends on: None where it is missing or damaged."""
+        """A document that nothing depends on: None where it is missing, damaged or cannot be read."""
         if path.name not in self.files.listing(path.parent):
             return None
         try:
             return decode(self.files.read(path), kind, path)
-        except InternalError:
+        except (InternalError, OSError):
             return None

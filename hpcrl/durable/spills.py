@@ -20,7 +20,7 @@ import numpy as np
 from h5py import h5d, h5f, h5fd, h5g, h5p, h5s, h5t
 
 from hpcrl.data.samples import KeyMeta, SampleMeta, SequenceSample
-from hpcrl.durable.files import FileRef, Files
+from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
 
 Chunk = bytes | memoryview
 SMALL_BYTES = 1 << 16
@@ -51,9 +51,15 @@ def write_spill(files: Files, path: Path, sample: SequenceSample) -> FileRef:
 def read_spill(
     path: Path, group: str | None = None, keys: Sequence[str] | None = None, ids: Sequence[str] | None = None
 ) -> SequenceSample:
-    """The sample of a part, or of it the given keys and rows. Reads only the keys asked for; verifies no CRC."""
-    with h5py.File(path, "r", locking=False) as file:
-        sample = _read_part(file if group is None else file[group], keys)
+    """The sample of a part, or of it the given keys and rows. Reads only the keys asked for; verifies no CRC.
+
+    Raises DamagedFileError where the file cannot be read any more.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            sample = _read_part(file if group is None else file[group], keys)
+    except OSError as error:
+        raise DamagedFileError(unreadable(path, error)) from error
     return sample if ids is None or tuple(ids) == sample.ids else sample.select(ids)
 
 

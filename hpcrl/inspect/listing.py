@@ -57,11 +57,13 @@ def find_runs(folders: Iterable[Path]) -> list[Path]:
 
 def list_runs(paths: Iterable[Path], queues: Queues) -> list[RunLine]:
     """The newest first. `queues` are asked once, about all runs with jobs in one that may go on."""
-    drafts = [draft for path in paths if (draft := _draft(RunDirectory(path), queues)) is not None]
+    read = [_draft(RunDirectory(path), queues) for path in paths]
+    drafts = [draft for draft in read if isinstance(draft, _Draft)]
     asked = [draft.run for draft in drafts if draft.asks]
     answers = queues.ask(asked) if asked else ()
     found = {run.root: queue for run, queue in zip(asked, answers, strict=True)}
-    lines = [draft.line(found.get(draft.run.root)) for draft in drafts]
+    lines = [line for line in read if isinstance(line, RunLine)]
+    lines += [draft.line(found.get(draft.run.root)) for draft in drafts]
     return sorted(lines, key=lambda line: -line.created)
 
 
@@ -111,17 +113,18 @@ class _Draft:
         return judge(self.run, self._attempt, self._activity, queue)
 
 
-def _draft(run: RunDirectory, queues: Queues) -> _Draft | None:
-    """None for what only looks like a run, or cannot be read."""
+def _draft(run: RunDirectory, queues: Queues) -> _Draft | RunLine:
+    """A line at once for what cannot be read, or only looks like a run: why it cannot."""
     try:
         return _Draft(run, run.configuration(), run.read_run().created, queues)
-    except (HpcrlError, OSError):
-        return None
+    except (HpcrlError, OSError) as error:
+        name, why = run.root.name, str(error)
+        return RunLine(name, str(run.root), "?", "unknown", why, None, 0, None, "", None, 0.0, None, "", {}, None)
 
 
 def _is_run(path: Path) -> bool:
     try:
-        return (path / "run.json").is_file() and (path / "key.json").is_file()
+        return (path / "run.json").is_file() and (path / "attempts").is_dir()
     except OSError:
         return False
 

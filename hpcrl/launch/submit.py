@@ -16,6 +16,7 @@ from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.data.contents import Contents, Seen
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
+from hpcrl.durable.keys import has_key
 from hpcrl.durable.paths import refuse_unusable
 from hpcrl.durable.records import Command, KeyPair, Submission, Verdict
 from hpcrl.durable.recovery import plan_next_attempt
@@ -63,17 +64,21 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     contents = Contents()
     inputs = fingerprints(input_files(experiment, algorithm.rows), contents)
     code = collect_code(code_places(experiment), experiment.code.files)
-    key = RunKey.generate()
     run = RunDirectory.create(
         root,
         experiment=to_dict(experiment),
         host=algorithm.host,
-        key=KeyPair(key.public.decode(), key.secret.decode()),
+        key=_new_keys(),
         inputs=inputs,
         code=code,
     )
     add_seen(run, contents.read)
     return start(run, experiment, launcher, wait, {}, version=0)
+
+
+def _new_keys() -> KeyPair:
+    key = RunKey.generate()
+    return KeyPair(key.public.decode(), key.secret.decode())
 
 
 def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> str:
@@ -102,6 +107,9 @@ def resume(
     code = next_code(run, experiment, accept_changed)
     accepted, read = _inputs_to_come(run, experiment, code, accept_changed)
     _end_older(run)
+    if not has_key(run):
+        run.write_key(_new_keys())
+        print(f"{run.key_json} was missing: new keys were made.")
     add_seen(run, read)
     version = run.versions()[-1]
     for line in (*settings.describe(), *code.notices()):

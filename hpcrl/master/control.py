@@ -66,7 +66,7 @@ class Control:
         """Obey a command; None if it is another submission's."""
         try:
             command = msgspec.json.decode(self._run.files.read(self._run.command(name)), type=Command)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, OSError) as error:
             note(CommandRefused(name, str(error)))
             return Answer("refused", self._state, attempt, self._now(), str(error))
         if command.submission != self._submission:

@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcrl.config.changes import RunSettings, under
 from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import train_steps
+from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
@@ -72,9 +73,8 @@ class Master:
         self._submission = submission
         self._version = run.version_of(submission)
         self._experiment = experiment_from(run.configuration(submission))
-        cluster, keys = self._experiment.cluster, run.read_key()
-        key = RunKey(keys.public.encode(), keys.secret.encode())
-        sockets = Sockets(key, f"master.{submission}.{os.getpid()}", network, signals.fileno())
+        cluster = self._experiment.cluster
+        sockets = Sockets(RunKey.of(run), f"master.{submission}.{os.getpid()}", network, signals.fileno())
         members = Members(cluster.nodes, cluster.lost_after_s)
         self._reactor = Reactor(sockets, members, signals, Control(run, submission), cluster)
         self._data = self._reactor.in_background(lambda: open_data(self._experiment))
@@ -83,6 +83,7 @@ class Master:
         self._watch = AllocationWatch(allocation, self._reactor.note)
         self._nodes = NodeWait(run, submission, cluster, abilities.replaces_nodes, members, self._watch)
         self._last: Attempt | None = None
+        self._lost = ""
 
     def serve_run(self) -> ExitCode:
         """Attempt after attempt until the run has ended; returns the exit code that the agents were told too."""
@@ -93,6 +94,7 @@ class Master:
             ending = self._guarded(self._next_attempt)
             if ending.state != "lost":
                 return self._leave(ending)
+            self._lost = ending.reason
 
     def _is_over(self) -> ExitCode | None:
         """A job can be started again although nobody needs it: the run is done, or this submission was stopped."""
@@ -110,7 +112,8 @@ class Master:
         reactor, control = self._reactor, self._experiment.control
         fruitless = reactor.while_beating(lambda: attempts_without_progress(self._run, self._submission))
         if fruitless >= FRUITLESS_ATTEMPTS:
-            reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call; see `hpcrl logs {self._run.root}`"
+            last = f", the last: {self._lost}" if self._lost else ""
+            reason = f"{FRUITLESS_ATTEMPTS} attempts in a row finished no call{last}; see `hpcrl logs {self._run.root}`"
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         reactor.members.new_attempt()
         broken = reactor.while_beating(lambda: broken_operations(self._run, self._submission))
@@ -158,6 +161,9 @@ class Master:
             return work()
         except (SupersededError, StoppedError) as error:
             return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
+        except DamagedFileError as error:
+            # The next attempt verifies every file, and makes again what was in this one.
+            return Ending("lost", ExitCode.REQUEUE, str(error))
         except (HpcrlError, OSError) as error:
             # A newer attempt removes what is older: this one's errors are then only its way of noticing.
             if attempt is not None and self._run.superseded(attempt):

@@ -8,7 +8,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 
-from hpcrl.errors import HpcrlError
+from hpcrl.errors import HpcrlError, InternalError
 
 FIRST_POLL_S = 0.02
 SLOWEST_POLL_S = 1.0
@@ -25,6 +25,10 @@ class NameEntryNotFoundError(HpcrlError):
 
 class NameTimeoutError(HpcrlError, TimeoutError):
     """What was waited for did not come before the deadline."""
+
+
+class DamagedEntryError(InternalError):
+    """A key is there, and what it holds is not what anybody has added."""
 
 
 class NameStore(ABC):

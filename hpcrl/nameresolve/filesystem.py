@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from hpcrl.errors import InternalError
-from hpcrl.nameresolve.base import NameStore
+from hpcrl.nameresolve.base import DamagedEntryError, NameStore
 
 T = TypeVar("T")
 
@@ -109,8 +108,8 @@ class FilesystemStore(NameStore):
     def _load(self, name: str) -> Entry:
         try:
             return msgspec.json.decode(_unless_stale(lambda: self._calls.read(name)), type=Entry)
-        except msgspec.DecodeError as error:
-            raise InternalError(
+        except (msgspec.DecodeError, OSError) as error:
+            raise DamagedEntryError(
                 f"{self._calls.root / name} is not an entry of a name store ({error}). Nothing else may write there."
             ) from error
 

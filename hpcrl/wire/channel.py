@@ -15,6 +15,9 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from hpcrl.durable.keys import advice, read_key
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import InternalError
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
 from hpcrl.wire.messages import Envelope, Message, decode, encode
 
@@ -32,6 +35,19 @@ class RunKey:
     def generate(cls) -> "RunKey":
         public, secret = zmq.curve_keypair()
         return cls(public, secret)
+
+    @classmethod
+    def of(cls, run: RunDirectory) -> "RunKey":
+        """The keys of a run. Raises InternalError where they cannot be read, or do not belong together."""
+        pair = read_key(run)
+        key = cls(pair.public.encode(), pair.secret.encode())
+        try:
+            fits = zmq.curve_public(key.secret) == key.public
+        except (ValueError, zmq.ZMQError):
+            fits = False
+        if not fits:
+            raise InternalError(f"{run.key_json} is damaged: its keys do not belong together.", advice(run))
+        return key
 
 
 class Gatekeeper:

@@ -92,11 +92,11 @@ class ModelWorker:
         return self._leave(ExitCode(job.exit_code))
 
     def _transport_args(self) -> TransportArgs:
-        args, key, cluster = self._args, self._run.read_key(), self._experiment.cluster
+        args, cluster = self._args, self._experiment.cluster
         return TransportArgs(
             name=f"worker-{args.rank}.a{args.attempt:03d}.{os.getpid()}",
             master=args.master,
-            key=RunKey(key.public.encode(), key.secret.encode()),
+            key=RunKey.of(self._run),
             heartbeat_s=cluster.heartbeat_s,
             orphan_timeout_s=cluster.orphan_timeout_s,
             network=args.network,

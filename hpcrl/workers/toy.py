@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.durable.keys import read_key
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import PeerLostError
 from hpcrl.placement.plan import ModelName
@@ -110,7 +111,7 @@ class ToyHost:
         self._context = context
         self._experiment: ToyExperiment = experiment_from(context.plan.experiment)
         self._plan = context.plan
-        secret = RunDirectory(context.run_dir).read_key().secret.encode()
+        secret = read_key(RunDirectory(context.run_dir)).secret.encode()
         self._exchange = Exchange(context.rank, hashlib.blake2b(secret).digest(), context.network)
         self._roles: dict[ModelName, ToyRole] = {}
 

@@ -22,7 +22,10 @@ def test_runs_are_found_and_all_else_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("a configuration")
     assert find_runs([tmp_path]) == [*runs, damaged.root]
     assert find_runs([tmp_path, runs[0], tmp_path / "nothing"]) == [*runs, damaged.root]
-    assert {line.name for line in list_runs(find_runs([tmp_path]), QueueOf())} == {"a", "b"}
+    (tmp_path / "b" / "key.json").unlink()
+    lines = {line.name: line for line in list_runs(find_runs([tmp_path]), QueueOf())}
+    assert lines.keys() == {"a", "b", "damaged"} and lines["a"].state == lines["b"].state == "submitted"
+    assert lines["damaged"].state == "unknown" and "run.json is damaged" in lines["damaged"].why
 
 
 def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:

@@ -62,6 +62,20 @@ def test_a_master_that_comes_to_no_attempt_says_why_and_following_its_advice_hel
     assert verdict is not None and verdict.state == "done"
 
 
+def test_lost_keys_are_named_by_the_job_and_made_anew_by_resume(run: RunDirectory) -> None:
+    run.key_json.unlink()
+    launcher = LocalLauncher()
+    submission = launcher.start(run, "first")
+    assert wait_until(lambda: not launcher.is_alive(run, submission), 60, "the end of the master")
+    status = json.loads(hpcrl("status", str(run.root), "--json").stdout)
+    assert (status["state"], status["exit_code"]) == ("failed", 70) and "key.json is missing" in status["why"]
+    (line,) = json.loads(hpcrl("list", str(run.root), "--json").stdout)
+    assert (line["state"], line["why"]) == ("failed", status["why"])
+    resumed = hpcrl("resume", str(run.root))
+    assert resumed.returncode == ExitCode.DONE, resumed.stderr
+    assert "key.json was missing: new keys were made." in resumed.stdout
+
+
 def test_each_exit_code_of_a_start_reaches_its_verdict(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: Exception) -> Verdict:
         def run_master(*_: object) -> int:
