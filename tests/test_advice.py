@@ -116,6 +116,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
     ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
     ("config/load.py: The nearest is {}.", ["cluster.nods=2"], ["-cluster.nods=2", "cluster.nodes=2"]),
+    (
+        "config/load.py: Leave it out; `hpcrl submit --help --algorithm {}` lists all settings.",
+        ["wandb=on"],
+        ["-wandb=on"],
+    ),
     ("config/load.py: Set what is in it, as in {}.", ["cluster=2"], ["-cluster=2", "cluster.nodes=2"]),
     ("config/load.py: Write --{} VALUE.", ["seed"], ["-seed", "seed=3"]),
     ("config/load.py: Set algorithm{}.", ["algorithm=pppo"], ["-algorithm=pppo", "algorithm=ppo"]),
@@ -730,8 +735,7 @@ ELSEWHERE = {
     "launch/next_inputs.py: It reads {}.": (
         "launch/test_next_inputs.py::test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_accepted"
     ),
-    "launch/next_settings.py: To extend it, raise control.steps above {}, or control.epochs, or change "
-    "control.stop_when if that has ended it.": (
+    "launch/next_settings.py: To extend it, raise {}, or change control.stop_when if that has ended it.": (
         "launch/test_next_settings.py::test_a_done_run_is_extended_by_its_length_and_by_nothing_else"
     ),
     "launch/next_settings.py: Make it rare with control.evaluate.steps, or submit a new run.": (

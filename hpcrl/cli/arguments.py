@@ -24,6 +24,8 @@ from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
 """Options that are short for a setting."""
 HELP = ("--help", "-h")
+LACKING = "the following arguments are required: "
+"""How the parser's complaint of what is missing begins; it names an option without its dashes."""
 RUN_HELP = "the run's directory, or its name (the directory's last part) if you submitted it"
 
 
@@ -38,6 +40,12 @@ def parse(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
         return parser.parse_args(list(words))
     except ArgumentError as error:
         reason = " ".join(str(error).split())
+        if reason.startswith("unrecognized"):
+            reason += "; settings begin with two dashes, as in --seed 3"
+        if reason.startswith(LACKING):
+            usage = parser.format_usage()
+            names = reason.removeprefix(LACKING).split(", ")
+            reason = LACKING + ", ".join(f"--{name}" if f"--{name} " in usage else name for name in names)
         raise ConfigurationError([f"{reason}."], f"See {parser.prog} --help.") from None
 
 

@@ -14,7 +14,7 @@ from hpcrl.config.fields import Setting, description, sections, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.families.reader import read_config
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
@@ -22,7 +22,8 @@ from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 BATCH_ROWS = 32
 """Rows of a step, where the data has so many."""
 WIDTH = 118
-HEAD = """What differs from the defaults. A line that begins with # shows a default: remove the # to change it.
+HEAD = """What differs from the defaults. A line like #seed: 1, with no space behind the #, shows a default. To change
+it, remove the # there and before the names of the sections that it is in.
 Start with `hpcrl plan {file}`, then `hpcrl submit {file}`."""
 
 
@@ -45,9 +46,13 @@ def run(words: Sequence[str]) -> int:
             out.write(text)
     except OSError as error:
         raise ConfigurationError([f"{file} cannot be written: {error.strerror}."], "Give another file.") from None
-    print(f"wrote {file}")
-    read_experiment(given.file, ())
-    print(f"  hpcrl plan {file}\n  hpcrl submit {file}")
+    try:
+        read_experiment(given.file, ())
+    except HpcrlError:
+        # Whoever corrects the command gives the same file again.
+        file.unlink()
+        raise
+    print(f"wrote {file}\n  hpcrl plan {file}\n  hpcrl submit {file}")
     return int(ExitCode.DONE)
 
 
@@ -104,7 +109,7 @@ def configuration(file: str, algorithm: str, chosen: Mapping[str, Any]) -> str:
             name = ".".join(path[: depth + 1])
             active = any(key.startswith(f"{name}.") for key in chosen)
             lines += [] if depth else [""]
-            lines += [*_comment(titles[name], "  " * depth), f"{'' if active else '# '}{'  ' * depth}{path[depth]}:"]
+            lines += [*_comment(titles[name], "  " * depth), f"{'  ' * depth}{'' if active else '#'}{path[depth]}:"]
         open_ = path
         lines += _setting(setting, chosen, "  " * len(path))
     return "\n".join(lines) + "\n"
@@ -118,11 +123,11 @@ def _setting(setting: Setting, chosen: Mapping[str, Any], indent: str) -> Iterat
     elif setting.required:
         yield f"{indent}{name}:  # REQUIRED: {setting.expectation}"
     else:
-        yield f"# {indent}{name}: {_written(setting.default)}"
+        yield f"{indent}#{name}: {_written(setting.default)}"
 
 
 def _comment(text: str, indent: str) -> list[str]:
-    return [f"# {indent}{line}" for part in text.splitlines() for line in textwrap.wrap(part, WIDTH - len(indent))]
+    return [f"{indent}# {line}" for part in text.splitlines() for line in textwrap.wrap(part, WIDTH - len(indent))]
 
 
 def _written(value: Any) -> str:

@@ -25,6 +25,8 @@ from hpcrl.errors import ConfigurationError, Problem
 T = TypeVar("T", bound=ExperimentConfig)
 
 COMMAND_LINE = "command line"
+ALIKE = 0.55
+"""How like a setting a word must be, from 0 to 1.5, to be taken for a misspelling of it."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,12 @@ class _Reading(Generic[T]):
             raise word.refused("is a section, not a setting", f"Set what is in it, as in {inside}.")
         setting = self._settings.get(word.key)
         if setting is None:
-            near = self._nearest(word.key)
-            raise word.refused(f"is not a setting of algorithm {self._algorithm}", f"The nearest is {near}.")
+            what = f"is not a setting of algorithm {self._algorithm}"
+            if near := self._nearest(word.key):
+                raise word.refused(what, f"The nearest is {near}.")
+            raise word.refused(
+                what, f"Leave it out; `hpcrl submit --help --algorithm {self._algorithm}` lists all settings."
+            )
         # A command line writes null as YAML does; a setting that may not be null must not become the text "null".
         null = word.value is None or (word.place == COMMAND_LINE and word.value in ("null", "~"))
         if not null or setting.optional:
@@ -211,7 +217,10 @@ class _Reading(Generic[T]):
         return msgspec.convert(self._parser.parse_object(value, defaults=False)[setting.key], setting.plain_type)
 
     def _nearest(self, key: str) -> str:
-        """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer."""
+        """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer.
+
+        Empty where none is alike.
+        """
         last = key.rpartition(".")[2]
         ends = (last, "".join(word[:1] for word in last.split("_")))
 
@@ -219,7 +228,8 @@ class _Reading(Generic[T]):
             same_end = known.rpartition(".")[2] in ends
             return difflib.SequenceMatcher(None, key, known).ratio() + (0.5 if same_end else 0.0)
 
-        return max([*self._settings, *self._sections], key=likeness)
+        nearest = max([*self._settings, *self._sections], key=likeness)
+        return nearest if likeness(nearest) >= ALIKE else ""
 
     def experiment(self) -> T:
         """The experiment; what is missing is reported and has a stand-in, so that the rest can be checked."""

@@ -244,7 +244,7 @@ def _in_cache(folder: Path) -> str:
 def _or_download(folder: Path, advice: str) -> str:
     """The advice, and what downloads a model that the hub may have, whole."""
     name = str(folder) if is_hub_name(str(folder)) else name_of(folder)
-    return f"Download it with `{download_command(name)}`, or: {advice}" if name else advice
+    return f"Download it with `{download_command(name)}`, or {advice[0].lower()}{advice[1:]}" if name else advice
 
 
 def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:

@@ -4,8 +4,9 @@ What a file unfolds to is measured before anything is made of it: a few lines of
 """
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -16,6 +17,14 @@ MOST_BYTES = 256 << 10
 MOST_VALUES = 100_000
 """Of a file, and of what it is with every alias written out."""
 DEEPEST = 100
+IN_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "character '\\t'": "a tab stands there, but YAML takes spaces only",
+        "<block": "this line is not indented as those before it, or the name of its section is missing",
+        "mapping values are not allowed": "this line is not indented as those before it, or has a colon too many",
+    }
+)
+"""What PyYAML says of common mistakes, by a part of it, as a person says it."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -98,9 +107,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise ConfigurationError([f"{place}: {error.problem}."], "Correct the YAML there.") from None
+        problem = next((said for part, said in IN_WORDS.items() if part in str(error.problem)), error.problem)
+        raise ConfigurationError([f"{place}: {problem}."], "Correct the YAML there.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError([f"{path} is not YAML: {error}."], "Correct it.") from None
+    if values is None:
+        raise ConfigurationError([f"{path} is empty."], "Begin it with `algorithm: ppo` and so on.")
     if not isinstance(values, dict):
         raise ConfigurationError(
             [f"{path} holds {values!r:.200}, but a configuration is a mapping."],

@@ -125,7 +125,7 @@ def _imports(setting: str, file: Path, source: bytes, folder: Path) -> Iterator[
         tree = ast.parse(source, file)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        problem = f"{setting}: {file}, line {line}: {error}."
+        problem = f"{setting}: {file}, line {line}: {error.msg if isinstance(error, SyntaxError) else error}."
         raise ConfigurationError([problem], f"Fix the file or set {setting}.") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

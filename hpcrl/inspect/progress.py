@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.durable.fork import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
@@ -98,7 +99,8 @@ class Progress:
         for number in new:
             before = activities.get(number - 1)
             if before is not None:
-                news.append(f"attempt {number - 1} ended, {before.ending or 'killed'}")
+                if not (number == 1 and forked_from(self._view.run)):
+                    news.append(f"attempt {number - 1} ended, {before.ending or 'killed'}")
                 news.append(f"attempt {number} {_in_short(activities[number].recovered)}")
         return news
 

@@ -10,6 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from hpcrl.agent.devices import hides_all
+from hpcrl.agent.gpus import choose
+from hpcrl.agent.nvml import read_inventory
 from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
@@ -24,6 +27,11 @@ class LocalLauncher:
     """Starts the jobs of runs on this machine, and sees them by their command lines."""
 
     def prepare(self, experiment: ExperimentConfig) -> ExperimentConfig:
+        """Raises ConfigurationError where this machine, shared by all simulated nodes, has fewer GPUs than workers."""
+        cluster = experiment.cluster
+        if cluster.device == "cuda" or (cluster.device == "auto" and not hides_all(os.environ)):
+            others = (cluster.nodes - 1) * cluster.workers_per_node
+            choose(cluster, others, os.environ, read_inventory())
         return dataclasses.replace(experiment, cluster=dataclasses.replace(experiment.cluster, type="local"))
 
     def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.config.changes import Change, changes, with_settings
+from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.load import change_settings
@@ -109,11 +110,17 @@ def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
     if not _has_more(after, recovery):
         last = 0 if recovery.last_opened is None else recovery.last_opened.step
+        above = {"control.steps": f" above {last}", "control.epochs": ""}
+        longer = " and ".join(f"{key}{above[key]}" for key in lengths(after.control))
         raise ConfigurationError(
             [f"{run.root} is done: {reason}."],
-            f"To extend it, raise control.steps above {last}, or control.epochs, or change control.stop_when if that "
-            "has ended it.",
+            f"To extend it, raise {longer}, or change control.stop_when if that has ended it.",
         )
+
+
+def lengths(control: ControlConfig) -> tuple[str, ...]:
+    """The settings that bound the length of a run: each of them must be raised for a longer one."""
+    return tuple(key for key in LENGTH if getattr(control, key.partition(".")[2]) is not None)
 
 
 def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan) -> bool:

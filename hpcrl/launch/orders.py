@@ -34,7 +34,7 @@ def give_command(run_dir: Path, word: Literal["pause", "continue"], deadline_s: 
     nonce = run.newest_nonce()
     where = "nowhere" if nonce is None else _where(run, nonce)
     if nonce is None or where == "nowhere" or _has_ended(run, nonce):
-        print(f"nothing of {run.root} is running; `hpcrl resume {run.root}` resumes it.")
+        print(said_of_done(run) or f"nothing of {run.root} is running; `hpcrl resume {run.root}` resumes it.")
         return int(ExitCode.DONE)
     name = run.publish_command(Command(word, nonce))
     if where != "here":
@@ -46,6 +46,12 @@ def give_command(run_dir: Path, word: Literal["pause", "continue"], deadline_s: 
     said = SAID.get((word, answer.state, answer.done), "is ending already: somebody has stopped it.")
     print(f"{run.root} {said.format(root=run.root)}")
     return int(ExitCode.DONE)
+
+
+def said_of_done(run: RunDirectory) -> str:
+    """That the run is done and why, if it is: there is nothing to order, and nothing to resume."""
+    verdict = run.newest_verdict()
+    return f"{run.root} is done: {verdict.reason}." if verdict is not None and verdict.state == "done" else ""
 
 
 def _await_answer(run: RunDirectory, nonce: str, name: str, deadline_s: float) -> Answer:

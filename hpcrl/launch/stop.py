@@ -14,6 +14,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.progress import Progress
 from hpcrl.launch.launcher import Launchers, UnreachableError
+from hpcrl.launch.orders import said_of_done
 from hpcrl.recipes.algorithm import experiment_from
 
 WATCH_S = 0.2
@@ -29,7 +30,7 @@ def stop(run_dir: Path, now: bool) -> int:
     launchers = Launchers(run)
     running = [submission for submission in run.submissions() if launchers.of(submission).living(run, submission)]
     if not running:
-        print(f"nothing of {run.root} is running here.")
+        print(said_of_done(run) or f"nothing of {run.root} is running here.")
         return int(ExitCode.DONE)
     cluster = what_every_run_has(run.configuration()).cluster
     patience_s = cluster.grace_s + cluster.lost_after_s + cluster.orphan_timeout_s + LEAVE_S

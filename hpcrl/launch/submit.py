@@ -31,12 +31,12 @@ from hpcrl.launch.elastic import describe_elastic
 from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of
 from hpcrl.launch.next_code import NextCode, next_code
 from hpcrl.launch.next_inputs import next_inputs
-from hpcrl.launch.next_settings import NextSettings, next_settings, refuse_done
+from hpcrl.launch.next_settings import NextSettings, lengths, next_settings, refuse_done
 from hpcrl.launch.place import new_root
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
@@ -173,7 +173,8 @@ def _nothing_left(run: RunDirectory, overrides: Sequence[str]) -> str:
     done = _done(run)
     if done is None or overrides:
         return ""
-    return f"{run.root} is done: {done.reason}. `hpcrl resume {run.root} --control.steps N` extends it."
+    longer = " ".join(f"--{key} N" for key in lengths(experiment_from(run.configuration()).control))
+    return f"{run.root} is done: {done.reason}. `hpcrl resume {run.root} {longer}` extends it."
 
 
 def _settings_to_come(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:

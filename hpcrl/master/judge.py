@@ -61,7 +61,7 @@ class Situation:
     def told_to_go(self) -> str:
         """Who wants this attempt to end, in words; empty while nobody does."""
         if self.stop:
-            return "asked to by `hpcrl stop`" + (f" ({self.stop})" if self.stop != "finish" else "")
+            return "asked to by `hpcrl stop` or Ctrl-C" + (f" ({self.stop})" if self.stop != "finish" else "")
         if self.signal:
             return f"the master got {self.signal}"
         whats = [("the run" if node == EVERYTHING else f"node {node}", why) for node, why in self.draining.items()]

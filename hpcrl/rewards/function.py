@@ -32,6 +32,10 @@ SHOWN_OF_AN_ERROR = 10_000
 """Characters of an error that are told, and of its traceback; the log has all of it."""
 
 
+NOT_SHOWN = (__file__, "<frozen importlib")
+"""Files, by the beginnings of their names, whose frames a user's traceback does not need."""
+
+
 class AnswerBox:
     """The newest answers, in memory that a process and its children share. Knows nothing of what they say."""
 
@@ -132,7 +136,8 @@ def as_score(result: Any) -> float:
         value = value.item()  # numpy's bool is no Real, and numpy need not be here to know it
     if not isinstance(value, Real):
         raise TypeError(
-            f'returned {result!r}; expected one number or bool, or a mapping with one under "score" (no tuple, no list)'
+            f'returned {result!r}; expected one number or bool, or a mapping with one under "score" (no tuple, no '
+            "list): the function is called for one response at a time"
         )
     if not math.isfinite(value):
         raise ValueError(f"returned {float(value)}; expected a finite number")
@@ -145,7 +150,8 @@ def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any
         result = act()
         return result, Scored(score=judge(result))
     except BaseException as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+        every = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
         texts = f"{type(error).__name__}: {error}", "".join(traceback.format_list(frames))
         if max(map(len, texts)) > SHOWN_OF_AN_ERROR:
             print(*texts, sep="\n", file=sys.stderr, flush=True)

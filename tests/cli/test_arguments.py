@@ -37,13 +37,20 @@ def test_a_misspelt_option_does_not_swallow_the_next_word(word, near):
         separate([word, "ppo.yaml"], OWN)
 
 
+def test_a_setting_without_dashes_is_refused_with_an_example():
+    parser = command_parser("submit", "Start a run.")
+    with pytest.raises(ConfigurationError, match=r"seed=3; settings begin with two dashes, as in --seed 3. See hpcrl"):
+        parse(parser, ["seed=3"])
+
+
 def test_what_the_parser_refuses_is_one_line_with_a_hint():
     parser = command_parser("submit", "Start a run.")
     parser.add_argument("config", type=str)
+    parser.add_argument("--step", type=int, required=True)
     with pytest.raises(ConfigurationError) as raised:
         parse(parser, [])
     (problem,) = raised.value.problems
-    assert "config" in problem
+    assert "are required: config, --step." in problem
     assert problem.endswith("See hpcrl submit --help.")
     assert "\n" not in problem
 

@@ -30,20 +30,36 @@ def test_what_is_written_can_be_planned(folder, algorithm, capsys):
     assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
     text = Path("mine.yaml").read_text()
     for setting in settings(algorithm_of(algorithm).experiment):
-        assert re.search(rf"^(# )?( )*{setting.key.rpartition('.')[2]}:", text, re.MULTILINE)
-        assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^# ", "", text, flags=re.MULTILINE).split())
+        assert re.search(rf"^ *#?{setting.key.rpartition('.')[2]}:", text, re.MULTILINE)
+        assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^ *# ", "", text, flags=re.MULTILINE).split())
 
 
 @pytest.mark.parametrize("algorithm", names(ALGORITHMS))
 def test_what_is_a_comment_is_a_default(folder, algorithm):
-    """With every # of a setting's line removed, the configuration is the same."""
+    """With every # that has no space behind it removed, and nothing else, the configuration is the same."""
     main(["new", "mine.yaml", "--algorithm", algorithm, *MINE])
     lines = Path("mine.yaml").read_text().splitlines()
-    active = [re.sub(r"^# (?=( *)\w+:( [^ ]|$))", "", line) for line in lines]
-    Path("all.yaml").write_text("\n".join(line for line in active if not line.startswith("#")))
+    Path("all.yaml").write_text("\n".join(re.sub(r"^( *)#(?! )", r"\1", line) for line in lines))
     chosen, whole = read_yaml(Path("mine.yaml")), read_yaml(Path("all.yaml"))
     assert main(["plan", "all.yaml"]) == ExitCode.DONE
     assert chosen["control"] == {"epochs": 1} and whole["control"]["steps"] is None
+
+
+def test_a_default_is_changed_by_what_the_first_lines_say(folder):
+    main(["new", "mine.yaml", *MINE])
+    text = Path("mine.yaml").read_text()
+    for line in ("seed: 1", "steps: null", "cluster:", "nodes: 1"):
+        assert f"#{line}\n" in text
+        text = text.replace(f"#{line}\n", f"{line.replace('1', '2').replace('null', '3')}\n", 1)
+    Path("mine.yaml").write_text(text)
+    values = read_yaml(Path("mine.yaml"))
+    assert (values["seed"], values["control"]["steps"], values["cluster"]) == (2, 3, {"nodes": 2})
+
+
+def test_what_cannot_be_planned_is_not_left_so_that_the_corrected_command_works(folder, capsys):
+    assert main(["new", "mine.yaml", *MINE, "--model", "modle"]) == ExitCode.CONFIGURATION
+    assert "actor.path = " in (said := capsys.readouterr()).err and "wrote" not in said.out
+    assert main(["new", "mine.yaml", *MINE]) == ExitCode.DONE
 
 
 def test_a_file_that_is_there_is_left_alone(folder, capsys):

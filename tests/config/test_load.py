@@ -188,7 +188,7 @@ def test_a_file_that_is_not_there_is_named(folder):
         ("seed: 1\nseed: 2\n", 'line 2: the key "seed" stands here twice'),
         ("seed: [1\n", "line 2"),
         ("- a\n", "a configuration is a mapping"),
-        ("", "a configuration is a mapping"),
+        ("", "bad.yaml is empty"),
     ],
 )
 def test_a_file_that_is_no_mapping_is_refused_with_the_place(folder, text, words):

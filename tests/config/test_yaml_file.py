@@ -35,6 +35,22 @@ def test_a_key_that_stands_twice_is_refused_with_its_line(tmp_path, text):
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a:\n\tb: 1\n", "line 2: a tab stands there, but YAML takes spaces only."),
+        ("a:\n  b: 1\n    c: 2\n", "line 3: this line is not indented as those before it, or has a colon too many."),
+        ("a:\n  b: {}\n   c: 2\n", "line 3: this line is not indented as those before it, or the name of its section"),
+        ("", "is empty. Begin it with `algorithm: ppo`"),
+        ("# nothing\n", "is empty."),
+    ],
+)
+def test_a_newcomers_mistake_is_told_in_words(tmp_path, text, said):
+    with pytest.raises(ConfigurationError) as refused:
+        read(tmp_path, text)
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["{[1]: 2}\n", "a: !!python/object:os.system x\n", "a: \x00\n"])
 def test_what_is_not_plain_data_is_refused(tmp_path, text):
     with pytest.raises(ConfigurationError):

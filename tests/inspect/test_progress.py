@@ -4,6 +4,8 @@ from pathlib import Path
 from rich.console import Console
 from support.made_run import BEGAN, MadeRun, ppo_experiment
 
+from hpcrl.durable.fork import FORK
+from hpcrl.durable.journal import Forked, encode_line
 from hpcrl.events import AttemptEnded, WorkersReady
 from hpcrl.inspect.progress import Progress, sparkline
 from hpcrl.inspect.status import read_status
@@ -80,6 +82,16 @@ def test_attempts_of_before_are_not_told_again(tmp_path: Path) -> None:
     assert "attempt 0 ended" not in shown(out)
     assert "attempt 1 ended" not in shown(out)
     assert "attempt 2 ended, killed" in shown(out)
+
+
+def test_where_a_fork_comes_from_is_no_attempt_that_ended(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run"), console(terminal=False)
+    made.run.claim_attempt(FORK)
+    made.run.journal(0).write_bytes(encode_line(Forked("/runs/other", 4, 0)))
+    with Progress(made.run, ppo_experiment(), out, Clock()) as progress:
+        made.begin()
+        progress.update()
+    assert "attempt 0 ended" not in shown(out) and "attempt 1 starts from" in shown(out)
 
 
 def test_a_terminal_shows_steps_figures_courses_and_workers(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """What memory workers will have, as this machine and the options of Slurm say it."""
 
+import sys
 from pathlib import Path
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs, write_model
+from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 from support.gpus import FakeGpu, FakeNode, FakeNvml
 
 from hpcrl.cli.main import main
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.launch import local_memory
+from hpcrl.launch.local import LocalLauncher
 from hpcrl.launch.slurm import node_memory
+from hpcrl.placement.check import ALL_CHECKS
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\n"
 
@@ -27,7 +30,7 @@ def test_a_container_has_what_its_limit_says(tmp_path):
 
 def test_workers_on_gpus_have_the_smallest(monkeypatch):
     gpus = tuple(FakeGpu(f"GPU-{size}", "a GPU", bus=size, memory=size << 30) for size in (80, 40))
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", FakeNvml(FakeNode(gpus)))
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(gpus)))
     found = local_memory.memory(ClusterConfig())
     assert (found.bytes, found.of) == (40 << 30, "worker")
     assert local_memory.memory(ClusterConfig(device="cpu")).of == "node"
@@ -50,6 +53,28 @@ def test_on_slurm_a_node_has_what_is_asked_for(slurm, size, of):
 def test_on_slurm_nobody_knows_the_gpus():
     found = node_memory.memory(ClusterConfig(device="cuda", slurm=SlurmConfig(memory="24G")))
     assert (found.bytes, found.of) == (None, "worker")
+
+
+@pytest.mark.parametrize(("device", "gpus", "refused"), [("cuda", 0, True), ("auto", 1, True), ("auto", 0, False)])
+def test_workers_without_a_gpu_each_are_refused_before_anything_is_made(
+    tmp_path, monkeypatch, capsys, device, gpus, refused
+):
+    there = tuple(FakeGpu(f"GPU-{number}", "a GPU", bus=number) for number in range(gpus))
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(there)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    values = ppo_values() | {"cluster": {"type": "local", "device": device, "workers_per_node": 2}}
+    write_config(tmp_path / "ppo.yaml", values)
+    launcher = LocalLauncher()
+    experiment = load_config(Path("ppo.yaml"), (), ALL_CHECKS)
+    if not refused:
+        assert launcher.prepare(experiment) == experiment
+        return
+    with pytest.raises(ConfigurationError, match=f"needs 2 GPUs on this node, but this job may use {gpus}"):
+        launcher.prepare(experiment)
+    assert main(["submit", "ppo.yaml", "--run-dir", "run"]) == ExitCode.CONFIGURATION
+    assert "or set cluster.device to cpu" in capsys.readouterr().err and not Path("run").exists()
 
 
 @pytest.mark.parametrize("command", [["plan"], ["submit", "--dry-run"], ["submit"]])

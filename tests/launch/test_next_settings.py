@@ -61,7 +61,10 @@ def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
         for dry in ([], ["--dry-run"]):
             assert main(["resume", str(run.root), *words, *dry]) == ExitCode.CONFIGURATION
             said = capsys.readouterr().err
-            assert "is done: step 2 was the last. To extend it, raise control.steps above 2, or control.epochs" in said
+            assert (
+                "is done: step 2 was the last. To extend it, raise control.steps above 2, or change control.stop_when"
+                in said
+            )
     assert run.versions() == [0]
     longer = ["resume", str(run.root), "--control.steps", "3", "--toy.lr", "0.1"]
     assert main([*longer, "--dry-run"]) == ExitCode.DONE
@@ -74,6 +77,20 @@ def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
     assert [(row["step"], row["settings"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 1)]
     assert "settings 1 since step 3" in read_status(run.root).render()
     assert "<!-- settings 1 -->" in plot(run)[1].read_text()
+
+
+def test_a_run_that_epochs_bound_is_extended_by_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """More steps alone would not make it longer."""
+    experiment = toy(2)
+    control = dataclasses.replace(experiment.control, steps=None, epochs=1)
+    experiment = dataclasses.replace(experiment, control=control)
+    run = create_run(tmp_path / "run", experiment)
+    finish_on(run, experiment)
+    assert main(["resume", str(run.root)]) == ExitCode.DONE
+    assert f"`hpcrl resume {run.root} --control.epochs N` extends it." in capsys.readouterr().out
+    assert main(["resume", str(run.root), "--toy.lr", "0.1"]) == ExitCode.CONFIGURATION
+    assert "To extend it, raise control.epochs, or change control.stop_when" in capsys.readouterr().err
+    assert main(["resume", str(run.root), "--control.epochs", "2", "--dry-run"]) == ExitCode.DONE
 
 
 def test_evaluation_becomes_rare_but_is_not_switched_off(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     assert hpcrl("stop", str(root)).returncode == ExitCode.DONE
     for command in ("pause", "continue"):
         over = hpcrl(command, str(root))
-        assert over.returncode == ExitCode.DONE and "nothing of" in over.stdout
+        assert over.returncode == ExitCode.DONE and over.stdout.startswith(f"{root} is done: step ")
     assert json.loads(hpcrl("status", str(root), "--json").stdout)["slurm"] is None
 
 
@@ -177,15 +177,16 @@ def test_a_command_without_an_answer_is_not_waited_for_for_ever(
         give_command(made.run.root, "pause", deadline_s=0.3)
 
 
+@pytest.mark.parametrize(("state", "code", "said"), [("done", 0, "is done: x."), ("stopped", 93, "hpcrl resume")])
 def test_without_squeue_the_directory_says_whether_somebody_may_obey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, state: str, code: int, said: str
 ) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue(missing="there is no squeue in PATH"))
     with pytest.raises(InternalError, match="has not answered"):
         give_command(made.run.root, "pause", deadline_s=0.1)
-    made.verdict("done", 0, "x")
+    made.verdict(state, code, "x")
     assert give_command(made.run.root, "pause") == ExitCode.DONE
-    assert "nothing of" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def test_an_attempt_says_whether_it_begins_paused(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_an_attempt_that_is_told_to_go_before_all_nodes_are_there_waits_for_none
     at.commands.stop = "drain"
     assert at.ends().state == "stopped"
     assert len(at.script.says) == 5 and not at.run.plan(0).exists()
-    assert at.stopped == ["asked to by `hpcrl stop` (drain)"]
+    assert at.stopped == ["asked to by `hpcrl stop` or Ctrl-C (drain)"]
 
 
 def test_workers_are_started_by_a_plan_of_the_nodes_that_came_then_introduced_then_given_work(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_calls_in_flight_have_the_grace_to_end_and_a_user_who_wants_it_now_gives
         at.script.receive = receive  # type: ignore[method-assign]
         assert at.ends().state == "stopped"
         assert least_s <= at.script.now - asked[0] <= most_s
-        assert at.stopped == [f"asked to by `hpcrl stop` ({stop})"]
+        assert at.stopped == [f"asked to by `hpcrl stop` or Ctrl-C ({stop})"]
 
 
 def test_nodes_that_do_not_come_in_time_are_not_waited_for(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_run_that_is_asked_to_finish_opens_no_step_closes_the_open_ones_and_sa
     assert jobs.wait_for("master", 60) == ExitCode.NEVER_REQUEUE, outputs(run)
     jobs.wait(60)
     verdict = run.read_verdict(0)
-    assert verdict is not None and (verdict.state, verdict.reason) == ("stopped", "asked to by `hpcrl stop`")
+    assert verdict is not None and (verdict.state, verdict.reason) == ("stopped", "asked to by `hpcrl stop` or Ctrl-C")
     lines = [line.event for line in read_history(run).lines]
     opened = [line.step for line in lines if isinstance(line, Opened)]
     assert opened == [line.step for line in lines if isinstance(line, Closed)]

@@ -143,12 +143,12 @@ BROKEN: dict[str, tuple[dict[str, Any], Verdict]] = {
     ),
 }
 
-DRAIN = "asked to by `hpcrl stop` (drain)"
+DRAIN = "asked to by `hpcrl stop` or Ctrl-C (drain)"
 ENDS = "its allocation ends soon, and actor_gen takes 90 s"
 TOLD: dict[str, tuple[dict[str, Any], Verdict]] = {
     "a user asked": ({"stop": "drain"}, ("stopped", 93, DRAIN)),
-    "a user asked for it now": ({"stop": "now"}, ("stopped", 93, "asked to by `hpcrl stop` (now)")),
-    "a user asked for a good end": ({"stop": "finish"}, ("stopped", 93, "asked to by `hpcrl stop`")),
+    "a user asked for it now": ({"stop": "now"}, ("stopped", 93, "asked to by `hpcrl stop` or Ctrl-C (now)")),
+    "a user asked for a good end": ({"stop": "finish"}, ("stopped", 93, "asked to by `hpcrl stop` or Ctrl-C")),
     "open steps are waited for": ({"stop": "finish", "at_work": True}, None),
     "a user counts for more than a signal": ({"stop": "drain", "signal": "SIGTERM"}, ("stopped", 93, DRAIN)),
     "a user counts for more than a node": ({"stop": "drain", "draining": {0: "got SIGTERM"}}, ("stopped", 93, DRAIN)),
@@ -197,7 +197,7 @@ ORDERS: dict[str, tuple[dict[str, Any], Verdict]] = {
     ),
     "code raised just now, and a user asked for it now": (
         {"failures": [raised(0)], "stop": "now"},
-        ("stopped", 93, "asked to by `hpcrl stop` (now)"),
+        ("stopped", 93, "asked to by `hpcrl stop` or Ctrl-C (now)"),
     ),
 }
 
