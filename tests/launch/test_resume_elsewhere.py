@@ -98,9 +98,16 @@ def test_a_run_goes_on_elsewhere_and_stays_there_until_it_is_moved_again(
     wait_until(lambda: alive_of(run.root) == [], 60, "the end of all processes")
 
 
-def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path: Path, config: Path) -> None:
-    run = stopped(config, tmp_path / "run")
-    before = files_of(run)
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A stopped run that no test changes."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "toy.yaml").write_text(TOY)
+    return stopped(folder / "toy.yaml", folder / "run")
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(left_alone: RunDirectory) -> None:
+    run, before = left_alone, files_of(left_alone)
     dry = hpcrl("resume", str(run.root), "--dry-run", "--cluster.workers_per_node", "1")
     assert dry.returncode == ExitCode.DONE, dry.stderr
     for words in (
@@ -116,10 +123,9 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path: Path, co
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_all_that_cannot_change_is_refused_together_before_anything_is_made(
-    tmp_path: Path, config: Path, dry: list[str]
+    left_alone: RunDirectory, dry: list[str]
 ) -> None:
-    run = stopped(config, tmp_path / "run")
-    before = files_of(run)
+    run, before = left_alone, files_of(left_alone)
     refused = hpcrl(
         "resume", str(run.root), "--nodes", "9", "--toy.width", "9", "--cluster.nods", "2", "--seed=2",
         "--actor.layout", "d2", *dry,

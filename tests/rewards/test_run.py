@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cluster import is_alive
 
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ExitCode, InternalError, UserCodeError
@@ -301,17 +302,9 @@ def test_the_limit_of_a_response_does_not_count_the_import(tmp_path: Path) -> No
     reward.close()
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def wait_for_the_end_of(pid: int) -> None:
     deadline = time.monotonic() + 30
-    while alive(pid):
+    while is_alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -345,7 +338,7 @@ def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
     )
     assert worker.stdout is not None
     pid = int(worker.stdout.readline())
-    assert alive(pid)
+    assert is_alive(pid)
     worker.kill()
     worker.communicate()
     wait_for_the_end_of(pid)

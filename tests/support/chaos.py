@@ -198,11 +198,11 @@ def wait_until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
 def workers_of(run: RunDirectory) -> list[int]:
     """Process ids of the workers that are alive: who has a worker's output file open."""
     found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/1"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            target = os.readlink(link)
+            target = os.readlink(f"/proc/{pid}/fd/1")
             if target.startswith(str(run.attempts)) and "/worker-" in target:
-                found.add(int(link.parts[2]))
+                found.add(int(pid))
     return sorted(found)
 
 

@@ -129,6 +129,13 @@ def children_of(pid: int) -> list[int]:
     return []
 
 
+def command_of(pid: int) -> str:
+    """A process's command line; nothing where it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and is not reaped yet does not."""
     proc = Path(f"/proc/{pid}")

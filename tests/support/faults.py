@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from support.cluster import children_of
+from support.cluster import children_of, command_of
 
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
@@ -93,7 +93,7 @@ class Strike:
             return [self._worker(self.target)]
         if self.target.startswith("reward-"):
             children = children_of(self._worker(f"worker-{self.target.removeprefix('reward-')}"))
-            return [pid for pid in children if REWARD in Path(f"/proc/{pid}/cmdline").read_text()]
+            return [pid for pid in children if REWARD in command_of(pid)]
         deadline = time.monotonic() + PIDS_WAIT_S
         while not (self.folder / "pids").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
