@@ -8,12 +8,13 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all lint kill kill-toy same docs bench ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all flakes lint kill kill-toy same docs bench ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
 	@echo "make test      the tests (minutes)"
 	@echo "make test-all  the tests, the slow ones too"
+	@echo "make flakes    what waits on processes, five times (TIMES=…) on a machine that has more to do (hours)"
 	@echo "make kill      hit every process in every phase of a PPO run, compare bit for bit, write docs/durability.md (an hour)"
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
@@ -32,6 +33,13 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	pytest -n $(JOBS) --dist loadfile --durations 30
+
+# TESTS names others, tests/slurm for one. The load is a busy loop for each core.
+TIMES ?= 5
+TESTS ?= tests/agent tests/durable tests/examples tests/launch tests/master tests/nameresolve tests/recipes tests/rewards
+flakes: $(STAMP)
+	@load=(); for core in $$(seq $$(nproc)); do (while :; do :; done) & load+=($$!); done; trap 'kill "$${load[@]}"' EXIT; \
+	for turn in $$(seq $(TIMES)); do pytest -n $(JOBS) --dist loadfile -m "not slow" $(TESTS) || exit 1; done
 
 kill: $(STAMP)
 	@PYTHONPATH=tools:tests python -P -m kills $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
