@@ -9,7 +9,6 @@ import secrets
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,11 +26,13 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
+from hpcrl.foreign import plain
+from hpcrl.inspect.lines import last_lines
 from hpcrl.nameresolve.base import DamagedEntryError, NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
 from hpcrl.placement.abilities import engines_of
-from hpcrl.placement.plan import plan_from_json
+from hpcrl.placement.plan import read_plan
 from hpcrl.processes import Signals
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.address import LOOPBACK, network_of
@@ -51,6 +52,8 @@ from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.model_worker import ModelWorker
 
 LEAVE_S = 10.0
+LAST_BYTES = 4096
+"""Of what a worker has printed, in which its last line is looked for."""
 MASTER_POLL_S = 2.0
 SEEK_S = 0.25
 SEEK_OPERATIONS = 4
@@ -96,15 +99,16 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
 
 
 def _run_worker(args: WorkerArgs, fault: Callable[[str], None]) -> int:
-    """In the forked worker."""
-    bind(args.environment, args.cpus)
-    plan = plan_from_json(RunDirectory(Path(args.run_dir)).plan(args.attempt).read_bytes())
-    fault(f"as worker-{args.rank}")
+    """In the forked worker. What it prints last before it could tell its master, its agent tells."""
     try:
+        bind(args.environment, args.cpus)
+        plan = read_plan(RunDirectory(Path(args.run_dir)), args.attempt)
+        fault(f"as worker-{args.rank}")
         return int(ModelWorker(args, plan, fault).run())
-    except HpcrlError as error:
-        traceback.print_exc()
-        return int(error.exit_code)
+    except (HpcrlError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        # A node's trouble with its disk is not the run's.
+        return int(error.exit_code if isinstance(error, HpcrlError) else ExitCode.REQUEUE)
 
 
 @dataclass
@@ -270,7 +274,9 @@ class Agent:
             current = self._started is not None and attempt == self._started.attempt
             if current and self._ordered is None:
                 path = self.run.worker_log(attempt, f"worker-{rank}").with_suffix(".err")
-                link.send(WorkerExited(attempt, rank, ended.how, ended.exit_code, self.run.files.name(path)))
+                said = last_lines(path, LAST_BYTES)[0][-1:] if ended.exit_code else []
+                how = plain(": ".join([ended.how, *said]))
+                link.send(WorkerExited(attempt, rank, how, ended.exit_code, self.run.files.name(path)))
 
     def _start_ordered(self, log: EventLog, master: str) -> None:
         """Fork the ordered workers as soon as the last of the old ones is dead."""
@@ -278,7 +284,7 @@ class Agent:
             return
         order, self._ordered = self._ordered, None
         self._started = order
-        plan = plan_from_json(self.run.plan(order.attempt).read_bytes())
+        plan = read_plan(self.run, order.attempt)
         slots = {worker.rank: worker.slot for worker in plan.workers}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
@@ -319,6 +325,6 @@ class Agent:
     def _workers_alive(self) -> bool:
         try:
             self.zygote.exits()
-        except EOFError:
+        except (EOFError, HpcrlError):
             return False
         return bool(self.zygote.alive)

@@ -19,9 +19,11 @@ from pathlib import Path
 import msgspec
 
 from hpcrl.agent.imports import ImportWatch
+from hpcrl.errors import InternalError
+from hpcrl.foreign import plain
 from hpcrl.plugins import load
 from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output, work_done
-from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, WorkerArgs
+from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, Unimportable, WorkerArgs
 
 LONGEST_FRAME = 1 << 16
 
@@ -77,7 +79,8 @@ class Zygote:
             self._socket.send(msgspec.json.encode(order))
 
     def exits(self) -> list[Exit]:
-        """Workers that ended since the last call. Raises EOFError when the zygote itself is gone."""
+        """Workers that ended since the last call. Raises EOFError when the zygote itself is gone, and InternalError
+        with the reason where it could not import what workers need."""
         found: list[Exit] = []
         while True:
             try:
@@ -89,6 +92,8 @@ class Zygote:
             if not frame:
                 raise EOFError
             told = msgspec.json.decode(frame, type=FromZygote)
+            if isinstance(told, Unimportable):
+                raise InternalError(f"{told.error}.", "Put this node's environment right, then resume.")
             if isinstance(told, Forked):
                 self.alive[told.pid] = told
             else:
@@ -115,13 +120,22 @@ def _serve(
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(name, signal.SIG_IGN)
         with watch.watching():
-            for place in imports:
-                load(place)
+            _import(orders, imports)
         _fork_and_reap(orders, run_worker)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
     os._exit(1)
+
+
+def _import(orders: socket.socket, imports: tuple[str, ...]) -> None:
+    for place in imports:
+        try:
+            load(place)
+        except Exception as error:
+            said = plain(f"{place} cannot be imported: {type(error).__name__}: {error}")
+            orders.send(msgspec.json.encode(Unimportable(said)))
+            raise
 
 
 def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int]) -> None:

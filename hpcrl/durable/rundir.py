@@ -187,7 +187,7 @@ class RunDirectory(RunPaths):
         self.files.publish(self.key_json, msgspec.json.encode(key), "key")
 
     def read_claim(self, attempt: int) -> Claim | None:
-        return self._read_if_there(self.claim(attempt), Claim)
+        return self.read_if_there(self.claim(attempt), Claim)
 
     def record_submission(self, nonce: str, jobs: Mapping[str, int | str]) -> None:
         record = Submission(nonce, dict(jobs), self._next_place(), time.time())
@@ -295,7 +295,7 @@ class RunDirectory(RunPaths):
     def submissions(self) -> list[Submission]:
         """All submissions, oldest first."""
         paths = [self.submission / name for name in self.files.listing(self.submission) if is_document(name)]
-        records = [self._read_if_there(path, Submission) for path in paths]
+        records = [self.read_if_there(path, Submission) for path in paths]
         return sorted((record for record in records if record is not None), key=lambda record: record.number)
 
     def newest_nonce(self) -> str | None:
@@ -334,12 +334,12 @@ class RunDirectory(RunPaths):
             self.files.publish(self.answer(name), encode(answer), "answer")
 
     def read_answer(self, name: str) -> Answer | None:
-        return self._read_if_there(self.answer(name), Answer)
+        return self.read_if_there(self.answer(name), Answer)
 
     def verdict_of(self, submission: str) -> Verdict | None:
         """How this submission ended last: its newest attempt, or a later start that came to none."""
         number = self.newest_attempt_of(submission)
-        early = self._read_if_there(self.early_verdict(submission, number), Verdict)
+        early = self.read_if_there(self.early_verdict(submission, number), Verdict)
         return self.read_verdict(number) if early is None and number is not None else early
 
     def newest_verdict(self) -> Verdict | None:
@@ -369,9 +369,9 @@ class RunDirectory(RunPaths):
         return None
 
     def read_verdict(self, attempt: int) -> Verdict | None:
-        return self._read_if_there(self.verdict(attempt), Verdict)
+        return self.read_if_there(self.verdict(attempt), Verdict)
 
-    def _read_if_there(self, path: Path, kind: type[Record]) -> Record | None:
+    def read_if_there(self, path: Path, kind: type[Record]) -> Record | None:
         """A document that nothing depends on: None where it is missing, damaged or cannot be read."""
         if path.name not in self.files.listing(path.parent):
             return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import sys
 import time
 import traceback
@@ -11,6 +12,7 @@ from typing import Any
 
 from hpcrl.config.experiment import what_every_run_has
 from hpcrl.durable.files import no_fault
+from hpcrl.durable.notices import leave_notice
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
@@ -67,8 +69,14 @@ def main(
         code = _code_of(error, process)
         said = traceback.format_exc() if code is None else f"{type(error).__name__}: {error}\n"
         print(said, file=sys.stderr, end="", flush=True)
-        if process == "master":
-            _write_verdict(RunDirectory(Path(run_dir)), submission, error, said if code is None else None)
+        with contextlib.suppress(HpcrlError, OSError):
+            run = RunDirectory(Path(run_dir))
+            run.read_run()  # a run of another format stays as it is
+            verdict = _verdict(error, process, node, said if code is None else None)
+            if process == "master":
+                run.publish_early_verdict(submission, verdict)
+            else:
+                leave_notice(run, submission, node, incarnation, verdict)
         return int(ExitCode.INTERNAL if code is None else code)
 
 
@@ -81,11 +89,12 @@ def _code_of(error: Exception, process: str) -> ExitCode | None:
     return trouble if isinstance(error, OSError) else None
 
 
-def _write_verdict(run: RunDirectory, submission: str, error: Exception, told: str | None) -> None:
-    """Of a master that came to no attempt; whoever waits reads it. On a disk that takes none, the exit code remains."""
-    code = _code_of(error, "master") or ExitCode.INTERNAL
-    reason = plain(f"{type(error).__name__}: {error}")
-    verdict = Verdict(None, "failed", int(code), reason, None, None, told and plain(told), time.time())
-    with contextlib.suppress(HpcrlError, OSError):
-        run.read_run()  # a run of another format stays as it is
-        run.publish_early_verdict(submission, verdict)
+def _verdict(error: Exception, process: str, node: int, told: str | None) -> Verdict:
+    """Of a master that came to no attempt, or of an agent that cannot tell its master. On a disk that takes none, the
+    exit code remains."""
+    code = _code_of(error, process) or ExitCode.INTERNAL
+    reason = f"{type(error).__name__}: {error}"
+    who = None if process == "master" else f"agent-{node}"
+    if who is not None:
+        reason = f"{who} on {socket.gethostname()}: {reason}"
+    return Verdict(None, "failed", int(code), plain(reason), who, None, told and plain(told), time.time())

@@ -5,10 +5,12 @@ tried again a few times, because what is wrong with a node may be right when it 
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.durable.history import failed_rendezvous
+from hpcrl.durable.notices import read_notices
+from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.master.allocation import AllocationWatch
@@ -21,6 +23,8 @@ from hpcrl.placement.plan import WorkerPlan
 
 FAILED_RENDEZVOUS_LIMIT = 5
 """How often nodes may fail to come, one time after another, before the run gives up."""
+LOOK_S = 1.0
+"""How often it is looked for what agents have left."""
 
 
 class NodeWait:
@@ -47,6 +51,8 @@ class NodeWait:
         self._address = ""
         self._was_complete = False
         self._since: float | None = None
+        self._left: dict[int, Verdict] = {}
+        self._next_look = 0.0
 
     def begin(self, attempt: int, address: str) -> None:
         """Tell all nodes where the master of this attempt listens. The time that some have been missing runs on."""
@@ -67,11 +73,29 @@ class NodeWait:
         if gone := {node: what for node, what in self._watch.gone.items() if node in missing}:
             said = "; ".join(f"node {node}: {what}" for node, what in gone.items())
             return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
+        if ending := self._left_for_good(missing):
+            return ending
         if self._since is not None and self._clock() - self._since > self._patience_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)
         self._watch.poll(missing)
         return None
+
+    def _left_for_good(self, missing: Mapping[int, tuple[int, int] | None]) -> Ending | None:
+        """An agent that has ended with an error of its own, and that nobody starts again, is not waited for."""
+        if self._clock() >= self._next_look:
+            self._next_look = self._clock() + LOOK_S
+            found = read_notices(self._run, self._submission)
+            known = {node: found[node] for node in missing if node in found}
+            self._left = {n: left.verdict for n, left in known.items() if left.incarnation >= (missing[n] or (0, 0))}
+        left = [verdict for node, verdict in self._left.items() if node in missing]
+        final = [verdict for verdict in left if verdict.exit_code != ExitCode.REQUEUE]
+        if final:
+            why = "; ".join(verdict.reason for verdict in final)
+            return Ending("failed", ExitCode(final[0].exit_code), why, traceback=final[0].traceback or "")
+        return (
+            self._in_vain("; ".join(verdict.reason for verdict in left)) if left and not self.replaces_nodes else None
+        )
 
     def unfit(self, workers: Iterable[WorkerPlan]) -> Ending | None:
         """Refuse nodes and devices that workers cannot do with, before anybody loads a model."""
@@ -99,6 +123,7 @@ class NodeWait:
         nodes, patience_s = self._members.nodes, self._patience_s
         said = [f"{nodes - len(missing)} of {nodes} nodes came within {patience_s:g} s, missing: {list(missing)}"]
         said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
+        said += [verdict.reason for node, verdict in self._left.items() if node in missing]
         if len(missing) < nodes:
             said.append(f"the others were held for {patience_s:g} s and are let go")
         if unreachable := sorted({record.node for record in announced(self._store)} & set(missing)):

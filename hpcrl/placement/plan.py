@@ -9,6 +9,8 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.dataflow.graph import MFC, build_graph, train_steps
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import InternalError
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -145,6 +147,15 @@ class Plan(msgspec.Struct, frozen=True):
 
     def _replica(self, model: ModelName) -> ReplicaPlan:
         return next(replica for replica in self.replicas if replica.model == model)
+
+
+def read_plan(run: RunDirectory, attempt: int) -> Plan:
+    """The plan of an attempt. Raises InternalError where it is damaged."""
+    path, advice = run.plan(attempt), f"`hpcrl resume {run.root}` makes another."
+    try:
+        return plan_from_json(run.files.read_document(path, advice))
+    except msgspec.DecodeError as error:
+        raise InternalError(f"{path} is damaged: {error}.", advice) from error
 
 
 def plan_from_json(text: bytes) -> Plan:

@@ -49,5 +49,11 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     exit_code: int | None
 
 
+class Unimportable(msgspec.Struct, frozen=True, tag=True):
+    """The zygote ends: something that workers need cannot be imported on this node."""
+
+    error: str
+
+
 ToZygote = Fork | KillAll
-FromZygote = Forked | Ended
+FromZygote = Forked | Ended | Unimportable
