@@ -28,6 +28,7 @@ hpcrl inspect "$work/ppo" --plot
 cat <<END
 
 And now
+  source .venv/bin/activate
   kill -9 anything while the demo runs (a worker, the master, all of it), then: hpcrl resume RUN
   SEED=2 make demo
   hpcrl submit examples/addition/ppo.yaml --help

@@ -1,6 +1,7 @@
 """The runs of a folder in a line each. Reads the ends of files only, so that a hundred runs take a second."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,14 +155,15 @@ def _jobs(run: RunDirectory) -> dict[str, str]:
 
 
 def render_list(lines: Sequence[RunLine], now: float | None = None) -> Table:
-    """A row per run."""
+    """A row per run; one whose name others have too is named by its directory, as commands want it."""
     now = time.time() if now is None else now
+    names = Counter(line.name for line in lines)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("run", "algorithm", "state", "step", "metric", "last event", "age", "jobs", "code"):
         table.add_column(column, no_wrap=True)
     for line in lines:
         table.add_row(
-            Text(plain(line.name)),
+            Text(plain(line.name if names[line.name] == 1 else line.run_dir)),
             Text(plain(line.algorithm)),
             Text(line.state, style="green" if line.state in GOOD else "red" if line.state in BAD else "yellow"),
             str(line.step) if line.steps is None else f"{line.step}/{line.steps}",

@@ -108,10 +108,16 @@ class RunStatus(msgspec.Struct, frozen=True):
             lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
         if self.failure is not None:
-            lines.append("first failure: " + self.failure.render())
+            lines.append(self._first_failure(self.failure))
         if self.skipped.events:
             lines.append(f"skipped  {self.skipped.events} event lines that are damaged, or of another hpcrl")
         return "\n".join(plain(line) for line in [*lines, self.hint] if line)
+
+    def _first_failure(self, failure: Failure) -> str:
+        """Only where to read on, where `why` has told of it and the user is to correct it."""
+        if failure.error in self.why and self.exit_code != ExitCode.INTERNAL:
+            return f"log      {failure.log}"
+        return f"first failure: {failure.render()}"
 
 
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:

@@ -31,7 +31,8 @@ def conclude(run: RunDirectory, submission: Submission) -> int:
 def describe(run: RunDirectory, verdict: Verdict) -> str:
     said = [
         f"{run.root}: {verdict.state}: {verdict.reason}",
-        verdict.traceback or "",
+        # What the user is to correct is in the reason, with the lines of the user's code; the logs have the rest.
+        (verdict.traceback or "") if verdict.exit_code == ExitCode.INTERNAL else "",
         what_next(run.root, verdict.state),
     ]
     return "\n".join(plain(text) for text in said if text)

@@ -48,6 +48,13 @@ def test_the_configuration_can_be_planned_as_it_stands(folder, capsys):
     assert "critic_train" in said.out and said.err == ""
 
 
+def test_the_reward_function_is_one(folder, capsys):
+    (text,) = blocks("python")
+    Path("reward.py").write_text(text)
+    words = ["--cluster", "local", "--reward.function", "reward.py:score"]
+    assert main(["plan", "ppo.yaml", *words]) == ExitCode.DONE, capsys.readouterr().err
+
+
 def test_the_graph_is_that_of_the_configuration(folder, capsys):
     """If this fails, draw it again: hpcrl draw ppo.yaml --out docs/ppo-graph.svg, with the README's ppo.yaml."""
     assert main(["draw", "ppo.yaml", "--out", "graph.svg"]) == ExitCode.DONE

@@ -51,6 +51,12 @@ def test_a_line_tells_state_step_metric_and_exit_code(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_of_the_same_name_are_told_by_their_directories(tmp_path: Path) -> None:
+    roots = [MadeRun(tmp_path / name).run.root for name in ("one/sft", "two/sft", "two/ppo")]
+    names = list(render_list(list_runs(roots, QueueOf())).columns[0].cells)
+    assert sorted(map(str, names)) == sorted([str(roots[0]), str(roots[1]), "ppo"])
+
+
 def test_a_run_that_went_on_elsewhere_is_where_its_newest_submission_is(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "moved")
     made.begin()

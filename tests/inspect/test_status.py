@@ -104,6 +104,17 @@ def test_a_verdict_is_believed(tmp_path: Path, state: str, code: int, hint: str)
         assert "worker-1 in step 1 rew_inf, part 0: boom" in status.render()
 
 
+def test_an_error_of_the_users_is_told_once_and_without_the_lines_of_hpcrl(tmp_path: Path) -> None:
+    for code, shown in ((66, False), (70, True)):
+        made = MadeRun(tmp_path / str(code))
+        made.begin()
+        made.write(CallFailed(1, "step 1 rew_inf, part 0", "KeyError: 'label'", "Traceback\n  deep\n"))
+        made.verdict("failed", code, "worker-1, step 1 rew_inf, part 0: KeyError: 'label'")
+        text = read_status(made.run.root).render()
+        assert text.count("KeyError") == 1 + shown and ("Traceback" in text) is shown
+        assert str(made.run.worker_log(0, "worker-1").with_suffix(".err")) in text
+
+
 def test_a_run_is_over_when_it_has_a_verdict_or_its_master_is_gone(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     assert not is_over(made.run)

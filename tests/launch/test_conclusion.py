@@ -94,6 +94,12 @@ def test_each_exit_code_of_a_start_reaches_its_verdict(run: RunDirectory, monkey
     assert broken.exit_code == ExitCode.INTERNAL and "raise error" in (broken.traceback or "")
 
 
+def test_an_error_of_the_users_is_shown_without_the_lines_of_hpcrl(run: RunDirectory) -> None:
+    for code, shown in ((ExitCode.USER_CODE, False), (ExitCode.INTERNAL, True)):
+        said = conclusion.describe(run, Verdict(0, "failed", int(code), "no label", "w", "gen", "Traceback\n  x", 1.5))
+        assert "no label" in said and "hpcrl resume" in said and ("Traceback" in said) is shown
+
+
 def test_what_a_master_printed_is_shown_in_the_place_of_a_verdict(
     run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
