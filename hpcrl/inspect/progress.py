@@ -39,7 +39,7 @@ class Progress:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._view = RunView(run)
-        self._planned = experiment.control.steps
+        self._control = experiment.control
         self._console = console or Console(highlight=False)
         self._clock = clock
         self._began = clock()
@@ -68,7 +68,7 @@ class Progress:
     @property
     def _steps(self) -> int | None:
         """How many steps the run has; of a run of epochs its master says it when it has read the data."""
-        return self._view.steps or self._planned
+        return self._view.length(self._control.steps, self._control.epochs)
 
     def update(self) -> None:
         """Show what has happened since the last call. Call it as often as you like."""

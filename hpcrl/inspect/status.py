@@ -123,11 +123,11 @@ class RunStatus(msgspec.Struct, frozen=True):
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.open(run_dir)
-    view = RunView(run)
+    view, control = RunView(run), run.configuration()["control"]
     attempt = run.newest_attempt()
     activity = view.newest
     state, why, exit_code = judge(run, attempt, activity, queue)
-    works = state in ALIVE and attempt is not None and run.newest_verdict() is None
+    works = state in ALIVE and state != "submitted" and attempt is not None and run.newest_verdict() is None
     ago = None if activity is None or activity.last is None else max(0.0, time.time() - activity.last)
     return RunStatus(
         run_dir=str(run.root),
@@ -135,7 +135,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         why=why,
         attempt=attempt,
         step=view.step,
-        steps=view.steps or run.configuration()["control"]["steps"],
+        steps=view.length(control["steps"], control["epochs"]),
         metrics=_newest_metrics(view),
         workers=_workers(activity) if works else [],
         exit_code=exit_code,
@@ -154,10 +154,10 @@ def judge(
     """The state, why it is believed, and the exit code of a run that has ended. `queue` is given for runs on Slurm."""
     claim = None if attempt is None else run.read_claim(attempt)
     verdict = run.newest_verdict()
+    if claim is not None and claim.submission != (run.newest_nonce() or claim.submission):
+        claim = activity = None  # those of an older submission say nothing of this one
+        verdict = None if verdict is None or verdict.attempt is not None else verdict
     if queue is not None:
-        if claim is not None and claim.submission != run.newest_nonce():
-            claim = activity = None  # those of an older submission say nothing of this one
-            verdict = None if verdict is None or verdict.attempt is not None else verdict
         return _state_on_slurm(verdict, claim, activity, queue)
     if verdict is not None:
         return _ended(verdict.state), verdict.reason, verdict.exit_code

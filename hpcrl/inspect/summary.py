@@ -76,7 +76,8 @@ def _costs(view: RunView) -> RenderableType:
 
 
 def _facts(run: RunDirectory, view: RunView) -> RenderableType:
-    steps, origin = view.steps or run.configuration()["control"]["steps"], forked_from(run)
+    control, origin = run.configuration()["control"], forked_from(run)
+    steps = view.length(control["steps"], control["epochs"])
     facts = {
         "steps": str(view.step) + ("" if steps is None else f" of {steps}"),
         "time": f"{duration(view.seconds)}{_speed(view)}",

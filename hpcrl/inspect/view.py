@@ -16,6 +16,7 @@ class RunView:
     run: RunDirectory
     rows: list[Row] = field(default_factory=list)
     activities: dict[int, Activity] = field(default_factory=dict)
+    _epochs: dict[int, int | None] = field(default_factory=dict)
     _tails: dict[int, EntryTail] = field(default_factory=dict)
     _metrics: MetricsReader = field(init=False)
 
@@ -49,11 +50,26 @@ class RunView:
         """The last step that has ended; 0 before any."""
         return self.rows[-1]["step"] if self.rows else 0
 
-    @property
-    def steps(self) -> int | None:
-        """How many steps the run has, as its newest master counted them."""
-        counted = [activity.steps for _, activity in sorted(self.activities.items()) if activity.steps is not None]
-        return counted[-1] if counted else None
+    def length(self, steps: int | None, epochs: int | None) -> int | None:
+        """How many steps the run has by these settings; of so many epochs, as the newest master that had them counted.
+
+        None where no master has counted them yet.
+        """
+        if steps is not None:
+            return steps
+        counts = (
+            activity.steps
+            for attempt, activity in sorted(self.activities.items(), reverse=True)
+            if activity.steps is not None and self._epochs_of(attempt) == epochs
+        )
+        return next(counts, None)
+
+    def _epochs_of(self, attempt: int) -> int | None:
+        if attempt not in self._epochs:
+            claim = self.run.read_claim(attempt)
+            version = 0 if claim is None else self.run.version_of(claim.submission)
+            self._epochs[attempt] = self.run.read_settings(version).experiment["control"]["epochs"]
+        return self._epochs[attempt]
 
     @property
     def seconds(self) -> float:

@@ -1,20 +1,26 @@
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from rich.console import Console
 from support.made_run import MadeRun, ended_run
 from support.slurm_made import made_on_slurm, reclaim, seen
 
+from hpcrl.config.changes import with_settings
 from hpcrl.errors import ConfigurationError
 from hpcrl.events import CallFailed, CommandHeard, DrainBegun, StepClosed, WorkersReady
+from hpcrl.inspect.listing import list_runs
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import is_over, read_status
+from hpcrl.inspect.summary import print_summary
+from hpcrl.launch.queues import LauncherQueues
 
 
 def test_a_run_that_nobody_has_begun_is_submitted(tmp_path: Path) -> None:
@@ -37,6 +43,43 @@ def test_a_living_master_is_running_with_what_each_worker_does(tmp_path: Path) -
     assert read_status(made.run.root).state == "paused"
     made.write(DrainBegun([]))
     assert read_status(made.run.root).state == "draining"
+
+
+def test_a_run_that_was_resumed_has_the_length_of_its_newest_settings_before_its_new_master_begins(
+    tmp_path: Path,
+) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.run.record_submission("submission", {"group": 1})
+    made.begin()
+    made.steps(0, 60)
+    made.verdict("done", 0, "60 steps")
+    assert (read_status(made.run.root).state, read_status(made.run.root).steps) == ("done", 60)
+    extend(made, {"control.steps": 90})
+    status = read_status(made.run.root)
+    assert (status.state, status.step, status.steps, status.exit_code) == ("submitted", 60, 90, None)
+    out = Console(file=io.StringIO(), width=200)
+    print_summary(made.run, out)
+    assert "60 of 90" in cast(io.StringIO, out.file).getvalue()
+    (line,) = list_runs([made.run.root], LauncherQueues())
+    assert (line.state, line.steps) == ("submitted", 90)
+
+
+def test_more_epochs_have_no_length_until_a_master_has_counted_them(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run", steps=None)
+    extend(made, {"control.epochs": 2}, "submission")
+    made.begin(steps=50)
+    assert read_status(made.run.root).steps == 50
+    extend(made, {"control.epochs": 4})
+    assert read_status(made.run.root).steps is None
+    made.begin(steps=100, submission="longer")
+    assert read_status(made.run.root).steps == 100
+
+
+def extend(made: MadeRun, settings: dict[str, Any], nonce: str = "longer") -> None:
+    """As `resume` does, up to the begin of its master."""
+    run = made.run
+    run.submit_settings(nonce, run.add_settings(with_settings(run.read_run().experiment, settings)))
+    run.record_submission(nonce, {"group": 1})
 
 
 def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> None:

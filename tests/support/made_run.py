@@ -81,10 +81,10 @@ class MadeRun:
         self.time = BEGAN
         self.attempt = -1
 
-    def begin(self, ready: bool = True, steps: int = 60, paused: bool = False) -> None:
+    def begin(self, ready: bool = True, steps: int = 60, paused: bool = False, submission: str = "submission") -> None:
         """A new attempt, with both workers ready. It repeats the rows of the one before."""
         before = self.attempt
-        self.attempt = self.run.claim_attempt("submission")
+        self.attempt = self.run.claim_attempt(submission)
         if before >= 0 and self.run.metrics(before).exists():
             self.run.metrics(self.attempt).write_bytes(self.run.metrics(before).read_bytes())
         self.write(AttemptBegun(self.attempt, RECOVERED, paused, steps))
