@@ -31,7 +31,7 @@ class Fork:
     def describe(self) -> Iterator[str]:
         """A line for where it comes from, and one for each setting that differs."""
         yield f"{self.root} begins from {self.point}"
-        yield from (f"with {change}" for change in self.settings.changes)
+        yield from self.settings.describe_changes()
 
 
 def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_fork: Path | None) -> Fork:

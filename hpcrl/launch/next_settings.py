@@ -41,11 +41,18 @@ class NextSettings:
         """These settings as they were written down before, with what changes now."""
         return with_settings(values, {change.key: change.value for change in self.changes})
 
+    def describe_changes(self, since: str = "") -> Iterator[str]:
+        """A line for each setting that changes; `since` says from when on one counts that changes numbers."""
+        numbers = {change.key for change in changes(self.before, self.after, [ChangeClass.NUMBERS])}
+        idle = algorithm_of(self.after).without_effect(self.after)
+        for change in self.changes:
+            effect = f", without effect: {idle[change.key]}" if change.key in idle else since * (change.key in numbers)
+            yield f"with {change}{effect}"
+
     def describe(self) -> Iterator[str]:
         """A line for each setting that changes, for each that was changed before, and for what follows."""
         changed = {change.key for change in self.changes}
-        numbers = {change.key for change in changes(self.before, self.after, [ChangeClass.NUMBERS])}
-        yield from (f"with {change}{', from new calls on' * (change.key in numbers)}" for change in self.changes)
+        yield from self.describe_changes(", from new calls on")
         for kept in changes(self.submitted, self.after, [ChangeClass.PLACEMENT, ChangeClass.NUMBERS]):
             if kept.key not in changed:
                 yield f"still with {str(kept).replace('(was ', '(submitted with ')}"

@@ -53,6 +53,8 @@ class Algorithm(Generic[E]):
     """What is wrong with its own settings."""
     notices: Callable[[E], Iterable[str]] = lambda experiment: ()
     """What is allowed, as in a short trial of a long recipe, but hardly meant for a whole run."""
+    without_effect: Callable[[E], Mapping[str, str]] = lambda experiment: {}
+    """Setting → why changing it does nothing to a run that has trained."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
     host: str = "hpcrl.algos.host:TorchHost"

@@ -3,7 +3,7 @@
 The hyper-parameters are Schulman et al.'s (2017) and Ziegler et al.'s (2019); the defaults are verl's where it has one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -35,7 +35,7 @@ class KLConfig:
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
     coef: NonNegative = 1e-3
-    """Weight of the penalty, or its first value if adaptive."""
+    """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """d, d²/2 or exp(-d) - 1 + d (within ±10), of d = log p_actor - log p_reference of a sampled token, within ±20."""
     adaptive: Annotated[bool, ChangeClass.IDENTITY] = False
@@ -183,6 +183,12 @@ def notices(experiment: PPOExperiment) -> Iterator[str]:
     yield from warm_up_notices(experiment, batch(experiment).updates, " · ppo.minibatches · ppo.epochs")
 
 
+def without_effect(experiment: PPOExperiment) -> Mapping[str, str]:
+    if not experiment.ppo.kl.adaptive:
+        return {}
+    return {"ppo.kl.coef": "it is the first value of an adaptive weight, which goes on from its recorded value"}
+
+
 ALGORITHM = Algorithm(
     experiment=PPOExperiment,
     recipe=lambda experiment: CALLS,
@@ -197,6 +203,7 @@ ALGORITHM = Algorithm(
     batch=batch,
     check=check,
     notices=notices,
+    without_effect=without_effect,
     metrics={
         "actor_gen": GENERATED,
         "rew_inf": JUDGED,

@@ -187,6 +187,14 @@ def test_the_adaptive_coefficient_moves_once_a_step_towards_the_target(kind, dis
     assert step(trained, 2).record["kl_coef"] == outcome.record["next_kl_coef"]
 
 
+def test_an_adaptive_coefficient_goes_on_from_its_own_value_under_settings_with_another_first_one():
+    actor = role(Actor)
+    moved = step(actor, batch=drifted(1.0)).record["next_kl_coef"]
+    later = dataclasses.replace(tracking_kl(), coef=0.9)
+    assert actor._kl_coef.begin(later, None) == moved
+    assert actor._kl_coef.begin(dataclasses.replace(later, adaptive=False), None) == 0.9
+
+
 def test_a_fixed_coefficient_stays():
     actor = role(Actor, dataclasses.replace(PPO, kl=tracking_kl(adaptive=False)))
     assert step(actor, batch=drifted(1.0)).record["next_kl_coef"] == 0.1

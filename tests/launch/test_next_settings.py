@@ -9,6 +9,7 @@ from support.elastic import finish_on
 from support.hosts import write_task
 
 from hpcrl.cli.main import main
+from hpcrl.config.changes import with_settings
 from hpcrl.config.control import Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
@@ -19,6 +20,7 @@ from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.status import read_status
 from hpcrl.launch.next_settings import next_settings
+from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 
 
@@ -109,6 +111,19 @@ def test_numbers_that_would_leave_out_rows_are_refused(tmp_path: Path) -> None:
     )
     kept = next_settings(run, ["generation.max_new_tokens=9", "actor.optimizer.lr=1e-4"]).after
     assert (kept.generation.max_new_tokens, kept.actor.optimizer.lr) == (9, 1e-4)
+
+
+def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path) -> None:
+    run = ppo_run(tmp_path)
+    steered = with_settings(run.read_run().experiment, {"ppo.kl.adaptive": True})
+    changes = {
+        root: [line for line in next_settings(of, ["ppo.kl.coef=0.5", "ppo.clip=0.1"]).describe() if "ppo" in line]
+        for root, of in (("plain", run), ("steered", create_run(tmp_path / "steered", experiment_from(steered))))
+    }
+    clip, coef = "with ppo.clip = 0.1 (was 0.2), from new calls on", "with ppo.kl.coef = 0.5 (was 0.001), "
+    past = "without effect: it is the first value of an adaptive weight, which goes on from its recorded value"
+    assert sorted(changes["plain"]) == [clip, f"{coef}from new calls on"]
+    assert sorted(changes["steered"]) == [clip, f"{coef}{past}"]
 
 
 def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:
