@@ -91,8 +91,8 @@ def change_settings(experiment: T, overrides: Sequence[str], checks: Sequence[Ch
 def _cannot_change(word: Given) -> Problem:
     return Problem(
         (word.key,),
-        f"{word} cannot change in a run: it is part of what the run is, and what was recorded with another {word.key} "
-        "would not fit.",
+        f"{word} cannot change in a run, nor in a fork of it: it is part of what the run is, and what was recorded "
+        f"with another {word.key} would not fit.",
         f"Submit a new run with {word.key}.",
     )
 

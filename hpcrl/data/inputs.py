@@ -144,5 +144,6 @@ def _readable(setting: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot read {error.filename}: {error.strerror}.", f"Set {setting} to what can be read."
+            f"cannot read {error.filename}: {error.strerror}.",
+            f"Make it readable, or submit a new run with another {setting}.",
         ) from error

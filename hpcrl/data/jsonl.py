@@ -50,7 +50,7 @@ class JsonLines:
                 )
             lines[row_id], self._offsets[row_id], self._sizes[row_id] = number, offset, size
         if not lines:
-            raise DataError(f"{self.path} has no rows.", f"Set {knob} to a file with one JSON object per line.")
+            raise DataError(f"{self.path} has no rows.", f"Give {knob} one JSON object per line.")
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -84,7 +84,8 @@ class JsonLines:
                     offset += len(line)
         except OSError as error:
             raise DataError(
-                f"cannot read {self.path}: {error.strerror}.", f"Set {self._knob} to a .jsonl file."
+                f"cannot read {self.path}: {error.strerror}.",
+                f"Make it readable, or submit a new run with another {self._knob}.",
             ) from error
 
     def _refuse_changed(self, file: BinaryIO) -> None:

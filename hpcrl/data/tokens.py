@@ -78,7 +78,8 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise DataError(
-            f"{path} is no tokenizer: {error}.", f"Set {knob} to a folder with a tokenizer.json of Hugging Face's."
+            f"{path} is no tokenizer: {error}.",
+            f"Put Hugging Face's tokenizer.json there, or submit a new run with another {knob}.",
         ) from error
     probe = tokenizer.encode("a")
     mask = [*probe.special_tokens_mask, 0]
@@ -86,8 +87,8 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
     if not eos_ids:
         raise DataError(
             f"{folder} names no token that ends a text.",
-            "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or set "
-            f"{knob} to another folder.",
+            "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or submit a "
+            f"new run with another {knob}.",
         )
     return Tokens(tokenizer, eos_ids, tuple(probe.ids[: mask.index(0)]))
 

@@ -126,7 +126,7 @@ def _imports(setting: str, file: Path, source: bytes, folder: Path) -> Iterator[
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         problem = f"{setting}: {file}, line {line}: {error.msg if isinstance(error, SyntaxError) else error}."
-        raise ConfigurationError([problem], f"Fix the file or set {setting}.") from None
+        raise ConfigurationError([problem], f"Fix the file, or submit a new run with another {setting}.") from None
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -164,7 +164,7 @@ def _matches(patterns: Iterable[str]) -> Iterator[Path]:
         files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
         files = [file for file in files if file.is_file() and file.parent.name != "__pycache__"]
         if not files:
-            raise ConfigurationError([f"{FILES}: {pattern} matches no file."], f"Set {FILES}.")
+            raise ConfigurationError([f"{FILES}: {pattern} matches no file."], "Set code.files.")
         yield from files
 
 
@@ -176,5 +176,6 @@ def _read(setting: str, path: Path) -> bytes:
         raise ConfigurationError([f"{setting}: the name {str(path)!a} is not UTF-8."], "Rename the file.") from None
     except OSError as error:
         raise ConfigurationError(
-            [f"{setting}: {path} cannot be read ({error.strerror})."], f"Set {setting} to what can be read."
+            [f"{setting}: {path} cannot be read ({error.strerror})."],
+            f"Make it readable, or submit a new run with another {setting}.",
         ) from None

@@ -7,6 +7,7 @@ other. The parent is only read: it may run on, and prune what was linked.
 
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -101,9 +102,16 @@ def _manifest(run: RunDirectory, ref: FileRef) -> Manifest | None:
 
 
 def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
-    """Give a new run its attempt 0. Raises ConfigurationError where the parent has pruned the checkpoint meanwhile."""
+    """Give a new run its attempt 0.
+
+    Raises ConfigurationError where the checkpoint cannot be taken; nothing is left of the run then.
+    """
     number = run.claim_attempt(FORK)
-    taken = {file.name: _take(run, point, file, number) for file in (*point.files, point.manifest)}
+    try:
+        taken = {file.name: _take(run, point, file, number) for file in (*point.files, point.manifest)}
+    except ConfigurationError:
+        shutil.rmtree(run.root)
+        raise
     for folder in {path.parent for path in taken.values()}:
         sync_directory(folder)
     name = run.files.name(taken[point.manifest.name])

@@ -68,6 +68,7 @@ def finite(role: str, what: str, rows: Iterable[np.ndarray]) -> np.ndarray:
         raise InternalError(
             f"{role}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or {role}.path "
             "has such weights.",
-            f"Lower {role}.optimizer.lr where it is trained, and resume from an earlier checkpoint.",
+            f"If it is trained, begin from a checkpoint before that with a lower {role}.optimizer.lr: `hpcrl fork RUN "
+            f"--step N --{role}.optimizer.lr …`. If not, submit a new run with another {role}.path.",
         )
     return numbers

@@ -84,8 +84,8 @@ class Updater:
         raise InternalError(
             f"{self._role}: {self._skipped_in_a_row} updates in a row had a gradient that is not finite, and "
             f"{setting}.max_skipped = {self._config.max_skipped} may be skipped.",
-            f"Lower {setting}.lr or {setting}.grad_clip, look for the sample that does it, or raise "
-            f"{setting}.max_skipped.",
+            f"Raise {setting}.max_skipped; or, where the model has diverged, begin from a checkpoint before that: "
+            f"`hpcrl fork RUN --step N`, with a lower {setting}.lr or {setting}.grad_clip.",
         )
 
     def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -119,7 +119,8 @@ class Updater:
         if written != own:
             raise InternalError(
                 f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}.",
-                f"Put the model back that {self._role}.path had when the run began.",
+                f"Put the model back that {self._role}.path had when the run began, and accept it: `hpcrl resume RUN "
+                f"--accept-changed {self._role}.path`.",
             )
         self._skipped_in_a_row = shard[1]["skipped_in_a_row"]
         return shard

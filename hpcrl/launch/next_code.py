@@ -54,9 +54,11 @@ def next_code(run: RunDirectory, experiment: ExperimentConfig, accepted: Collect
     fresh = collect_code({key: place for key, place in places.items() if key in taken}, patterns)
     kept = {key: copy.settings[key] for key in named - taken}
     files = {path: inside(folder, path).read_bytes() for setting in kept.values() for path in setting.files}
-    for key, setting in kept.items():
-        if shared := [path for path in setting.files if fresh.files.get(path, files[path]) != files[path]]:
-            raise ConfigurationError(
-                [f"{shared[0]} changed and also belongs to {key}."], f"Accept both: --accept-changed {key}."
-            )
+    changed = {path for path, content in fresh.files.items() if files.get(path, content) != content}
+    if sharing := [key for key, setting in kept.items() if changed.intersection(setting.files)]:
+        shared = min(path for key in sharing for path in changed.intersection(kept[key].files))
+        raise ConfigurationError(
+            [f"{shared} changed and also belongs to {', '.join(sharing)}."],
+            f"Accept all of them: --accept-changed {' '.join(sorted({*accepted, *sharing}))}",
+        )
     return NextCode(number, copy, taken, UserCode({**kept, **fresh.settings}, {**files, **fresh.files}))

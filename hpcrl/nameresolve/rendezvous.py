@@ -8,7 +8,7 @@ per poll; all polls of a run together stay below 200 a second, however many node
 
 import msgspec
 
-from hpcrl.nameresolve.base import NameStore, NameTimeoutError
+from hpcrl.nameresolve.base import NameStore
 
 NODES = "nodes"
 MASTER = "master"
@@ -54,8 +54,5 @@ def wait_master(store: NameStore, timeout_s: float, nodes: int = 1) -> MasterAdd
     Raises:
         NameTimeoutError: the master has not published it within `timeout_s`.
     """
-    try:
-        text = store.wait(MASTER, timeout_s, first_poll_s=nodes / LISTINGS_PER_S)
-    except NameTimeoutError as error:
-        raise NameTimeoutError(f"no master within {timeout_s:g} s ({error}).", "See the master's log.") from error
+    text = store.wait(MASTER, timeout_s, first_poll_s=nodes / LISTINGS_PER_S)
     return msgspec.json.decode(text, type=MasterAddress)

@@ -126,5 +126,8 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(tmp_path):
         folder.mkdir()
     (first / f"hpcrl-{os.getuid()}").symlink_to(elsewhere)
     assert claims_folder((first, second)).parent == second
-    with pytest.raises(InternalError, match="first"):
+    with pytest.raises(InternalError, match=r"first.* Remove it, or set cluster\.device to cpu\."):
         claims_folder((first, tmp_path / "missing"))
+    claims(first).take(())  # of workers on CPUs
+    (first / f"hpcrl-{os.getuid()}").unlink()
+    assert claims_folder((first, tmp_path / "missing")).parent == first

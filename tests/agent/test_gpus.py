@@ -8,6 +8,7 @@ import sys
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -285,6 +286,25 @@ def test_a_worker_refuses_a_device_that_is_not_the_one_that_was_meant(monkeypatc
     with pytest.raises(InternalError, match="GPU-e52dfcc4"):
         host_module._device("cuda:1", "GPU-e52dfcc4-406d-a3d4-f787-4402b535877a")
     assert host_module._device("cpu", "") == torch.device("cpu")
+
+
+def test_strict_isolation_serves_where_cuda_numbers_devices_in_another_order_than_the_agent(monkeypatch):
+    """CUDA's two calls are stand-ins: the place of a worker is checked by nothing but the UUID that they tell."""
+
+    def properties(device: torch.device) -> SimpleNamespace:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(reversed(A100_UUIDS))).split(",")
+        return SimpleNamespace(uuid=seen[device.index].removeprefix("GPU-"))
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr(os, "environ", {})
+    visible = usable(inventory_of("a100").devices)
+    shared, strict = (place_on(visible[1], visible, True, isolation) for isolation in (False, True))
+    gpus.bind(shared.environment, ())
+    with pytest.raises(InternalError, match=r"Set cluster\.gpu_isolation to strict\."):
+        host_module._device(shared.device, shared.uuid)
+    gpus.bind(strict.environment, ())
+    assert host_module._device(strict.device, strict.uuid) == torch.device("cuda", 0)
 
 
 SEEN = """

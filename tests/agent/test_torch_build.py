@@ -83,6 +83,15 @@ def test_the_line_that_is_advised_installs_a_build_that_runs():
         assert said(builds[tag], there) == "", (cuda, capability, tag)
 
 
+def test_what_is_advised_instead_of_another_torch_serves_as_well():
+    """Whether a torch runs is decided here alone, by what it and the driver say of themselves."""
+    old, new = node("550.54", 12040, (8, 0)), node("580.65", 13000, (8, 0))
+    assert said(CU130, old).endswith("Or have the driver updated.") and said(CU130, new) == ""
+    assert said(CPU, old).endswith("Or set cluster.device to cpu.")
+    (place,) = bindings(ClusterConfig(device="cpu", workers_per_node=1), 0, {}, lambda: CPU)
+    assert place.device == "cpu"
+
+
 @pytest.mark.parametrize(
     ("architectures", "capability", "runs"),
     [

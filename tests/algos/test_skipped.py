@@ -8,6 +8,7 @@ from support.chaos import begin, create_run, finish, remains
 from support.elastic import spoil_gradients
 from support.faults import InWorkers, Strike, Strikes
 from support.hosts import write_task
+from support.judged_run import hpcrl
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
@@ -53,10 +54,13 @@ def test_a_gradient_that_one_rank_spoils_is_skipped_by_all_and_by_a_replay_that_
     assert remains(run) == remains(plain)
 
 
-def test_a_run_that_skips_too_often_ends_with_an_error_that_names_the_limit(tmp_path: Path) -> None:
+def test_a_run_that_skips_too_often_ends_naming_the_limit_and_gets_further_with_a_higher_one(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", experiment_of(tmp_path, max_skipped=1))
     jobs = begin(run, "first", InWorkers(SPOILED))
     assert jobs.wait_for("master", 120) == ExitCode.INTERNAL
     jobs.wait(60)
     verdict = run.read_verdict(0)
     assert verdict is not None and "actor.optimizer.max_skipped = 1 may be skipped" in verdict.reason
+    inputs = ("actor.path", "data.tokenizer", "data.train")  # of which the test's run recorded none
+    done = hpcrl(tmp_path, "resume", "run", "--actor.optimizer.max_skipped", "10", "--accept-changed", *inputs)
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr

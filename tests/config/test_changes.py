@@ -89,7 +89,9 @@ def test_all_that_is_wrong_is_said_at_once(ppo):
     )  # fmt: skip
     said = "\n".join(wrong)
     for key in ("seed = 3", "actor.dtype = bf16", "data.batch_size = 4", "algorithm = sft"):
-        assert f"{key} (command line) cannot change in a run: it is part of what the run is" in said
+        assert (
+            f"{key} (command line) cannot change in a run, nor in a fork of it: it is part of what the run is" in said
+        )
     assert "what was recorded with another seed would not fit. Submit a new run with seed." in said
     assert "cluster.nods = 2 (command line) is not a setting of algorithm ppo. The nearest is cluster.nodes." in said
     assert "cluster.heartbeat_s = many (command line) must be a number" in said

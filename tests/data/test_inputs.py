@@ -100,5 +100,5 @@ def test_an_installed_function_is_an_input_and_what_is_the_users_own_is_not(
 
 def test_a_file_that_cannot_be_read_is_named_with_its_setting(experiment: SFTExperiment, tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*train.jsonl: No such file.*Set data.train"):
+    with pytest.raises(DataError, match=r"cannot read .*train.jsonl: No such file.*another data\.train"):
         fingerprints(experiment)

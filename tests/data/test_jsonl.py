@@ -40,7 +40,7 @@ REFUSED = [
     ("an empty prompt", ['{"prompt": "", "answer": "a"}'], "line 1: prompt is empty"),
     ("no UTF-8", [b'{"prompt": "\xff", "answer": "a"}'], "line 1: "),
     ("an id twice", ['{"prompt": "p", "answer": "a", "id": "1"}', GOOD], "lines 1 and 2: both have id '1'"),
-    ("nothing", ["", ""], "has no rows. Set data.train"),
+    ("nothing", ["", ""], "has no rows. Give data.train"),
 ]
 
 
@@ -54,5 +54,5 @@ def test_a_row_that_cannot_be_used_is_named_by_file_line_field_and_setting(
 
 
 def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*gone.jsonl: No such file.*Set data.evaluate"):
+    with pytest.raises(DataError, match=r"cannot read .*gone.jsonl: No such file.*another data\.evaluate"):
         JsonLines(tmp_path / "gone.jsonl", "data.evaluate", answers=False)

@@ -263,9 +263,13 @@ def test_run_that_never_stands_still_is_not_taken_over(root: Path) -> None:
         if point == "adopt.linked" and others:
             recover(run, others.pop(0), TRAINED_BY)
 
-    with pytest.raises(StoppedError, match=r"is still changing .*`hpcrl stop`"):
+    with pytest.raises(StoppedError, match=r"is still changing .* Stop it with `hpcrl stop`, then resume\."):
         recover(RunDirectory(run.root, another), new, TRAINED_BY)
     assert not run.has_adopted(new)
+    # What is stopped begins no other attempt.
+    last = run.claim_attempt("resumed")
+    recover(run, last, TRAINED_BY)
+    assert run.has_adopted(last)
 
 
 def test_attempt_that_was_overtaken_does_not_begin(root: Path) -> None:

@@ -283,6 +283,6 @@ def test_too_many_skipped_updates_in_a_row_end_the_run_whoever_counted_the_first
             spoiled(each)
         assert str(raised.value) == (
             "actor: 3 updates in a row had a gradient that is not finite, and actor.optimizer.max_skipped = 2 may be "
-            "skipped. Lower actor.optimizer.lr or actor.optimizer.grad_clip, look for the sample that does it, or "
-            "raise actor.optimizer.max_skipped."
+            "skipped. Raise actor.optimizer.max_skipped; or, where the model has diverged, begin from a checkpoint "
+            "before that: `hpcrl fork RUN --step N`, with a lower actor.optimizer.lr or actor.optimizer.grad_clip."
         )

@@ -1,3 +1,4 @@
+import configparser
 import struct
 import subprocess
 import sys
@@ -43,10 +44,20 @@ def test_a_run_without_a_step_is_refused(tmp_path: Path) -> None:
         plot(MadeRun(tmp_path / "run").run)
 
 
-def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"hpcrl\[plot\]"):
-        plot(ended_run(tmp_path / "run").run)
+def test_without_matplotlib_the_extra_is_named_and_with_it_there_are_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ended_run(tmp_path / "run").run
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'hpcrl\[plot\]'"):
+            plot(run)
+    # What the extra brings.
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    assert "matplotlib" in setup["options.extras_require"]["plot"]
+    pytest.importorskip("matplotlib")
+    assert all(path.exists() for path in plot(run))
 
 
 def test_a_running_mean_is_the_mean_of_each_window() -> None:

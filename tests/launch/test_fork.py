@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -126,6 +127,48 @@ def test_a_filesystem_without_links_has_copies(
     assert_goes_on_as(run, parent, 2)
 
 
+def test_a_checkpoint_that_is_pruned_meanwhile_is_refused_and_a_later_one_serves(
+    parent: RunDirectory, tmp_path: Path
+) -> None:
+    run = RunDirectory.open(Path(shutil.copytree(parent.root, tmp_path / "copy")))
+    fork = plan_fork(run.root, 2, (), tmp_path / "new")
+    for path in run.checkpoints.glob("step-00000002*"):
+        shutil.rmtree(path)
+    with pytest.raises(ConfigurationError, match=r"--step 2: .* pruned the checkpoint meanwhile\. Name a later step\."):
+        make_fork(fork)
+    assert origin_of(make_fork(plan_fork(run.root, 4, (), tmp_path / "new"))) == 4
+
+
+def test_a_copy_that_differs_is_refused_and_the_next_try_serves(
+    parent: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.open(Path(shutil.copytree(parent.root, tmp_path / "copy")))
+    real, spoilt = os.link, list[tuple[Path, bytes]]()
+
+    def across(source: Path, target: Path, **how: bool) -> None:
+        if not str(source).startswith(str(run.root)):
+            return real(source, target, **how)
+        if not spoilt:
+            spoilt.append((source, source.read_bytes()))
+            source.write_bytes(source.read_bytes()[:-1])
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", across)
+    fork = plan_fork(run.root, 4, (), tmp_path / "new")
+    with pytest.raises(ConfigurationError, match=r"changed while it was copied\. Try again\."):
+        make_fork(fork)
+    ((path, sound),) = spoilt
+    path.write_bytes(sound)
+    assert origin_of(make_fork(plan_fork(run.root, 4, (), tmp_path / "new"))) == 4
+
+
+def origin_of(run: RunDirectory) -> int:
+    """The step that it begins from."""
+    origin = forked_from(run)
+    assert origin is not None
+    return origin.step
+
+
 @pytest.mark.parametrize("step", [0, 3, 7])
 def test_a_step_without_a_checkpoint_is_refused_with_those_that_have_one(parent: RunDirectory, step: int) -> None:
     with pytest.raises(
@@ -136,7 +179,9 @@ def test_a_step_without_a_checkpoint_is_refused_with_those_that_have_one(parent:
 
 
 def test_what_a_checkpoint_fixes_is_refused(parent: RunDirectory) -> None:
-    with pytest.raises(ConfigurationError, match=r"toy\.width = 9"):
+    with pytest.raises(
+        ConfigurationError, match=r"toy\.width = 9 .* nor in a fork of it.* Submit a new run with toy\.width\."
+    ):
         plan_fork(parent.root, 2, ["toy.width=9"], None)
 
 

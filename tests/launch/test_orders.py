@@ -14,6 +14,7 @@ from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm, seen
 
 import hpcrl.launch.slurm.queue as asking
+from hpcrl.cli.main import main
 from hpcrl.durable.records import Answer, Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
@@ -145,8 +146,10 @@ def test_an_answer_that_came_before_the_end_counts(tmp_path: Path, monkeypatch: 
     assert give_command(made.run.root, "pause") == ExitCode.DONE
     assert "is paused" in capsys.readouterr().out
     made.run.verdict(0).unlink()
-    with pytest.raises(InternalError, match="ended before it obeyed"):
+    with pytest.raises(InternalError, match=r"ended before it obeyed\. `hpcrl status .*` says how\."):
         give_command(made.run.root, "continue")
+    assert main(["status", str(made.run.root)]) == ExitCode.DONE
+    assert "done" in capsys.readouterr().out
 
 
 def on_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue: Queue) -> MadeRun:
@@ -167,11 +170,13 @@ def test_a_master_that_waits_for_slurm_gets_the_command_for_later(
 
 
 def test_a_command_without_an_answer_is_not_waited_for_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     made = on_slurm(tmp_path, monkeypatch, Queue((seen("master", "running"),)))
-    with pytest.raises(InternalError, match=r"has not answered within 0\.3 s"):
+    with pytest.raises(InternalError, match=r"has not answered within 0\.3 s.*`hpcrl status .*` shows what it does\."):
         give_command(made.run.root, "pause", deadline_s=0.3)
+    assert main(["status", str(made.run.root)]) == ExitCode.DONE
+    assert "running" in capsys.readouterr().out
     made.verdict("preempted", 75, "x")
     with pytest.raises(InternalError, match="has not answered"):
         give_command(made.run.root, "pause", deadline_s=0.3)

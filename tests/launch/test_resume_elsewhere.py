@@ -133,7 +133,7 @@ def test_all_that_cannot_change_is_refused_together_before_anything_is_made(
     assert refused.returncode == ExitCode.CONFIGURATION
     assert "7 problems, nothing was started." in refused.stderr
     for words in (
-        "toy.width = 9 (command line) cannot change in a run: it is part of what the run is",
+        "toy.width = 9 (command line) cannot change in a run, nor in a fork of it: it is part of what the run is",
         "seed = 2 (command line) cannot change",
         "cluster.nods = 2 (command line) is not a setting of algorithm toy. The nearest is cluster.nodes.",
         "actor.layout = d2 needs dp·tp·pp = 2·1·1 = 2 workers, but cluster.nodes · cluster.workers_per_node = 9 · 2",

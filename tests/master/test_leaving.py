@@ -73,4 +73,4 @@ def test_a_data_set_that_is_gone_when_the_run_starts_is_told_in_the_verdict(tmp_
     assert serve(run) == ExitCode.DATA
     verdict = run.read_verdict(0)
     assert verdict is not None and verdict.state == "failed" and verdict.exit_code == ExitCode.DATA
-    assert "Set data.train to a .jsonl file." in verdict.reason
+    assert "Make it readable, or submit a new run with another data.train." in verdict.reason

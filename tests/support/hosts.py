@@ -46,14 +46,14 @@ def write_task(folder: Path, rows: int = 12) -> None:
     (folder / "reward.py").write_text(REWARD)
 
 
-def write_model(folder: Path, letters: str, max_positions: int) -> None:
+def write_model(folder: Path, letters: str, max_positions: int, blocks: int = 2) -> None:
     """A random model whose tokens are letters and, last, an end of text."""
     config = DecoderConfig(
         family="qwen2",
         vocabulary_size=len(letters) + 1,
         hidden_size=16,
         intermediate_size=24,
-        blocks=2,
+        blocks=blocks,
         heads=4,
         kv_heads=2,
         head_dim=4,

@@ -153,13 +153,13 @@ class TextDataset:
         if not len(prompt):
             raise DataError(
                 f"the prompt of {where} has no tokens, and a response needs one to follow.",
-                "Change the row, or put some text into data.prompt_template.",
+                "Change the row, or submit a new run with some text in data.prompt_template.",
             )
         largest = max(int(prompt.max()), int(answer.max(initial=0)))
         if self._vocabulary_size is not None and largest >= self._vocabulary_size:
             raise DataError(
                 f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}.",
-                "Set data.tokenizer or actor.path, so that they belong together.",
+                "Submit a new run with a data.tokenizer and an actor.path that belong together.",
             )
 
 
@@ -214,7 +214,7 @@ def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> No
         raise DataError(
             f"the tokenizer of {named[0]} ({named[1]}) ends a text with the token {tokens.eos_id}, but the models have "
             f"vocab_size = {size}.",
-            "Set data.tokenizer or the paths of the models, so that they belong together.",
+            "Submit a new run with a data.tokenizer and models that belong together.",
         )
 
 

@@ -258,7 +258,7 @@ def test_texts_lead_from_a_sample_to_its_record_and_from_tokens_to_text(data: Da
 
 def test_the_actors_folder_has_the_tokenizer_where_no_other_is_named(data: DataConfig) -> None:
     experiment = sft(replace(data, tokenizer=None))
-    with pytest.raises(DataError, match=r"model/tokenizer.json .*Set actor.path or data.tokenizer"):
+    with pytest.raises(DataError, match=r"model/tokenizer.json .*another actor.path or data.tokenizer"):
         open_datasets(experiment)
     assert open_datasets(replace(experiment, actor=SFTModelConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
 
