@@ -119,7 +119,7 @@ def test_workers_keep_to_the_cpus_that_the_driver_names_next_to_their_gpus(bind_
 # ── through real agents ───────────────────────────────────────────────────────────────────────────────────────────────
 def gpu_run(root: Path, device: Any = "auto", **values: Any) -> RunDirectory:
     toy = toy_experiment(steps=2, **values)
-    return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device, start_timeout_s=10.0)))
+    return create_run(root, replace(toy, cluster=replace(toy.cluster, device=device, start_timeout_s=60.0)))
 
 
 def of_worker(folder: Path, rank: int) -> dict[str, Any]:

@@ -100,5 +100,5 @@ def test_a_probe_leaves_when_its_folder_is_cleared_away(tmp_path):
     while not (folder / "result-0.json").exists():
         time.sleep(0.02)
     os.system(f"rm -rf {folder}")
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

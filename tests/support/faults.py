@@ -19,7 +19,7 @@ from hpcrl.errors import UserCodeError
 
 REWARD = "hpcrl.rewards.process"
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
-PIDS_WAIT_S = 3.0
+PIDS_WAIT_S = 30.0
 SLEEP_S = 120.0
 
 

@@ -193,7 +193,7 @@ def test_agents_are_waited_for_whatever_is_heard_meanwhile(
     time.sleep(0.1)
     for _ in range(3):
         batch.tell("TERM")
-        time.sleep(0.1)
+        time.sleep(0.3)  # a shell takes two signals of a kind that wait for it for one
     assert batch.job.poll() is None and batch.asked() == []
     batch.leave("agent", 0)
     assert batch.end() == 75
