@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.chaos import wait_until
 
 from hpcrl.processes import oom_kills, work_done
 
@@ -103,8 +104,11 @@ def test_no_work_is_done_while_a_process_waits_although_its_threads_talk() -> No
     code += "threading.Thread(target=talk, daemon=True).start()\nprint(flush=True)\nthreading.Event().wait()"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
-        time.sleep(1.0)
-        before = work_done(process.pid)
-        time.sleep(2.0)
-        assert work_done(process.pid) == before
+        wait_until(lambda: stands_still(process.pid, 2.0), 60, "a main thread that waits")
         process.kill()
+
+
+def stands_still(pid: int, seconds: float) -> bool:
+    before = work_done(pid)
+    time.sleep(seconds)
+    return work_done(pid) == before
