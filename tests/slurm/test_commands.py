@@ -73,7 +73,7 @@ def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(sl
     wait_state(run, "paused")
     hpcrl(slurm, "continue", root)
     run.wait_done()
-    followed, _ = follower.communicate(timeout=20)
+    followed, _ = follower.communicate(timeout=60)
     assert {"a000", "a001"} <= {line.split()[1] for line in followed.splitlines()}
     assert "ending state=done" in followed and "paused=true" in followed
 

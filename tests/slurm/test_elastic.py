@@ -31,7 +31,7 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
     root = str(run.run.root)
     run.wait_steps(2)
     hpcrl(slurm, "stop", root)
-    slurm.wait_no_processes(1)
+    slurm.wait_no_processes()
 
     said = hpcrl(slurm, "resume", root, "--nodes", "2", "--cluster.slurm.partition", "cancels").stdout
     assert "with cluster.nodes = 2 (was 3)\nwith cluster.slurm.partition = cancels (was low)" in said
@@ -44,7 +44,7 @@ def test_a_run_of_three_nodes_goes_on_with_two_and_then_with_one(slurm: SlurmClu
     assert len(slurm.job_nodes(workers)) == 2
 
     hpcrl(slurm, "stop", root)
-    slurm.wait_no_processes(1)
+    slurm.wait_no_processes()
     hpcrl(slurm, "resume", root, "--nodes", "1", "--critic.mesh", "0", "--cluster.topology", "auto")
     assert run.jobs("run"), "one node is one job"
     wait_parts(run, 1)
@@ -79,7 +79,7 @@ def test_a_run_moves_from_a_machine_to_slurm_and_back(slurm: SlurmCluster, refer
     refused = hpcrl(slurm, "resume", root, "--cluster", "local", check=False)
     assert refused.returncode == 64 and "is running" in refused.stderr
     hpcrl(slurm, "stop", root)
-    slurm.wait_no_processes(1)
+    slurm.wait_no_processes()
 
     hpcrl(slurm, "resume", root, "--cluster", "local", "--nodes", "2", "--detach")
     wait_until(lambda: run.verdict == "done", 120, "done")

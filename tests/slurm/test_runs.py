@@ -34,7 +34,7 @@ def test_an_array_survives_preemption_requeue_and_kills(slurm: SlurmCluster, ref
     with slurm.preempt(run.element_away_from_master()):
         run.wait_steps(2)
     assert run.pid("master"), "the master stayed"
-    assert slurm.state(master) == "RUNNING" and len(run.run.numbers()) == 2
+    assert slurm.state(master) == "RUNNING" and len(run.run.numbers()) >= 2
 
     run.kill("worker-1")
     run.wait_steps(2)
@@ -87,7 +87,7 @@ def test_an_array_survives_a_preemption_with_grace_and_one_of_all_its_elements(
     (master,) = run.jobs("master")
     run.wait_steps(2)
     with slurm.preempt(f"{workers}_1"):
-        slurm.wait(lambda: len(run.run.numbers()) == 2, "another attempt", timeout_s=60)
+        slurm.wait(lambda: len(run.run.numbers()) >= 2, "another attempt", timeout_s=60)
     run.wait_steps(2)
     with slurm.preempt(workers):
         slurm.wait(lambda: len(run.run.numbers()) > 2, "another attempt", timeout_s=60)
@@ -103,7 +103,7 @@ def test_stop_leaves_nothing_behind_and_resume_goes_on(slurm: SlurmCluster, refe
     run.wait_steps(2)
     stopped = hpcrl(slurm, "stop", str(run.run.root))
     assert "hpcrl resume" in stopped.stdout
-    slurm.wait_no_processes(1)
+    slurm.wait_no_processes()
     assert set(slurm.states(*run.jobs("master"), *run.jobs("workers")).values()) <= {"COMPLETED", "FAILED"}
     said = hpcrl(slurm, "status", str(run.run.root)).stdout
     assert "stopped" in said
