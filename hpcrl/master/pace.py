@@ -53,7 +53,7 @@ class Pace:
 
     def is_last_in_time(self) -> bool:
         """Whether the next step is the one to keep before the allocation ends, so that little is replayed after it."""
-        if self._last_kept or self._step_s is None or not 2 < self.time_left_s / self._step_s < 4:
+        if self._last_kept or self._step_s is None or not 1 < self.time_left_s / self._step_s < 4:
             return False
         self._last_kept = True
         return True
