@@ -368,6 +368,11 @@ class RunDirectory(RunPaths):
                 return verdict if counts else None
         return None
 
+    def has_newer_settings(self, done: Verdict) -> bool:
+        """Whether there are settings under which a run that is done has not run yet: an extension that never began."""
+        claim = None if done.attempt is None else self.read_claim(done.attempt)
+        return claim is not None and self.version_of(claim.submission) < self.versions()[-1]
+
     def read_verdict(self, attempt: int) -> Verdict | None:
         return self.read_if_there(self.verdict(attempt), Verdict)
 

@@ -159,6 +159,8 @@ def judge(
         verdict = None if verdict is None or verdict.attempt is not None else verdict
     if queue is not None:
         return _state_on_slurm(verdict, claim, activity, queue)
+    if verdict is not None and verdict.state == "done" and run.has_newer_settings(verdict):
+        return "stopped", f"{verdict.reason}; settings {run.versions()[-1]} have not begun to count", None
     if verdict is not None:
         return _ended(verdict.state), verdict.reason, verdict.exit_code
     if attempt is None or activity is None:

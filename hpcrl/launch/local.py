@@ -56,11 +56,12 @@ class LocalLauncher:
         """`start` records what it starts before it returns; what was cut off within has no process left to find."""
 
     def living(self, run: RunDirectory, submission: Submission) -> list[str]:
-        folder = str(run.submitit_folder(submission.nonce)).encode()
+        """Seen by the nonce alone: the run may have been moved since, or be asked about by another path."""
+        folder = run.submitit_folder(submission.nonce).name
         return [
             name
             for name, pid in submission.jobs.items()
-            if name != "group" and folder in _command_line(int(pid)).split(b"\0")
+            if name != "group" and folder in (Path(word).name for word in _command_line(int(pid)))
         ]
 
     def is_alive(self, run: RunDirectory, submission: Submission) -> bool:
@@ -93,11 +94,11 @@ def submit_jobs(run: RunDirectory, nonce: str) -> dict[str, int]:
     return jobs
 
 
-def _command_line(pid: int) -> bytes:
+def _command_line(pid: int) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
     except OSError:
-        return b""
+        return []
 
 
 if __name__ == "__main__":

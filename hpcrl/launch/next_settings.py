@@ -11,6 +11,7 @@ from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.load import change_settings
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import open_datasets
+from hpcrl.durable.records import Verdict
 from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, Problem
@@ -128,6 +129,14 @@ def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None
 def lengths(control: ControlConfig) -> tuple[str, ...]:
     """The settings that bound the length of a run: each of them must be raised for a longer one."""
     return tuple(key for key in LENGTH if getattr(control, key.partition(".")[2]) is not None)
+
+
+def has_extension(run: RunDirectory, done: Verdict) -> bool:
+    """Whether a run that is done was extended since, by a submission that never began."""
+    if not run.has_newer_settings(done):
+        return False
+    newest = experiment_from(run.configuration())
+    return _has_more(newest, plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).train_steps))
 
 
 def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan) -> bool:

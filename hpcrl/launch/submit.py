@@ -31,7 +31,7 @@ from hpcrl.launch.elastic import describe_elastic
 from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of
 from hpcrl.launch.next_code import NextCode, next_code
 from hpcrl.launch.next_inputs import next_inputs
-from hpcrl.launch.next_settings import NextSettings, lengths, next_settings, refuse_done
+from hpcrl.launch.next_settings import NextSettings, has_extension, lengths, next_settings, refuse_done
 from hpcrl.launch.place import new_root
 from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.registry import Registry
@@ -171,7 +171,7 @@ def _done(run: RunDirectory) -> Verdict | None:
 def _nothing_left(run: RunDirectory, overrides: Sequence[str]) -> str:
     """Why there is nothing to resume, if there is nothing."""
     done = _done(run)
-    if done is None or overrides:
+    if done is None or overrides or has_extension(run, done):
         return ""
     longer = " ".join(f"--{key} N" for key in lengths(experiment_from(run.configuration()).control))
     return f"{run.root} is done: {done.reason}. `hpcrl resume {run.root} {longer}` extends it."

@@ -95,6 +95,18 @@ def test_a_run_that_epochs_bound_is_extended_by_epochs(tmp_path: Path, capsys: p
     assert main(["resume", str(run.root), "--control.epochs", "2", "--dry-run"]) == ExitCode.DONE
 
 
+def test_an_extension_that_was_killed_before_it_began_is_begun_by_a_plain_resume(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", toy(2))
+    finish_on(run, toy(2))
+    longer = next_settings(run, ["control.steps=3"])
+    run.submit_settings("cut-off", run.add_settings(longer.written(run.read_settings(0).experiment)))
+    run.record_submission("cut-off", {})
+    assert f"hpcrl resume {run.root}" in read_status(run.root).render()
+    assert main(["resume", str(run.root)]) == ExitCode.DONE
+    assert [row["step"] for row in remains(run).metrics] == [0, 1, 2, 3]
+    assert read_status(run.root).state == "done"
+
+
 def test_evaluation_becomes_rare_but_is_not_switched_off(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", toy(4))
     said = refusal(run, "control.evaluate.steps=null")

@@ -153,12 +153,14 @@ def test_stop_finishes_the_open_steps_of_a_run_from_another_process(tmp_path: Pa
 
 
 def test_a_running_run_is_not_resumed_a_second_time(tmp_path: Path, config: str) -> None:
-    run = submitted(config, tmp_path / "run")
+    run, link = submitted(config, tmp_path / "run"), tmp_path / "link"
+    link.symlink_to(run.root)
     with held(run):
-        refused = hpcrl("resume", str(run.root))
-    assert refused.returncode == ExitCode.CONFIGURATION and "is running" in refused.stderr
+        for path in (run.root, link):
+            refused = hpcrl("resume", str(path))
+            assert refused.returncode == ExitCode.CONFIGURATION and "is running" in refused.stderr
     assert run.numbers() == [0]
-    hpcrl("stop", str(run.root), "--now")
+    assert "hpcrl resume" in hpcrl("stop", str(link), "--now").stdout
     wait_until(gone(run), 60, "the end of all jobs")
 
 
