@@ -36,8 +36,9 @@ class LocalLauncher:
 
     def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         cluster = experiment.cluster
+        agents = "an agent" if cluster.nodes == 1 else f"{cluster.nodes} agents"
         return (
-            f"{run_dir}: a master and {cluster.nodes} agents with {cluster.workers_per_node} workers each, as "
+            f"{run_dir}: a master and {agents} with workers_per_node = {cluster.workers_per_node}, as "
             "processes of this machine. `hpcrl plan` shows what they would do."
         )
 

@@ -71,7 +71,7 @@ def _memory_doubts(experiment: ExperimentConfig) -> Iterator[str]:
 def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:
     """The disk is that of the nearest folder that is there. Raises ConfigurationError."""
     folder = nearest_folder(root)
-    if folder == Path(folder.anchor):
+    if folder == Path(folder.anchor) or not folder.is_dir():
         return  # A plan may be made where the cluster's disks are not.
     yield from check_room(experiment, shutil.disk_usage(folder).free, f"the disk of {folder}")
 

@@ -194,6 +194,8 @@ def test_a_place_where_no_run_can_be_is_refused_before_anything_is_read(config, 
     Path("model/model.safetensors").write_text("nothing")
     Path("thesis").mkdir()
     Path("thesis/chapter").touch()
+    assert main(["plan", config, "--run_root", "rows.jsonl/runs", "--reward.trial_rows", "0"]) == ExitCode.DATA
+    assert "cannot be made" not in capsys.readouterr().err
     for place, said in (("thesis", "it already contains chapter."), ("rows.jsonl/run", "rows.jsonl is no folder.")):
         assert main(["submit", config, "--cluster", "local", "--run-dir", place]) == ExitCode.CONFIGURATION
         assert said in capsys.readouterr().err

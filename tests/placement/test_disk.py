@@ -1,0 +1,50 @@
+"""What a run will write, as it is known before there is a run."""
+
+import pytest
+from support.experiments import load_config, ppo_values, write_config, write_inputs
+from support.tiny import CONFIG, native
+
+from hpcrl.engines.native import DTYPES
+from hpcrl.families.reader import parameter_count
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.disk import STORED, estimate_disk
+from hpcrl.placement.memory import state_size
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "ppo.yaml", ppo_values())
+    return lambda *overrides: load_config(path, overrides, ALL_CHECKS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_checkpoint_has_as_many_bytes_as_the_engine_hands_over(dtype):
+    arrays, _ = native("vocabulary", DTYPES[dtype]).snapshot()
+    expected = parameter_count(CONFIG.with_head("vocabulary")) * STORED * state_size(dtype)
+    assert sum(array.nbytes for array in arrays.values()) == pytest.approx(expected, rel=0.05)
+
+
+def test_only_trained_roles_are_written_and_an_export_has_the_models_type(load):
+    disk = estimate_disk(load("actor.dtype=bf16"))
+    assert list(disk.checkpoint) == list(disk.export) == ["actor", "critic"]
+    assert disk.checkpoint["actor"] == 6 * disk.export["actor"]
+    assert disk.checkpoint["critic"] == 3 * disk.export["critic"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "checkpoints", "exports", "spilled"),
+    [
+        (["control.steps=12"], 3, 1, None),
+        (["control.steps=12", "control.keep_checkpoints=5", "control.checkpoint.steps=4"], 6, 1, 24),
+        (["control.steps=12", "control.export.steps=4"], 3, 3, None),
+        (["control.steps=13", "control.export.steps=4"], 3, 4, None),
+        (["control.steps=12", "control.export.seconds=60"], 3, 1, None),
+    ],
+)
+def test_what_lies_there_at_once_is_counted(load, overrides, checkpoints, exports, spilled):
+    disk = estimate_disk(load(*overrides))
+    assert (disk.checkpoints, disk.exports, disk.spilled) == (checkpoints, exports, spilled)
+    whole = checkpoints * sum(disk.checkpoint.values()) + exports * sum(disk.export.values())
+    assert disk.most == whole + (spilled or 1) * disk.spill > whole
