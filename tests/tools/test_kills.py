@@ -29,6 +29,11 @@ def test_the_page_is_of_the_points_that_were_struck_and_none_went_wrong() -> Non
     assert [outcome for outcome in known.values() if outcome.wrong] == []
 
 
+def test_every_outcome_is_one_that_the_page_explains() -> None:
+    words = {line.split(" | ")[0].removeprefix("| ") for line in PAGE.read_text().splitlines() if line.startswith("| ")}
+    assert {outcome.how for outcome in read().values()} <= {"recovered", "resumed", "unnoticed"} <= words
+
+
 def test_the_newest_outcome_of_a_point_counts_and_a_torn_line_does_not(tmp_path: Path) -> None:
     kept = tmp_path / "outcomes.jsonl"
     add(replace(GOOD, wrong="other bits"), kept)

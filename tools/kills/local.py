@@ -2,13 +2,25 @@
 
 from pathlib import Path
 
-from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, wait_until, waking
+from support.chaos import (
+    Remains,
+    begin,
+    create_run,
+    finish,
+    outputs,
+    remains,
+    rows_of,
+    started_twice,
+    wait_until,
+    waking,
+)
 from support.cluster import RUNNING, alive_of
 from support.faults import Strike
 from support.hosts import write_task
 from support.phases import Phased
 from support.tiny_ppo import tiny_ppo
 
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.recipes.ppo import PPOExperiment
 from kills.points import MASTER_PHASES, STOP, WORKER_PHASES, Point
@@ -55,9 +67,16 @@ def strike(folder: Path, point: Point, reference: Remains) -> str:
     wait_until(lambda: not alive_of(run.root), LEAVES_S, f"the end of {alive_of(run.root)}")
     assert remains(run) == reference, f"other bits\n{outputs(run)}"
     assert started_twice(run) == [], started_twice(run)
-    if resumes := len(codes) - 1:
-        return "resumed" if resumes == 1 else f"resumed {resumes} times"
+    assert len(codes) <= 2, f"resumed {len(codes) - 1} times: {'; '.join(ends_of_attempts(run))}"
+    if len(codes) == 2:
+        return "resumed"
     return "unnoticed" if len(run.numbers()) == 1 else "recovered"
+
+
+def ends_of_attempts(run: RunDirectory) -> list[str]:
+    """Why each of them ended that could say so."""
+    rows = (row for number in run.numbers() for row in rows_of(run.events(number)))
+    return [row["reason"] for row in rows if row["event"] == "ending"]
 
 
 def fault_of(folder: Path, point: Point) -> Strike:
