@@ -75,6 +75,16 @@ def oom_kills(job_only: bool = False, cgroups: Path = Path("/proc/self/cgroup"),
     return sum(_count(path) for folder in folders for path in _counters(folder))
 
 
+def out_of_memory(before: int) -> str:
+    """What to add of a process that SIGKILL has ended, if the kernel has killed since `oom_kills` was `before`."""
+    if oom_kills() <= before:
+        return ""
+    return (
+        ", out of memory: the kernel has killed in this job for want of it. Have its processes use less; on Slurm, "
+        "cluster.slurm.memory gives them more"
+    )
+
+
 def _memory_groups(cgroups: str, root: Path, job_only: bool) -> Iterator[Path]:
     """The job's own group: `0::/…/job_7/step_batch/…` with version 2, `9:memory:/slurm/uid_0/job_7/…` with 1."""
     for line in cgroups.splitlines():

@@ -259,7 +259,7 @@ class Agent:
             try:
                 self._report_exits(link, log)
             except EOFError:
-                link.send(NodeDraining(self.at.node, "the parent of its workers died"))
+                link.send(NodeDraining(self.at.node, self.zygote.how_it_died))
                 return ExitCode.REQUEUE
             self._start_ordered(log, master.address)
             self._report_draining(link)

@@ -22,7 +22,16 @@ from hpcrl.agent.imports import ImportWatch
 from hpcrl.errors import InternalError
 from hpcrl.foreign import plain
 from hpcrl.plugins import load
-from hpcrl.processes import describe_status, die_with_parent, kill_group, lead_group, redirect_output, work_done
+from hpcrl.processes import (
+    describe_status,
+    die_with_parent,
+    kill_group,
+    lead_group,
+    oom_kills,
+    out_of_memory,
+    redirect_output,
+    work_done,
+)
 from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, Unimportable, WorkerArgs
 
 LONGEST_FRAME = 1 << 16
@@ -43,6 +52,7 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
         self._imports = ImportWatch()
+        self._oom_kills = oom_kills()
         self.pid = os.fork()
         if self.pid == 0:
             ours.close()
@@ -55,6 +65,11 @@ class Zygote:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def how_it_died(self) -> str:
+        """In words, once `exits` has told that it did."""
+        return f"the parent of its workers died{out_of_memory(self._oom_kills)}"
 
     @property
     def doing(self) -> str:
@@ -140,7 +155,7 @@ def _import(orders: socket.socket, imports: tuple[str, ...]) -> None:
 
 def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int]) -> None:
     """Obey until the agent hangs up."""
-    children: set[int] = set()
+    children: dict[int, int] = {}
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -158,22 +173,27 @@ def _fork_and_reap(orders: socket.socket, run_worker: Callable[[WorkerArgs], int
                 return
             order = msgspec.json.decode(frame, type=ToZygote)
             if isinstance(order, Fork):
+                kills = oom_kills()
                 pid = _fork(orders, order.worker, run_worker)
-                children.add(pid)
+                children[pid] = kills
                 orders.send(msgspec.json.encode(Forked(pid, order.worker.attempt, order.worker.rank)))
             else:
                 for pid in children:
                     kill_group(pid)
 
 
-def _reap(orders: socket.socket, children: set[int]) -> None:
-    for pid in list(children):
+def _reap(orders: socket.socket, children: dict[int, int]) -> None:
+    """`children`: process id → how often the kernel had killed for want of memory before it began."""
+    for pid, before in list(children.items()):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            children.discard(pid)
+            del children[pid]
             kill_group(pid)
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-            orders.send(msgspec.json.encode(Ended(pid, describe_status(status), code)))
+            why = out_of_memory(before) if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else ""
+            orders.send(msgspec.json.encode(Ended(pid, describe_status(status) + why, code)))
+            if why:  # it has explained these kills, and no other end
+                children.update(dict.fromkeys(children, oom_kills()))
 
 
 def _fork(orders: socket.socket, worker: WorkerArgs, run_worker: Callable[[WorkerArgs], int]) -> int:
