@@ -6,15 +6,19 @@ Loads no torch: a child of this process does, so that whoever forks workers has 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from hpcrl.agent.nvml import Device, Inventory
 from hpcrl.errors import Problem
+from hpcrl.processes import work_done
 
-MEASURE_S = 300.0
-"""An import from a busy file server takes minutes."""
+STANDS_STILL_S = 300.0
+"""An import from a busy file server takes minutes; so long is waited for one that neither reads nor computes."""
+LOOK_S = 1.0
 CODE = """
 import json, torch
 flags = getattr(torch._C, "_cuda_getArchFlags", lambda: None)() or ""
@@ -36,25 +40,33 @@ class TorchBuild(msgspec.Struct, frozen=True):
     """Why it cannot be imported."""
 
 
-def measure_build(timeout_s: float = MEASURE_S) -> TorchBuild:
+def measure_build(stands_still_s: float = STANDS_STILL_S) -> TorchBuild:
     """Of this process' Python."""
-    without_gpus = dict(os.environ, CUDA_VISIBLE_DEVICES="")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", CODE],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-            env=without_gpus,
-        )
-    except subprocess.TimeoutExpired:
-        return TorchBuild(sys.executable, failed=f"import torch did not end within {timeout_s:g} s")
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return TorchBuild(sys.executable, failed=said[-1])
-    version, cuda, hip, architectures = msgspec.json.decode(done.stdout.splitlines()[-1])
+    pipe, without_gpus = subprocess.PIPE, dict(os.environ, CUDA_VISIBLE_DEVICES="")
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE], stdout=pipe, stderr=pipe, text=True, env=without_gpus
+    ) as importing:
+        said = _while_it_works(importing, stands_still_s)
+    if said is None:
+        return TorchBuild(sys.executable, failed=f"import torch has stood still for {stands_still_s:g} s")
+    out, errors = said
+    if importing.returncode:
+        lines = errors.strip().splitlines() or [f"exit status {importing.returncode}"]
+        return TorchBuild(sys.executable, failed=lines[-1])
+    version, cuda, hip, architectures = msgspec.json.decode(out.splitlines()[-1])
     return TorchBuild(sys.executable, version, cuda, hip, tuple(architectures))
+
+
+def _while_it_works(process: subprocess.Popen[str], stands_still_s: float) -> tuple[str, str] | None:
+    """What it has written; None where it neither read nor computed for so long, and was killed."""
+    work, since = 0, time.monotonic()
+    while time.monotonic() - since < stands_still_s:
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=min(LOOK_S, stands_still_s))
+        if (done := work_done(process.pid)) != work:
+            work, since = done, time.monotonic()
+    process.kill()
+    return None
 
 
 def build_problems(build: TorchBuild, inventory: Inventory, devices: Sequence[Device]) -> Iterator[Problem]:

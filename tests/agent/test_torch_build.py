@@ -133,6 +133,20 @@ def test_a_torch_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatc
     assert measure_build().failed == "ImportError: libcudart.so.12: cannot open shared object file"
 
 
+@pytest.mark.parametrize(
+    ("code", "failed"),
+    [("exec(SPIN); raise ImportError('in the end')", "in the end"), ("time.sleep(600)", "has stood still for 6 s")],
+    ids=["comes further", "stands still"],
+)
+def test_an_import_has_as_long_as_it_takes_while_it_comes_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, failed: str
+) -> None:
+    spin = "SPIN = 'end = time.monotonic() + 12\\nwhile time.monotonic() < end: pass'"
+    (tmp_path / "torch.py").write_text(f"import time\n{spin}\n{code}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert measure_build(6.0).failed.endswith(failed)
+
+
 def test_an_agent_with_gpus_and_a_torch_for_cpus_forks_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(gpus, "read_inventory", lambda: inventory_of("a100"))
     cluster = ClusterConfig(workers_per_node=2)
