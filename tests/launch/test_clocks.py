@@ -13,6 +13,8 @@ from support.made_run import MadeRun
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
+from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.status import read_status
 from hpcrl.launch.local import LocalLauncher
 from hpcrl.master.control import Control
 
@@ -28,9 +30,8 @@ def hpcrl(*words: str, client: int, master: int, agent: int) -> subprocess.Compl
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
 
 
-def test_a_run_whose_processes_have_clocks_an_hour_apart_is_placed_paused_and_resumed_as_it_was_told(
-    tmp_path: Path,
-) -> None:
+def test_a_run_whose_processes_have_clocks_an_hour_apart_does_as_it_is_told(tmp_path: Path) -> None:
+    """It is paused, moved, resumed, extended and forked, each by processes that are ahead of those before or behind."""
     root = str(tmp_path / "run")
     (tmp_path / "toy.yaml").write_text(
         "algorithm: toy\ncontrol: {steps: 100, checkpoint: {steps: 2}}\ntoy: {delay_s: 0.1}\n"
@@ -65,7 +66,21 @@ def test_a_run_whose_processes_have_clocks_an_hour_apart_is_placed_paused_and_re
     verdict = run.newest_verdict()
     assert verdict is not None and verdict.state == "done"
     assert run.configuration()["cluster"]["workers_per_node"] == 1
-    assert wait_until(lambda: not any(LocalLauncher().living(run, each) for each in run.submissions()), 60, "the end")
+
+    longer = ("--control.steps", "103")
+    extended = hpcrl("resume", root, *longer, client=BEHIND, master=AHEAD, agent=BEHIND)
+    assert extended.returncode == ExitCode.DONE, extended.stdout + extended.stderr
+    status = read_status(run.root)
+    assert (status.state, status.step, status.steps) == ("done", 103, 103)
+
+    place = str(tmp_path / "fork")
+    forked = hpcrl("fork", root, "--step", "102", "--run-dir", place, client=AHEAD, master=BEHIND, agent=0)
+    assert forked.returncode == ExitCode.DONE, forked.stdout + forked.stderr
+    rows, fork = merged_metrics(run), RunDirectory.open(Path(place))
+    assert [row["step"] for row in rows] == list(range(1, 104))
+    assert merged_metrics(fork)[-1] | {"settings": None} == rows[-1] | {"settings": None}
+    all_sent = [(each, submission) for each in (run, fork) for submission in each.submissions()]
+    assert wait_until(lambda: not any(LocalLauncher().living(*each) for each in all_sent), 60, "the end")
 
 
 def test_commands_are_obeyed_in_the_order_in_which_they_were_given(
