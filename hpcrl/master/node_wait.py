@@ -121,6 +121,9 @@ class NodeWait:
 
     def _why_incomplete(self, missing: Collection[int]) -> str:
         nodes, patience_s = self._members.nodes, self._patience_s
+        if patience_s == 0.0:
+            left = f"{nodes - len(missing)} of {nodes} nodes are left, missing: {list(missing)}"
+            return f"{left}; nobody starts them again here. {self._advice}"
         said = [f"{nodes - len(missing)} of {nodes} nodes came within {patience_s:g} s, missing: {list(missing)}"]
         said += [f"node {node}: {absence.what}" for node, absence in self._watch.absences.items()]
         said += [verdict.reason for node, verdict in self._left.items() if node in missing]
