@@ -73,7 +73,7 @@ def test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_t
     assert code == ExitCode.CONFIGURATION
     assert "Add its folder to LD_LIBRARY_PATH (to a container: --nv), or set cluster.device to cpu." in said
 
-    code, said = there("resume", "run", gpus="0")
+    code, said = there("submit", "toy.yaml", "--run-dir", "run", gpus="0")
     assert code == ExitCode.CONFIGURATION
     assert "End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on Slurm, " in said
 
@@ -84,7 +84,8 @@ def test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_t
     )
 
     assert there("stop", "long", "--now", gpus="0")[0] == ExitCode.DONE
-    assert there("resume", "run", gpus="1,0")[0] == ExitCode.DONE
+    code, said = there("resume", "run", "--cluster.workers_per_node", "2", gpus="1,0")
+    assert code == ExitCode.DONE, said
     newest = RunDirectory.open(tmp_path / "run")
     (forked,) = [row for row in rows_of(newest.worker_log(newest.numbers()[-1], "agent-0")) if row["event"] == "forked"]
     assert forked["uuids"] == uuids[::-1]
