@@ -158,6 +158,8 @@ def judge(
         claim = activity = None  # those of an older submission say nothing of this one
         verdict = None if verdict is None or verdict.attempt is not None else verdict
     if queue is not None:
+        if run.newest_nonce() is None and attempt is None:
+            return "incomplete", "none of its jobs is known to have been sent", None
         return _state_on_slurm(verdict, claim, activity, queue)
     if verdict is not None and verdict.state == "done" and run.has_newer_settings(verdict):
         return "stopped", f"{verdict.reason}; settings {run.versions()[-1]} have not begun to count", None

@@ -1,6 +1,7 @@
 """What submitting, watching and stopping a run ask of whoever starts its processes, and how that is declared."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +10,7 @@ from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, HpcrlError, Problem
+from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError, Problem
 from hpcrl.plugins import Room, find, load, names
 
 
@@ -53,7 +54,18 @@ class Launcher(Protocol):
 
 
 class UnreachableError(HpcrlError):
-    """Who starts jobs cannot be asked now. Says nothing about any job."""
+    """Who starts jobs cannot be asked now, or has not told what it did. The same command may succeed later."""
+
+    exit_code = ExitCode.REQUEUE
+
+
+@contextmanager
+def telling_what_was_made(made: str, advice: str) -> Iterator[None]:
+    """Of an UnreachableError, its first line, what there is by then, and what helps."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise UnreachableError(f"{str(error).splitlines()[0]}\n{made}", advice) from error
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from hpcrl.inspect.progress import Progress
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.elastic import describe_elastic
-from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of
+from hpcrl.launch.launcher import Launcher, Launchers, choose, declaration_of, telling_what_was_made
 from hpcrl.launch.next_code import NextCode, next_code
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.launch.next_settings import NextSettings, has_extension, lengths, next_settings, refuse_done
@@ -40,6 +40,7 @@ from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
 
 WATCH_S = 0.2
+SUBMIT_LATER = "Submit it again once it answers; --cluster local runs it on this machine."
 ON_CTRL_C: Sequence[tuple[Literal["finish", "drain", "stop"], str]] = (
     ("finish", "finishing the open steps and saving the last; Ctrl-C again finishes the calls in flight only"),
     ("drain", "finishing the calls in flight; Ctrl-C again stops now"),
@@ -54,11 +55,12 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
     `wait` says whether to stay until the run has ended; None leaves it to who starts the processes.
     """
     root = new_root(experiment, run_dir)
-    choice = choose(experiment.cluster.type)
-    if choice.why:
-        print(f"cluster.type = {experiment.cluster.type}: {choice.why}")
-    launcher = choice.launcher
-    experiment = launcher.prepare(experiment)
+    with telling_what_was_made("Nothing was made.", SUBMIT_LATER):
+        choice = choose(experiment.cluster.type)
+        if choice.why:
+            print(f"cluster.type = {experiment.cluster.type}: {choice.why}")
+        launcher = choice.launcher
+        experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
     check_inputs(experiment, root)
     contents = Contents()
@@ -87,7 +89,8 @@ def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> s
     choice = choose(experiment.cluster.type)
     check_inputs(experiment, root)
     why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
-    return why + choice.launcher.describe(experiment, root)
+    with telling_what_was_made("Nothing was made.", SUBMIT_LATER):
+        return why + choice.launcher.describe(experiment, root)
 
 
 def resume(
@@ -102,11 +105,12 @@ def resume(
         print(plain(said))
         return int(ExitCode.DONE)
     refuse_unusable(run.root)
-    settings = _settings_to_come(run, overrides)
-    experiment = settings.after
-    code = next_code(run, experiment, accept_changed)
-    accepted, read = _inputs_to_come(run, experiment, code, accept_changed)
-    _end_older(run)
+    with telling_what_was_made("Nothing was sent.", _later(run)):
+        settings = _settings_to_come(run, overrides)
+        experiment = settings.after
+        code = next_code(run, experiment, accept_changed)
+        accepted, read = _inputs_to_come(run, experiment, code, accept_changed)
+        _end_older(run)
     if not has_key(run):
         run.write_key(_new_keys())
         print(f"{run.key_json} was missing: new keys were made.")
@@ -158,8 +162,13 @@ def describe_recovery(
     yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))
     _inputs_to_come(run, after, code, accept_changed)
     launchers = Launchers(run)
-    for submission in run.submissions():
-        _refuse_running(run, launchers, submission)
+    with telling_what_was_made("Whether it runs cannot be seen.", _later(run)):
+        for submission in run.submissions():
+            _refuse_running(run, launchers, submission)
+
+
+def _later(run: RunDirectory) -> str:
+    return f"Once it answers: hpcrl resume {run.root}"
 
 
 def _done(run: RunDirectory) -> Verdict | None:
@@ -210,7 +219,9 @@ def start(
         run.accept(nonce, accepted)
     if version:
         run.submit_settings(nonce, version)
-    submission = launcher.start(run, nonce)
+    made = f"{run.root} is there; whether all of its jobs were sent is not known."
+    with telling_what_was_made(made, f"{_later(run)} finds what was sent, and sends all that is to run."):
+        submission = launcher.start(run, nonce)
     if not (declaration_of(experiment.cluster.type).waits if wait is None else wait):
         print(f"submitted {run.root}\n  hpcrl status {run.root}\n  hpcrl logs {run.root} --follow")
         return int(ExitCode.DONE)

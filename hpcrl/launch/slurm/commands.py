@@ -85,7 +85,7 @@ class SlurmUnavailableError(SlurmError, UnreachableError):
         super().__init__(command, status, stderr, f"{missing} does not answer")
 
 
-class AmbiguousError(SlurmError):
+class AmbiguousError(SlurmError, UnreachableError):
     """sbatch has failed in a way that leaves open whether a job was queued. Look for it before sending it again."""
 
     def __init__(self, command: Sequence[str], status: int | None, stderr: str) -> None:
