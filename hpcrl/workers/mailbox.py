@@ -42,6 +42,7 @@ from hpcrl.workers.transport import Transport, TransportArgs
 
 Job = Begin | Save | Finish | tuple[Request, SequenceSample]
 READERS = 2
+USERS = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE)
 
 
 class Mailbox:
@@ -93,7 +94,7 @@ class Mailbox:
     def failed(self, what: str, error: BaseException) -> None:
         """Tell the master that code on this worker raised; from any thread."""
         code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
-        text = "".join(traceback.format_exception(error))
+        text = "" if is_users(error) else "".join(traceback.format_exception(error))
         said = plain(f"{type(error).__name__}: {error}")
         self.post(Failed(self._rank, what, said, plain(text), int(code), time.time(), _broken(error)))
 
@@ -128,6 +129,11 @@ class Mailbox:
 
     def _read_spill(self, spill: InSpill, ids: Sequence[str], keys: Sequence[str]) -> SequenceSample:
         return read_spill(self._root / spill.file, spill.group, keys, ids)
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether its message says all: where in hpcrl it was noticed helps nobody."""
+    return isinstance(error, HpcrlError) and error.exit_code in USERS
 
 
 def _broken(error: BaseException) -> BrokenOperation | None:

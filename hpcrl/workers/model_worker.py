@@ -32,7 +32,7 @@ from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
-from hpcrl.workers.mailbox import Job, Mailbox
+from hpcrl.workers.mailbox import Job, Mailbox, is_users
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
 from hpcrl.workers.writers import Writers
@@ -140,8 +140,8 @@ class ModelWorker:
         self._mailbox.failed(what, error)
         of_peer = isinstance(error, PeerLostError)
         self._log.write(CallFailed(self._args.rank, what, plain(repr(error)), of_peer=of_peer))
-        if len(whole := "".join(traceback.format_exception(error))) > LONGEST:
-            # What others are told by its ends is kept here.
+        if len(whole := "".join(traceback.format_exception(error))) > LONGEST or is_users(error):
+            # What others are told by its ends, or by its message alone, is kept here.
             print(whole, file=sys.stderr, flush=True)
 
     def _await_finish(self) -> ExitCode:
