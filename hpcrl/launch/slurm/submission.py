@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpcrl.durable.exclusive import AlreadyPublishedError
-from hpcrl.durable.records import Submission
+from hpcrl.durable.records import Submission, decode
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.executor import ScriptExecutor
@@ -66,13 +66,18 @@ def write_intent(
 
 
 def read_intent(run: RunDirectory, nonce: str) -> Intent:
-    return msgspec.json.decode(run.files.read(run.submitit_folder(nonce) / "intent.json"), type=Intent)
+    """Raises InternalError where it is damaged: what was sent can then be found by people only."""
+    path = run.submitit_folder(nonce) / "intent.json"
+    advice = f"Cancel the jobs whose comment has {nonce} (squeue --me --format '%i %k'), and remove it."
+    return decode(run.files.read_document(path, advice), Intent, path, advice)
 
 
 def read_intents(run: RunDirectory) -> list[Intent]:
-    """All intents, oldest first, whether they were carried out or not."""
+    """Those that nobody has written down as carried out, oldest first."""
+    known = {submission.nonce for submission in run.submissions()}
     folders = [name for name in run.files.listing(run.submission) if (run.submission / name).is_dir()]
-    found = [name for name in folders if "intent.json" in run.files.listing(run.submission / name)]
+    unknown = [name for name in folders if name not in known]
+    found = [name for name in unknown if "intent.json" in run.files.listing(run.submission / name)]
     return sorted((read_intent(run, nonce) for nonce in found), key=lambda intent: intent.time)
 
 
@@ -94,10 +99,7 @@ def finish_intents(run: RunDirectory, slurm: Slurm) -> None:
 
     Of a submission that is not whole nothing is kept: what was sent is cancelled.
     """
-    known = {submission.nonce for submission in run.submissions()}
     for intent in read_intents(run):
-        if intent.nonce in known:
-            continue
         found = slurm.find_by_comments(intent.comments.values())
         jobs: dict[str, int | str] = {name: found[word][0] for name, word in intent.comments.items() if found[word]}
         if len(jobs) < len(intent.comments):

@@ -11,6 +11,7 @@ from support.fake_slurm.cluster import FakeSlurm, Fate
 
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import InternalError
 from hpcrl.launch.slurm.allocation import SlurmAllocation
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
 from hpcrl.launch.slurm.job import main
@@ -368,3 +369,17 @@ def test_a_grace_that_is_too_long_is_told_by_the_dry_run_and_by_submit(
     assert "Set cluster.grace_s to at most 0." in said and "GraceTime is 0" in said
     described = launcher.describe(experiment_from(run.read_run().experiment), run.root)
     assert "Set cluster.grace_s to at most 0." in described
+
+
+def test_a_damaged_intent_is_named_unless_what_it_says_was_done(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = made_run(tmp_path)
+    send_all(run, fake.commands(), intent_of(run), fake.advance)
+    intent_of(run, "n2")
+    for nonce in ("n1", "n2"):
+        (run.submitit_folder(nonce) / "intent.json").write_bytes(b"{")
+    with pytest.raises(InternalError, match=r"n2/intent\.json is damaged.*comment has n2") as refused:
+        finish_intents(run, fake.commands())
+    assert refused.value.advice
+    (run.submitit_folder("n2") / "intent.json").unlink()
+    finish_intents(run, fake.commands())
+    assert queued(fake) == [100, 101, 101]
