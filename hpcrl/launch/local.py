@@ -44,13 +44,17 @@ class LocalLauncher:
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
         command = [sys.executable, "-m", "hpcrl.launch.local", str(run.root), nonce]
-        none, said = subprocess.DEVNULL, run.submission / f"{nonce}.err"
-        # The jobs inherit these streams: a pipe would keep this process waiting for their end.
-        with open(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as errors:
-            subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=errors, check=False)
-        started = [submission for submission in run.submissions() if submission.nonce == nonce]
-        if not started:
-            raise InternalError(f"the jobs of {run.root} could not be started:\n{said.read_text()}")
+        none = subprocess.DEVNULL
+        # The jobs inherit these streams: a pipe would keep this process waiting for their end. A disk may be full.
+        with open(os.memfd_create("said"), "w+b") as said:
+            ended = subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=said, check=False)
+            started = [submission for submission in run.submissions() if submission.nonce == nonce]
+            if not started:
+                said.seek(0)
+                why = (
+                    said.read().decode(errors="replace").strip() or f"{' '.join(command)} ended with {ended.returncode}"
+                )
+                raise InternalError(f"the jobs of {run.root} could not be started:\n{why}")
         return started[0]
 
     def recover(self, run: RunDirectory) -> None:

@@ -4,12 +4,16 @@ from collections.abc import Collection
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.contents import Contents, Seen
+from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import changed, differences, fingerprints, input_files
+from hpcrl.data.order import row_of
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import changed_inputs
+from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import read_seen
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, DataError
+from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of
 
 
@@ -21,7 +25,7 @@ def next_inputs(
     `code` are the settings that name the user's code.
 
     Raises:
-        DataError: others changed, or cannot be read.
+        DataError: others changed, cannot be read, or lack rows that steps still need.
         ConfigurationError: `accepted` names what is neither an input nor code.
     """
     before = run.read_run().inputs | accepted_inputs(read_history(run))
@@ -36,4 +40,21 @@ def next_inputs(
     if refused := set(differing) - set(accepted):
         how = differences(before, inputs, contents)
         raise changed({key: how.get(key, "it is read only now") for key in refused}, run.root)
+    if set(differing) & dict(algorithm_of(experiment).rows.inputs(experiment)).keys():
+        _refuse_lost_rows(run, experiment)
     return {key: current[key] for key in differing}, contents.read
+
+
+def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
+    """Raise DataError where the data sets lack a row of a step that is open or will be replayed."""
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
+    datasets = open_datasets(experiment, algorithm_of(experiment).rows)
+    rows = {name: frozenset(dataset.ids) for name, dataset in datasets.items()}
+    for opened in recovery.opened:
+        for name, ids in (("train", opened.ids), ("eval", opened.eval_ids)):
+            if lost := [row for row in map(row_of, ids) if row not in rows[name]]:
+                more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+                raise DataError(
+                    f"row {lost[0]} of step {opened.step}, which is open or will be replayed, is gone from the {name} "
+                    f"data{more}. Put back the rows of such steps; other rows may change."
+                )

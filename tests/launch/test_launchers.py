@@ -12,7 +12,7 @@ from support.slurm_made import made_on_slurm
 
 from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 from hpcrl.inspect.status import read_status
 from hpcrl.launch.launcher import LAUNCHERS, Launchers, choose, declaration_of, launcher_problems
 from hpcrl.launch.local import LocalLauncher
@@ -131,3 +131,12 @@ def test_a_run_is_started_by_a_launcher_in_one_file_of_the_users(tmp_path, monke
     told = [row for row in rows_of(run.events(0)) if row["event"] == "allocation"]
     assert [row["ends"] for row in told] == [{"0": 4e9}]
     assert read_status(run.root, queue_of(run)).state == "done"
+
+
+def test_jobs_that_could_not_be_started_say_why_without_a_word_from_their_process(tmp_path, monkeypatch):
+    run = MadeRun(tmp_path).run
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(
+        InternalError, match=r"could not be started:\n/bin/false -m hpcrl.launch.local .* ended with 1$"
+    ):
+        LocalLauncher().start(run, "nonce")

@@ -3,19 +3,31 @@
 With the torch host: the toy host reads no files.
 """
 
+import contextlib
 import os
 import shutil
 import signal
 from pathlib import Path
 
+import pytest
 from support.chaos import outputs, wait_until, workers_of
 from support.cluster import alive_of
+from support.hosts import write_task
 from support.judged_run import hpcrl, submitted, written
+from support.tiny_ppo import tiny_ppo
 
+from hpcrl.config.experiment import to_dict
+from hpcrl.data.contents import Contents
+from hpcrl.data.datasets import open_datasets
+from hpcrl.data.inputs import fingerprints, input_files
+from hpcrl.data.order import sample_ids
 from hpcrl.durable.history import accepted_inputs, read_history
-from hpcrl.durable.records import Verdict
+from hpcrl.durable.journal import Adopted, Opened, encode_line, open_journal
+from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode
+from hpcrl.errors import DataError, ExitCode
+from hpcrl.launch.next_inputs import next_inputs
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 def begun(folder: Path) -> RunDirectory:
@@ -77,3 +89,29 @@ def test_a_data_set_that_is_written_anew_ends_the_next_attempt_by_name(tmp_path:
     verdict = verdict_of_the_next_attempt(run)
     assert verdict.exit_code == ExitCode.DATA, verdict.reason
     assert f"data.train: {rows} has {rows.stat().st_size} bytes and had {rows.stat().st_size - 1}" in verdict.reason
+
+
+def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) -> None:
+    write_task(tmp_path / "task")
+    experiment = tiny_ppo(tmp_path / "task")
+    rows, file = algorithm_of(experiment).rows, tmp_path / "task/rows.jsonl"
+    run = RunDirectory.create(
+        tmp_path / "open",
+        experiment=to_dict(experiment),
+        host="",
+        key=KeyPair("", ""),
+        inputs=fingerprints(input_files(experiment, rows), Contents()),
+    )
+    ids = open_datasets(experiment, rows)["train"].ids
+    number, adopted = run.claim_attempt("s0"), Adopted((), {})
+    run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
+    opened = Opened(1, sample_ids((ids[0], ids[-1]), 0), 0, 2, {}, {}, (), 0, False, False)
+    with contextlib.closing(open_journal(run.files, run.journal(number))) as journal:
+        journal.append([adopted, opened])
+    lines = file.read_text().splitlines(True)
+    file.write_text("".join(lines[:-1]))
+    with pytest.raises(DataError, match=f"row {ids[-1]} of step 1, which is open .* is gone from the train data"):
+        next_inputs(run, experiment, ("data.train",), ())
+    file.write_text("".join([lines[0], *lines[:-2], lines[-1]]))
+    accepted, _ = next_inputs(run, experiment, ("data.train",), ())
+    assert list(accepted) == ["data.train"]
