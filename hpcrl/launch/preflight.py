@@ -23,7 +23,7 @@ from hpcrl.durable.place import nearest_folder
 from hpcrl.errors import DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
-from hpcrl.launch.launcher import declaration_of, launcher_for
+from hpcrl.launch.launcher import Launcher, declaration_of, launcher_for
 from hpcrl.placement.capacity import check_memory
 from hpcrl.placement.disk import check_room
 from hpcrl.plugins import load
@@ -31,10 +31,12 @@ from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.run import RewardFunction
 
 
-def check_inputs(experiment: ExperimentConfig, root: Path, code: UserCode | None = None) -> None:
+def check_inputs(
+    experiment: ExperimentConfig, root: Path, code: UserCode | None = None, launcher: Launcher | None = None
+) -> None:
     """Raise what a run in `root` would end with as soon as it read its inputs. The experiment is valid.
 
-    `code` takes the place of what its settings name.
+    `code` takes the place of what its settings name; `launcher` is the one of the run, where it is known.
 
     Raises:
         ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk.
@@ -42,7 +44,7 @@ def check_inputs(experiment: ExperimentConfig, root: Path, code: UserCode | None
         UserCodeError: the reward function fails on rows of the training data.
     """
     algorithm = algorithm_of(experiment)
-    for doubt in chain(_memory_doubts(experiment), _disk_doubts(experiment, root)):
+    for doubt in chain(_memory_doubts(experiment, launcher), _disk_doubts(experiment, root)):
         print(f"hpcrl: note: {doubt}", file=sys.stderr)
     _check_weights(experiment, algorithm)
     datasets = open_datasets(experiment, algorithm.rows)
@@ -56,16 +58,18 @@ def check_inputs(experiment: ExperimentConfig, root: Path, code: UserCode | None
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
 
 
-def _memory_doubts(experiment: ExperimentConfig) -> Iterator[str]:
+def _memory_doubts(experiment: ExperimentConfig, launcher: Launcher | None) -> Iterator[str]:
     """Whoever would start the processes says what memory they will have. Raises ConfigurationError."""
     kind = declaration_of(experiment.cluster.type)
     if kind.chooses:
         try:
-            kind = declaration_of(launcher_for(experiment.cluster.type).prepare(experiment).cluster.type)
+            launcher = launcher or launcher_for(experiment.cluster.type)
+            kind = declaration_of(launcher.prepare(experiment).cluster.type)
         except HpcrlError:
             return  # A plan is made where nothing could be started, too.
     if kind.memory:
-        yield from check_memory(experiment, load(kind.memory)(experiment.cluster))
+        launcher = launcher or launcher_for(experiment.cluster.type)
+        yield from check_memory(experiment, load(kind.memory)(experiment.cluster, launcher))
 
 
 def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:

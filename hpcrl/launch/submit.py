@@ -62,7 +62,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         launcher = choice.launcher
         experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
-    check_inputs(experiment, root)
+    check_inputs(experiment, root, launcher=launcher)
     contents = Contents()
     inputs = fingerprints(input_files(experiment, algorithm.rows), contents)
     code = collect_code(code_places(experiment), experiment.code.files)
@@ -87,7 +87,7 @@ def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> s
     """What `submit` would start; makes and sends nothing."""
     root = new_root(experiment, run_dir)
     choice = choose(experiment.cluster.type)
-    check_inputs(experiment, root)
+    check_inputs(experiment, root, launcher=choice.launcher)
     why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
     with telling_what_was_made("Nothing was made.", SUBMIT_LATER):
         return why + choice.launcher.describe(experiment, root)

@@ -24,6 +24,8 @@ class Capacity:
     of: Literal["node", "worker"]
     source: str
     """The beginning of the sentence: "this machine has"."""
+    more: str = ""
+    """A sentence that says how to get more, if one can."""
 
 
 def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[str]:
@@ -41,7 +43,9 @@ def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[s
                 f"a {capacity.of} will need about {most / GIB:.1f} GiB; {capacity.source}. `hpcrl plan` shows for what."
             )
     elif lasting > capacity.bytes:
-        raise ConfigurationError([_too_much(roles, lasting, capacity)], _remedy(experiment, capacity))
+        raise ConfigurationError(
+            [_too_much(roles, lasting, capacity)], f"{_remedy(experiment, capacity)} {capacity.more}".strip()
+        )
     elif most > capacity.bytes:
         yield (
             f"a {capacity.of} may need {most / GIB:.1f} GiB, but {capacity.source} {capacity.bytes / GIB:.1f} GiB. Of "

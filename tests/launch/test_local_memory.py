@@ -1,4 +1,4 @@
-"""What memory workers will have, as this machine and the options of Slurm say it."""
+"""What memory workers will have, as this machine says it."""
 
 import sys
 from pathlib import Path
@@ -9,11 +9,9 @@ from support.gpus import FakeGpu, FakeNode, FakeNvml
 
 from hpcrl.cli.main import main
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.slurm import SlurmConfig
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.launch import local_memory
 from hpcrl.launch.local import LocalLauncher
-from hpcrl.launch.slurm import node_memory
 from hpcrl.placement.check import ALL_CHECKS
 
 MEMINFO = "MemTotal:       24000000 kB\nMemFree:        1 kB\n"
@@ -34,25 +32,6 @@ def test_workers_on_gpus_have_the_smallest(monkeypatch):
     found = local_memory.memory(ClusterConfig())
     assert (found.bytes, found.of) == (40 << 30, "worker")
     assert local_memory.memory(ClusterConfig(device="cpu")).of == "node"
-
-
-@pytest.mark.parametrize(
-    ("slurm", "size", "of"),
-    [
-        (SlurmConfig(memory="24G"), 24 << 30, "node"),
-        (SlurmConfig(memory="3000"), 3000 << 20, "node"),
-        (SlurmConfig(memory="0"), None, "node"),
-        (SlurmConfig(), None, "node"),
-    ],
-)
-def test_on_slurm_a_node_has_what_is_asked_for(slurm, size, of):
-    found = node_memory.memory(ClusterConfig(device="cpu", slurm=slurm))
-    assert (found.bytes, found.of) == (size, of)
-
-
-def test_on_slurm_nobody_knows_the_gpus():
-    found = node_memory.memory(ClusterConfig(device="cuda", slurm=SlurmConfig(memory="24G")))
-    assert (found.bytes, found.of) == (None, "worker")
 
 
 @pytest.mark.parametrize(("device", "gpus", "refused"), [("cuda", 0, True), ("auto", 1, True), ("auto", 0, False)])

@@ -7,8 +7,11 @@ import time
 from typing import Any
 
 import pytest
+from support.experiments import ppo_values, write_config, write_inputs, write_model
 from support.slurm_cluster import SlurmCluster
 from support.slurm_runs import SlurmRun, hpcrl, toy_values
+
+from hpcrl.errors import ExitCode
 
 pytestmark = pytest.mark.slurm
 
@@ -28,6 +31,20 @@ def is_quiet(run: SlurmRun, seconds: float) -> bool:
     before = run.steps
     time.sleep(seconds)
     return run.steps == before
+
+
+def test_a_model_that_no_node_of_a_partition_can_hold_is_refused_before_it_is_sent(slurm: SlurmCluster) -> None:
+    write_inputs(slurm.directory)
+    write_model(slurm.directory / "model", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32)
+    config = str(write_config(slurm.directory / "ppo.yaml", ppo_values()))
+    words = ["submit", config, "--cluster", "slurm", "--cluster.device", "cpu", "--cluster.slurm.partition", "low"]
+    for memory, had in (
+        ([], "without cluster.slurm.memory a job gets, on partition low, 15.6 GiB"),
+        (["--cluster.slurm.memory", "0"], "a node of partition low has 15.6 GiB"),
+    ):
+        refused = hpcrl(slurm, *words, *memory, check=False)
+        assert refused.returncode == ExitCode.CONFIGURATION and f"but {had}" in refused.stderr, refused.stderr
+    assert slurm.squeue("jobid", "--states=pending,running") == []
 
 
 def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(slurm: SlurmCluster) -> None:

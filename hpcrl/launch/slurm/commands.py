@@ -28,7 +28,7 @@ from hpcrl.launch.slurm.jobs import (
     parse_sacct,
     parse_squeue,
 )
-from hpcrl.launch.slurm.site import SlurmSite, parse_pairs, read_site
+from hpcrl.launch.slurm.site import NODE_FORMAT, NodeKind, SlurmSite, parse_nodes, parse_pairs, read_site
 
 TIMEOUT_S = 60.0
 """Slurm's own commands give up on a silent controller after MessageTimeout and some retries."""
@@ -201,6 +201,11 @@ class Slurm:
         """The text of `scontrol show partition`, a line per partition, hidden ones too."""
         command = ["scontrol", "--all", "--oneliner", "show", "partition", *([name] if name else [])]
         return self._checked(command, *self._run(command))
+
+    def nodes(self, partitions: str) -> list[NodeKind]:
+        """The nodes of these partitions (`a,b`), hidden ones too, by what they have. One call."""
+        command = ["sinfo", "--noheader", "--exact", f"--partition={partitions}", f"--format={NODE_FORMAT}"]
+        return parse_nodes(self._checked(command, *self._run(command)))
 
     def site(self) -> SlurmSite:
         """What this Slurm is; two calls."""

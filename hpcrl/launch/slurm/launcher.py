@@ -19,7 +19,7 @@ from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import JobState, State
 from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
 from hpcrl.launch.slurm.requeue import RequeueRules, rules_of
-from hpcrl.launch.slurm.site import SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
+from hpcrl.launch.slurm.site import NodeKind, SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
 
 POLL_S = 15.0
@@ -206,6 +206,10 @@ class SlurmLauncher:
         if self._site is None:
             self._site = self._slurm.site()
         return self._site
+
+    def nodes(self, partitions: str) -> list[NodeKind]:
+        """The nodes of partitions, by what they have."""
+        return self._slurm.nodes(partitions)
 
 
 def code_folder(run_dir: Path, nonce: str) -> Path:

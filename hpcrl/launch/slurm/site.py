@@ -1,8 +1,9 @@
 """What this Slurm is: `scontrol show config` and `show partition` as a value, and what follows for a user. Pure."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 DEFAULT_KILL_WAIT_S = 30.0
@@ -19,7 +20,11 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z]\w*)=(\S*)")
 
 @dataclass(frozen=True)
 class Partition:
-    """A partition. `max_time_s` is None where there is no limit, `gpus` where Slurm counts none."""
+    """A partition. `max_time_s` is None where there is no limit, `gpus` where Slurm counts none.
+
+    `node_bytes` is what a job gets of a node that asks for no memory, `cpu_bytes` the same for each of its CPUs; None
+    where it is not said. `most_node_bytes` is what it may ask for.
+    """
 
     name: str
     grace_s: float
@@ -30,6 +35,22 @@ class Partition:
     total_nodes: int
     state: str
     gpus: int | None
+    node_bytes: int | None = None
+    cpu_bytes: int | None = None
+    most_node_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class NodeKind:
+    """Nodes with the same memory, None where Slurm was not told, and the same types of GPU, "" for one without."""
+
+    count: int
+    memory_bytes: int | None
+    gpu_types: tuple[str, ...]
+
+
+NODE_FORMAT = "%D|%m|%G"
+"""What parse_nodes reads: number, memory in MiB, Gres."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +73,8 @@ class SlurmSite:
     accounting: bool
     accounting_comments: bool
     """Whether sacct knows the comments of jobs."""
+    limits_memory: bool
+    """Whether a job is kept to the memory that it has asked for; else it has what its nodes have."""
     max_array_size: int
     """The largest index of a job array is one less."""
     disable_hetjob_steps: bool
@@ -59,9 +82,13 @@ class SlurmSite:
 
     def partition(self, name: str | None) -> Partition | None:
         """The partition with this name, or the default one; of several names (`a,b`), the first that exists."""
-        if name is None:
-            return next((each for each in self.partitions.values() if each.default), None)
-        return next((self.partitions[each] for each in name.split(",") if each in self.partitions), None)
+        return next(iter(self.partitions_of(name)), None)
+
+    def partitions_of(self, names: str | None) -> list[Partition]:
+        """Those of `a,b` that exist, or the default one."""
+        if names is None:
+            return [each for each in self.partitions.values() if each.default]
+        return [self.partitions[each] for each in names.split(",") if each in self.partitions]
 
 
 def read_site(config: str, partitions: str) -> SlurmSite:
@@ -83,9 +110,10 @@ def read_site(config: str, partitions: str) -> SlurmSite:
         requeue_hold_s=_number(hold, DEFAULT_CRED_EXPIRE_S),
         accounting=values.get("AccountingStorageType", "").removeprefix("accounting_storage/") not in ("", "none"),
         accounting_comments="job_comment" in _options(values, "AccountingStoreFlags"),
+        limits_memory="memory" in values.get("SelectTypeParameters", "").lower(),
         max_array_size=int(_number(values.get("MaxArraySize"), 1001)),
         disable_hetjob_steps=bool({"disable_hetjob_steps", "disable_hetero_steps"} & set(scheduler)),
-        partitions={each.name: each for each in parse_partitions(partitions, mode)},
+        partitions={each.name: each for each in parse_partitions(partitions, mode, values)},
     )
 
 
@@ -101,8 +129,10 @@ def parse_pairs(text: str) -> dict[str, str]:
     return dict(_PAIR.findall(text))
 
 
-def parse_partitions(text: str, mode: PreemptMode = "off") -> Iterator[Partition]:
-    """The partitions that the text describes; `mode` is the cluster's, for those that name none."""
+def parse_partitions(
+    text: str, mode: PreemptMode = "off", config: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Partition]:
+    """The partitions that the text describes; `mode` and `config` are the cluster's, for what they leave open."""
     for record in re.split(r"(?m)(?:^|(?<=\s))(?=PartitionName=)", text):
         values = dict(_PAIR.findall(record))
         if "PartitionName" in values:
@@ -116,7 +146,20 @@ def parse_partitions(text: str, mode: PreemptMode = "off") -> Iterator[Partition
                 total_nodes=int(_number(values.get("TotalNodes"), 0.0)),
                 state=values.get("State", ""),
                 gpus=_gpus(values.get("TRES", "")),
+                node_bytes=_mebibytes("DefMemPerNode", values, config),
+                cpu_bytes=_mebibytes("DefMemPerCPU", values, config),
+                most_node_bytes=_mebibytes("MaxMemPerNode", values, config),
             )
+
+
+def parse_nodes(text: str) -> list[NodeKind]:
+    """Lines of sinfo in NODE_FORMAT. A node without a RealMemory has 1 MiB for Slurm, which says nothing."""
+    found = []
+    for line in text.splitlines():
+        count, memory, gres = line.split("|", 2)
+        size = int(_number(memory, 0.0))
+        found.append(NodeKind(int(_number(count, 0.0)), size << 20 if size > 1 else None, tuple(_gpu_types(gres))))
+    return found
 
 
 def duration_s(text: str) -> float | None:
@@ -204,6 +247,22 @@ def _preempt_mode(text: str) -> PreemptMode:
     words = set(re.split(r"[,\s]+", text.lower()))
     modes: tuple[PreemptMode, ...] = ("requeue", "cancel", "suspend")
     return next((mode for mode in modes if mode in words), "off")
+
+
+def _gpu_types(gres: str) -> Iterator[str]:
+    """`gpu:a100:4(S:0-1),gpu:2` → a100 and, for those without a type, an empty name."""
+    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = entry.split(":")
+        if name == "gpu":
+            yield rest[0] if rest and not rest[0].isdecimal() else ""
+
+
+def _mebibytes(name: str, partition: Mapping[str, str], config: Mapping[str, str]) -> int | None:
+    """A size in bytes; a partition's own word for memory, by node or by CPU, counts before the cluster's."""
+    own = partition.get(name, "")
+    rival = partition.get({"DefMemPerNode": "DefMemPerCPU", "DefMemPerCPU": "DefMemPerNode"}.get(name, ""), "")
+    said = own if own.isdecimal() or rival.isdecimal() else config.get(name, "")
+    return int(said) << 20 if said.isdecimal() and int(said) else None
 
 
 def _gpus(tres: str) -> int | None:

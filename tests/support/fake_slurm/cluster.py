@@ -12,7 +12,7 @@ from hpcrl.launch.slurm.commands import Slurm
 
 SCRIPT = Path(__file__).parent / "slurm.py"
 TEXTS = Path(__file__).parents[2] / "launch" / "slurm" / "texts"
-NAMES = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
+NAMES = ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo")
 VERSIONS = ("22.05", "23.11", "24.11", "25.05")
 
 Fate = Literal["lose", "lose after", "silent after", "hang after", "refuse"]
@@ -37,6 +37,10 @@ class FakeSlurm:
             "now": 1_700_000_000, "next": 100, "jobs": [], "calls": [], "plans": [], "words": "", "away_until": 0,
             "visible_after_s": 0, "accounting": True, "accounting_comments": False, "requeue_allowed": True,
             "version": version, "texts": str(TEXTS), "partitions": ["cpu", "gpu", "low", "lowgrace", "high", "cancels"],
+            "nodes": {
+                "cpu": ["2|16000|(null)"], "gpu": ["4|16000|gpu:fake:2"],
+                "low": ["2|16000|(null)", "4|16000|gpu:fake:2"],
+            },
         }  # fmt: skip
         (folder / "state.json").write_text(json.dumps(state))
 

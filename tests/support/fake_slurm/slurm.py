@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""sbatch, squeue, sacct, scancel and scontrol, by the name under which this file is called. Runs no job.
+"""sbatch, squeue, sacct, scancel, scontrol and sinfo, by the name under which this file is called. Runs no job.
 
 All state is in $FAKE_SLURM/state.json: a clock that only tests move, the jobs, and what goes wrong. It has nothing but
 the standard library, knows the options that hpcrl uses, and refuses all others.
@@ -260,6 +260,15 @@ def scontrol(state: Values, arguments: list[str]) -> str:
     raise Failure(f"invalid keyword: {' '.join(words)}")
 
 
+def sinfo(state: Values, arguments: list[str]) -> str:
+    """Of the partitions that are named, in the one format that hpcrl asks for."""
+    match arguments:
+        case ["--noheader", "--exact", partitions, "--format=%D|%m|%G"] if partitions.startswith("--partition="):
+            names = partitions.removeprefix("--partition=").split(",")
+            return "".join(f"{line}\n" for name in names for line in state["nodes"][name])
+    raise Failure(f"unknown arguments: {arguments}")
+
+
 def show_job(state: Values, job: Values) -> str:
     """The fields that somebody reads; the real command has sixty. While a job ends, its state says only that."""
     ran = (state["now"] - job["started"]) if job["started"] else 0
@@ -327,7 +336,14 @@ def parser_of(*flags: str) -> argparse.ArgumentParser:
     return parser
 
 
-COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "scontrol": scontrol}
+COMMANDS = {
+    "sbatch": sbatch,
+    "squeue": squeue,
+    "sacct": sacct,
+    "scancel": scancel,
+    "scontrol": scontrol,
+    "sinfo": sinfo,
+}
 
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[0]).name, sys.argv[1:]))
