@@ -22,6 +22,7 @@ ENDED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"]
 )
 IN_USE = frozenset(["idle", "mixed", "allocated"])
+PATIENCE_WITH_CONTROLLER = ("MessageTimeout=10", "MessageTimeout=3")
 SLURMS_OWN = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SCANCEL|SINFO)_")
 
 
@@ -267,14 +268,22 @@ class SlurmCluster:
         os.kill(int((self.root / "run" / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
 
     def stop_controller(self) -> None:
-        """End slurmctld; jobs go on. `restart` brings it back."""
+        """End slurmctld; jobs go on. `restart` brings it back. Until then commands give up on it after 2 s."""
         pid = int((self.root / "run" / "slurmctld.pid").read_text())
         os.kill(pid, signal.SIGTERM)
         self.wait(lambda: not _lives(pid), "slurmctld has ended", 60)
+        self._replace_setting(*PATIENCE_WITH_CONTROLLER)
 
     def restart(self) -> None:
         """Start daemons that were killed and take back all nodes; jobs go on."""
+        self._replace_setting(*reversed(PATIENCE_WITH_CONTROLLER))
         up()
+
+    def _replace_setting(self, old: str, new: str) -> None:
+        """For commands that begin from now on; daemons have read theirs."""
+        path = self.root / "etc" / "slurm.conf"
+        path.with_suffix(".next").write_text(path.read_text().replace(old, new))
+        path.with_suffix(".next").rename(path)
 
     # What is left
 
