@@ -178,8 +178,10 @@ class Files:
             sync_directory(path.parent)
 
     def directory(self, path: Path) -> Path:
-        """The directory, made with its parents where it is missing."""
+        """The directory, made with its parents where it is missing. FileNotFoundError where the run itself is gone."""
         if not path.is_dir():
+            if path == self.root:
+                raise FileNotFoundError(errno.ENOENT, "the run was moved or removed", str(path))
             self.directory(path.parent)
             with contextlib.suppress(FileExistsError):
                 self.make_directory(path)

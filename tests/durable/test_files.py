@@ -256,3 +256,11 @@ def test_threads_share_the_operations(root: Path) -> None:
     for thread in threads:
         thread.join()
     assert len([path for path in root.rglob("*") if path.is_file()]) == 80
+
+
+def test_nothing_is_made_where_a_run_was_that_has_been_moved_away(root: Path) -> None:
+    files = Files(root)
+    root.rename(root.with_name("moved"))
+    with pytest.raises(FileNotFoundError, match="moved or removed"):
+        files.publish(root / "attempts" / "a", b"x", "p")
+    assert not root.exists()
