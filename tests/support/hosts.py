@@ -140,6 +140,7 @@ def close_on_rank(context: Any) -> None:
 
 
 def save_host(host: Host, folder: Path, roles: Sequence[str], rank: int) -> None:
+    folder.mkdir(exist_ok=True)
     files = Files(folder)
     for role in roles:
         snapshot = host.snapshot(role)
