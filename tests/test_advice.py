@@ -718,6 +718,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "config/load.py: Begin a new run from a checkpoint of this one: `hpcrl fork RUN --step N --{} {}`.": (
+        "launch/test_user_code.py::test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it"
+    ),
     "agent/claims.py: End that run with `hpcrl stop`, or give each job its own GPUs (CUDA_VISIBLE_DEVICES; on Slurm, "
     "cluster.slurm.gpus).": GPUS,
     "agent/claims.py: Remove it, or set cluster.device to cpu.": (

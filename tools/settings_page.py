@@ -22,7 +22,8 @@ edit it. The settings that all algorithms have come first, then those of each al
 
 `hpcrl new my.yaml` writes a configuration with all of them as comments; `hpcrl submit --algorithm NAME --help` prints
 them. The last column but one says what changing a setting means in a run that exists: `placement` (where and how its
-processes run), `numbers` (what it computes or keeps from then on), `identity` (what it is: submit a new run).
+processes run), `numbers` (what it computes or keeps from then on), `fork` (what `hpcrl fork` alone may change),
+`identity` (what it is: submit a new run).
 """
 
 

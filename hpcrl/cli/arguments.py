@@ -126,12 +126,14 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
     )
 
 
-def help_with_changes(parser: ArgumentParser, overrides: Sequence[str]) -> str:
-    """The parser's help and what may change when a run is resumed, of the named algorithm or else of the first."""
+def help_with_changes(parser: ArgumentParser, overrides: Sequence[str], of_a_fork: bool = False) -> str:
+    """The parser's help and what may change when a run is resumed or forked, of the named algorithm or else of the
+    first."""
     known = names(ALGORITHMS)
     algorithm = _named_algorithm([], overrides) or known[0]
     anytime = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
     numbers = _listing(algorithm, lambda setting: setting.change is ChangeClass.NUMBERS)
+    forked = _listing(algorithm, lambda setting: setting.change is ChangeClass.FORK)
     others = ", ".join(name for name in (*known, "file.py:NAME") if name != algorithm)
     return (
         f"{parser.format_help()}\n"
@@ -143,6 +145,7 @@ def help_with_changes(parser: ArgumentParser, overrides: Sequence[str]) -> str:
         f"where they name workers that there are no longer.\n\n{anytime}\n"
         "2. What it computes, from the next new call on. What is recorded stays, and is replayed as it was made.\n\n"
         f"{numbers}"
+        + (f"\n3. What a new run alone may have otherwise, as its steps begin anew.\n\n{forked}" if of_a_fork else "")
     )
 
 

@@ -23,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "fork",
         "Begin a new run from a run's checkpoint of a step, with the settings that give it another course, e.g. "
-        "--actor.optimizer.lr 1e-6. The run itself is left alone, and may be running.",
+        "--actor.optimizer.lr 1e-6 --reward.function other.py:score. The run itself is left alone, and may be running.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument("--step", type=int, required=True, help="the step whose checkpoint the new run begins from")
@@ -35,7 +35,7 @@ def run(words: Sequence[str]) -> int:
     )
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
-        print(help_with_changes(parser, overrides))
+        print(help_with_changes(parser, overrides, of_a_fork=True))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     fork = plan_fork(find_run(given.run), given.step, overrides, Path(given.run_dir) if given.run_dir else None)

@@ -19,7 +19,7 @@ class DataConfig:
 
     train: PathText
     """The rows to train on: a .jsonl file with `prompt` and `answer` (and, if you like, `id`) per line."""
-    evaluate: PathText | None = None
+    evaluate: Annotated[PathText | None, ChangeClass.FORK] = None
     """The rows to evaluate on, in the same form."""
     tokenizer: ModelText | None = None
     """A folder with tokenizer.json, or ORG/NAME of the hub if it is in the local cache; null takes that of the first

@@ -26,11 +26,11 @@ class ExperimentConfig:
 
     algorithm: NameText
     """What to run."""
-    name: RunName = "run"
+    name: Annotated[RunName, ChangeClass.FORK] = "run"
     """The first part of the run directory's name."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="between 0 and 2^63 - 1")] = 1
     """Where all random draws come from."""
-    run_root: PathText = "runs"
+    run_root: Annotated[PathText, ChangeClass.FORK] = "runs"
     """The folder for run directories; it must be seen by all nodes."""
     deterministic: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Take deterministic kernels for gradients, and refuse to continue after an interruption if a replayed train step

@@ -36,6 +36,8 @@ class ChangeClass(Enum):
     """Where and how the processes run, and what they keep. The newest value counts, in replays too."""
     NUMBERS = "numbers"
     """What the run computes from then on. What is recorded still fits, and is replayed under its own value."""
+    FORK = "fork"
+    """What all calls of a step have in common. A fork begins with a new step, and may have another value."""
     IDENTITY = "identity"
     """What the run is: what is recorded would not fit another value."""
 

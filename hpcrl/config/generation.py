@@ -26,7 +26,7 @@ class GenerationConfig:
     """Longest response; one that reaches it is unfinished."""
     min_new_tokens: Natural = 0
     """The end-of-text token is not sampled before."""
-    temperature: Annotated[Temperature, ChangeClass.IDENTITY] = 1.0
+    temperature: Annotated[Temperature, ChangeClass.FORK] = 1.0
     """Divides the logits, in generation and in training on what was generated; at least 0.001, so that none overflows.
     For the likeliest token, set greedy."""
     top_k: Natural = 0

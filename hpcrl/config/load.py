@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -25,6 +25,9 @@ from hpcrl.errors import ConfigurationError, Problem
 T = TypeVar("T", bound=ExperimentConfig)
 
 COMMAND_LINE = "command line"
+OF_A_RUN = (ChangeClass.PLACEMENT, ChangeClass.NUMBERS)
+"""What may change in a run that exists."""
+OF_A_FORK = (*OF_A_RUN, ChangeClass.FORK)
 ALIKE = 0.55
 """How like a setting a word must be, from 0 to 1.5, to be taken for a misspelling of it."""
 
@@ -69,26 +72,37 @@ def load_config(
     return experiment
 
 
-def change_settings(experiment: T, overrides: Sequence[str], checks: Sequence[Check]) -> T:
+def change_settings(
+    experiment: T, overrides: Sequence[str], checks: Sequence[Check], free: Collection[ChangeClass] = OF_A_RUN
+) -> T:
     """A run's experiment with other settings, like `cluster.nodes=2` or `actor.optimizer.lr=1e-6`.
 
     Raises:
-        ConfigurationError: all settings that a run keeps for life, and whatever `load_config` would refuse.
+        ConfigurationError: all settings of classes that are not `free`, and whatever `load_config` would refuse.
     """
     found: list[Problem] = []
     reading = _Reading(experiment.algorithm, type(experiment), found)
     reading.begin_from(experiment)
     words = list(_parse_overrides(overrides, found))
-    kept = [word for word in words if reading.keeps(word.key)]
-    found += map(_cannot_change, kept)
-    reading.take(word for word in words if word not in kept)
+    for word in words:
+        change = reading.class_of(word.key)
+        if change is None or change in free:
+            reading.take([word])
+        else:
+            found.append(_cannot_change(word, change))
     changed = reading.experiment()
     if every := collect(changed, checks, found):
         raise ConfigurationError(every)
     return changed
 
 
-def _cannot_change(word: Given) -> Problem:
+def _cannot_change(word: Given, change: ChangeClass) -> Problem:
+    if change is ChangeClass.FORK:
+        return Problem(
+            (word.key,),
+            f"{word} cannot change in a run: all calls of a step have it in common, and some may be recorded.",
+            f"Begin a new run from a checkpoint of this one: `hpcrl fork RUN --step N --{word.key} {word.value}`.",
+        )
     return Problem(
         (word.key,),
         f"{word} cannot change in a run, nor in a fork of it: it is part of what the run is, and what was recorded "
@@ -165,9 +179,9 @@ class _Reading(Generic[T]):
         """Take every setting's value from an experiment."""
         self._values |= {key: setting.of(experiment) for key, setting in self._settings.items()}
 
-    def keeps(self, key: str) -> bool:
-        """Whether this is a setting that a run has for life, and not a section or a misspelling."""
-        return key in self._settings and self._settings[key].change is ChangeClass.IDENTITY
+    def class_of(self, key: str) -> ChangeClass | None:
+        """What changing this setting means; None for a section or a misspelling."""
+        return self._settings[key].change if key in self._settings else None
 
     def take(self, given: Iterable[Given]) -> None:
         """Keep what is a setting and has its type, report the rest. A right value heals an earlier wrong one."""

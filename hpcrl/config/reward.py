@@ -15,7 +15,7 @@ class RewardConfig(PlacementConfig):
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
-    function: Annotated[FunctionText, ChangeClass.IDENTITY]
+    function: Annotated[FunctionText, ChangeClass.FORK]
     """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
     timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 60.0
     """A response whose score takes longer ends the run with an error, never with a zero."""

@@ -6,13 +6,19 @@ from functools import partial
 from pathlib import Path
 
 from hpcrl.config.changes import with_settings
+from hpcrl.config.load import OF_A_FORK
+from hpcrl.data.contents import Contents
+from hpcrl.data.inputs import fingerprints, input_files
+from hpcrl.data.user_code import UserCode
 from hpcrl.durable.code import read_code
 from hpcrl.durable.fork import ForkPoint, begin_fork, find_fork_point
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.launch.next_code import next_code
 from hpcrl.launch.next_settings import NextSettings, changed_settings
 from hpcrl.launch.place import new_root
+from hpcrl.launch.preflight import check_inputs
 from hpcrl.launch.submit import start
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -26,6 +32,7 @@ class Fork:
     parent: RunDirectory
     point: ForkPoint
     settings: NextSettings
+    code: UserCode
     root: Path
 
     def describe(self) -> Iterator[str]:
@@ -39,29 +46,42 @@ def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_for
 
     Raises:
         ConfigurationError: the run has no such checkpoint, or it does not fit the settings.
+        HpcrlError: as `check_inputs`.
     """
     parent = RunDirectory.open(run_dir)
     newest = experiment_from(parent.configuration())
     point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).train_steps.values())
     before = experiment_from(parent.configuration_of(point.settings))
-    settings = changed_settings(before, before, overrides)
-    return Fork(parent, point, settings, new_root(settings.after, run_dir_of_fork))
+    settings = changed_settings(before, before, overrides, OF_A_FORK)
+    root = new_root(settings.after, run_dir_of_fork)
+    found = next_code(parent, settings.after, (), point.settings)
+    code = found.new or read_code(found.copy, parent.code_copy(found.number))
+    check_inputs(settings.after, root, code, settings.launcher)
+    return Fork(parent, point, settings, code, root)
 
 
 def make_fork(fork: Fork) -> RunDirectory:
-    """The run's directory, from which it can be resumed. What it reads has to be what its parent read."""
+    """The run's directory, from which it can be resumed."""
     record, key = fork.parent.read_settings(fork.point.settings), RunKey.generate()
-    accepted = accepted_inputs(read_history(fork.parent))
     differing = {change.key: change.value for change in fork.settings.changes}
     return RunDirectory.create(
         fork.root,
         experiment=with_settings(record.experiment, differing),
         host=algorithm_of(fork.settings.after).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
-        inputs={name: accepted.get(name, print_) for name, print_ in fork.parent.read_run().inputs.items()},
-        code=read_code(fork.parent.read_code(record.code), fork.parent.code_copy(record.code)),
+        inputs=_inputs(fork),
+        code=fork.code,
         begin=partial(begin_fork, point=fork.point),
     )
+
+
+def _inputs(fork: Fork) -> dict[str, str]:
+    """Fingerprints: what a setting of the parent names has to be what its parent read."""
+    after = fork.settings.after
+    files, changed = input_files(after, algorithm_of(after).rows), {change.key for change in fork.settings.changes}
+    known = fork.parent.read_run().inputs | accepted_inputs(read_history(fork.parent))
+    kept = {key: known[key] for key in files.keys() & known.keys() - changed}
+    return kept | fingerprints({key: files[key] for key in files.keys() - kept.keys()}, Contents())
 
 
 def fork_run(fork: Fork, wait: bool | None) -> int:

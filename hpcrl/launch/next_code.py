@@ -35,14 +35,16 @@ class NextCode:
                 )
 
 
-def next_code(run: RunDirectory, experiment: ExperimentConfig, accepted: Collection[str]) -> NextCode:
-    """What to use of the code that a run has, and what to take anew: code that `experiment` has elsewhere than before,
-    and that of the `accepted` settings.
+def next_code(
+    run: RunDirectory, experiment: ExperimentConfig, accepted: Collection[str], version: int | None = None
+) -> NextCode:
+    """What to use of the code that a version of a run's settings has (the newest, if None), and what to take anew: code
+    that `experiment` has elsewhere than it, and that of the `accepted` settings.
 
     Raises:
         ConfigurationError: code cannot be read, or a file that changed also belongs to code that is to stay as it is.
     """
-    number = run.read_settings(run.versions()[-1]).code
+    number = run.read_settings(run.versions()[-1] if version is None else version).code
     copy, folder = run.read_code(number), run.code_copy(number)
     places = {key: place.removeprefix(str(folder)) for key, place in code_places(experiment).items()}
     named = places.keys() | ({FILES} if experiment.code.files else set())

@@ -1,6 +1,6 @@
 """The settings that a run is resumed with: whether they fit what is recorded, and what is to be said of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ from hpcrl.config.changes import Change, changes, with_settings
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
-from hpcrl.config.load import change_settings
+from hpcrl.config.load import OF_A_RUN, change_settings
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import open_datasets
 from hpcrl.durable.records import Verdict
@@ -80,11 +80,16 @@ def next_settings(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
     return changed_settings(experiment_from(run.configuration_of(0)), experiment_from(run.configuration()), overrides)
 
 
-def changed_settings(submitted: ExperimentConfig, before: ExperimentConfig, overrides: Sequence[str]) -> NextSettings:
-    """These settings with changes. Raises as `next_settings`."""
+def changed_settings(
+    submitted: ExperimentConfig,
+    before: ExperimentConfig,
+    overrides: Sequence[str],
+    free: Collection[ChangeClass] = OF_A_RUN,
+) -> NextSettings:
+    """These settings with changes, which may be of the `free` classes. Raises as `next_settings`."""
     if not overrides:
         return NextSettings(submitted, before, before, launcher_for(before.cluster.type))
-    after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems))
+    after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems), free)
     launcher = launcher_for(after.cluster.type)
     after = launcher.prepare(after)
     if misfits := list(_misfits(before, after)):

@@ -38,11 +38,11 @@ class KLConfig:
     """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """d, d²/2 or exp(-d) - 1 + d (within ±10), of d = log p_actor - log p_reference of a sampled token, within ±20."""
-    adaptive: Annotated[bool, ChangeClass.IDENTITY] = False
+    adaptive: Annotated[bool, ChangeClass.FORK] = False
     """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
-    target: Annotated[Positive, ChangeClass.IDENTITY] = 0.1
+    target: Annotated[Positive, ChangeClass.FORK] = 0.1
     """The KL per token that an adaptive weight aims at."""
-    horizon: Annotated[Positive, ChangeClass.IDENTITY] = 10_000.0
+    horizon: Annotated[Positive, ChangeClass.FORK] = 10_000.0
     """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
 
 

@@ -18,7 +18,8 @@ import hpcrl.cli.resume
 import hpcrl.cli.stop
 import hpcrl.launch.submit
 from hpcrl.cli.main import main
-from hpcrl.config.fields import ChangeClass, settings
+from hpcrl.config.fields import settings
+from hpcrl.config.load import OF_A_FORK, OF_A_RUN
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.placement.plan import Plan, make_plan
 from hpcrl.recipes.algorithm import experiment_from
@@ -196,13 +197,20 @@ def test_resume_hands_over_the_settings_that_change(calls):
     assert calls == [("resume", (Path("RUN"), True, (), ["cluster.nodes=2", "actor.layout=d4"]))]
 
 
-def test_the_help_of_resume_lists_what_may_change_and_nothing_else(capsys):
-    assert main(["resume", "--help"]) == ExitCode.DONE
+@pytest.mark.parametrize(
+    ("command", "free", "own"),
+    [
+        ("resume", OF_A_RUN, {"--dry-run", "--accept-changed"}),
+        ("fork", OF_A_FORK, {"--dry-run", "--step", "--run-dir"}),
+    ],
+)
+def test_the_help_lists_what_may_change_and_nothing_else(command, free, own, capsys):
+    assert main([command, "--help"]) == ExitCode.DONE
     text = capsys.readouterr().out
     shown = {word for line in text.splitlines() if line.startswith("  --") for word in line.split()[:1]}
     changes = {f"--{setting.key}": setting.change for setting in settings(PPOExperiment)}
-    identity = {option for option, change in changes.items() if change is ChangeClass.IDENTITY}
-    assert changes.keys() - identity | {"--dry-run", "--accept-changed"} == shown - {"--help", "--detach", "--wait"}
+    listed = {option for option, change in changes.items() if change in free}
+    assert listed | own == shown - {"--help", "--detach", "--wait"}
     assert {"--actor.mesh", "--cluster.slurm.time", "--actor.optimizer.lr", "--control.steps"} <= shown
     assert text.index("--cluster.slurm.time") < text.index("2. What it computes") < text.index("--ppo.clip")
 

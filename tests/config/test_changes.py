@@ -49,8 +49,10 @@ def test_every_field_says_what_changing_it_means(algorithm):
             "control.compact deterministic"),
         (ChangeClass.NUMBERS, "control.steps control.epochs control.stop_when actor.optimizer.lr data.evaluate_rows "
             "actor.optimizer.grad_clip critic.optimizer.schedule ppo.clip ppo.kl.coef ppo.minibatches reward.kwargs"),
-        (ChangeClass.IDENTITY, "algorithm seed run_root data.train data.tokenizer data.batch_size actor.path "
-            "actor.dtype generation.temperature data.samples_per_prompt reward.function ppo.value_norm ppo.kl.target"),
+        (ChangeClass.FORK, "name run_root data.evaluate generation.temperature reward.function ppo.kl.adaptive "
+            "ppo.kl.target"),
+        (ChangeClass.IDENTITY, "algorithm seed data.train data.tokenizer data.batch_size actor.path actor.dtype "
+            "data.samples_per_prompt ppo.value_norm"),
     ],
 )  # fmt: skip
 def test_placement_numbers_and_what_a_run_is_are_told_apart(change, keys):

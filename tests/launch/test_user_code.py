@@ -25,14 +25,19 @@ def begun(folder: Path) -> RunDirectory:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     folder = written(tmp_path_factory.mktemp("plain"))
     done = hpcrl(folder, "submit", "ppo.yaml", "--run-dir", "run")
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
     run = RunDirectory.open(folder / "run")
     for path in (run.code, *run.code.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-    return remains(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(plain: RunDirectory) -> Remains:
+    return remains(plain)
 
 
 def test_a_reward_that_is_edited_under_a_run_changes_nothing_when_a_worker_is_killed(
@@ -75,3 +80,26 @@ def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_acce
     copy = Path(f"{run.code_copy(1)}{tmp_path}")
     assert (copy / "weights/one.txt").read_text() == "1.0"
     assert (copy / "parts/factor.py").read_text() == "FACTOR = 70.0\n"
+
+
+def test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it(plain: RunDirectory, undisturbed: Remains) -> None:
+    folder = plain.root.parent
+    (folder / "other.py").write_text("def score(prompt, response, record):\n    return 7.0\n")
+    words = ("--reward.function", "other.py:score", "--generation.temperature", "0.5")
+    refused = hpcrl(folder, "resume", "run", "--control.steps", "8", *words)
+    assert refused.returncode == ExitCode.CONFIGURATION
+    for key, value in zip(words[::2], words[1::2], strict=True):
+        assert f"`hpcrl fork RUN --step N {key} {value}`" in refused.stderr
+    (folder / "wrong.py").write_text("def score(prompt, response, record):\n    return None\n")
+    tried = hpcrl(folder, "fork", "run", "--step", "4", "--reward.function", "wrong.py:score", "--dry-run")
+    assert tried.returncode == ExitCode.USER_CODE and "returned None" in tried.stderr
+
+    done = hpcrl(folder, "fork", "run", "--step", "4", "--run-dir", "forked", "--name", "forked", *words)
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    fork = RunDirectory.open(folder / "forked")
+    rows = remains(fork).metrics
+    assert rows[:4] == undisturbed.metrics[:4] and [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["rew_inf/reward"] for row in rows[4:]] == [7.0, 7.0]
+    assert sorted(path.name for path in fork.code.rglob("*.py")) == ["other.py"]
+    assert fork.configuration()["generation"]["temperature"] == 0.5
+    assert remains(plain) == undisturbed
