@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the process's exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except HpcrlError as error:
         print(_describe(error), file=sys.stderr)
         return int(error.exit_code)

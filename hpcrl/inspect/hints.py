@@ -9,10 +9,12 @@ RESUMABLE = ("stopped", "preempted", "queued", "incomplete", "killed")
 
 
 def what_next(root: Path, state: str) -> str:
-    """A sentence or two; "" for a run that is done, or that goes on."""
+    """A sentence or two; "" for a run that is done, or that goes on. A run that is running refuses to be resumed."""
     run = plain(str(root))
     if state in RESUMABLE:
         return f"Nothing that was finished is lost. Resume it: hpcrl resume {run}"
     if state == "failed":
         return f"Read on with: hpcrl logs {run}. When the cause is gone: hpcrl resume {run}"
+    if state == "submitted":
+        return f"If none begins, start it again: hpcrl resume {run}"
     return ""

@@ -1,12 +1,10 @@
 """An agent, its zygote or a worker that ends before it can tell the master why: the run's verdict has its words."""
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, finish, outputs, toy_experiment
+from support.mishaps import At, ToFiles, half, lose_module, raise_disk, remove
 
 from hpcrl.durable.notices import leave_notice, read_notices
 from hpcrl.durable.records import Verdict
@@ -17,45 +15,17 @@ from hpcrl.inspect.status import read_status
 LIMIT_S = 60.0
 
 
-@dataclass
-class At:
-    """Does something when one process passes a point for the first time."""
-
-    role: str
-    point: str
-    act: Callable[[Path], None]
-    root: Path
-    me: str = ""
-
-    def __call__(self, point: str) -> None:
-        self.me = point.removeprefix("as ") if point.startswith("as ") else self.me
-        if self.me == self.role and point == self.point:
-            self.act(self.root)
-
-
-def lose_module(_: Path) -> None:
-    """As on a node whose environment lacks it."""
-    sys.modules["hpcrl.workers.toy"] = None  # type: ignore[assignment]
-
-
-def raise_disk(root: Path) -> None:
-    raise OSError(30, "Read-only file system", str(root))
-
-
-def damage_plan(root: Path) -> None:
-    for plan in root.glob("attempts/*/plan.json"):
-        plan.write_bytes(b"{")
-
-
-def lose_key(root: Path) -> None:
-    (root / "key.json").unlink()
-
-
 ENDINGS = {
     "zygote": ("agent-0", "as agent-0", lose_module, ExitCode.INTERNAL, "hpcrl.workers.toy:ToyHost cannot be imported"),
-    "agent": ("master", "plan.published", damage_plan, ExitCode.INTERNAL, "plan.json is damaged"),
+    "agent": (
+        "master",
+        "plan.published",
+        ToFiles("attempts/*/plan.json", half),
+        ExitCode.INTERNAL,
+        "plan.json is damaged",
+    ),
     "disk": ("agent-0", "agent.start", raise_disk, ExitCode.REQUEUE, "Read-only file system"),
-    "worker": ("master", "plan.published", lose_key, ExitCode.INTERNAL, "key.json is missing"),
+    "worker": ("master", "plan.published", ToFiles("key.json", remove), ExitCode.INTERNAL, "key.json is missing"),
 }
 
 

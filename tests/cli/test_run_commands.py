@@ -94,7 +94,7 @@ def test_resume_of_a_run_that_is_done_says_so_and_changes_nothing(run, capsys):
 
 def test_stop_of_a_run_that_is_not_running_says_so(run, capsys):
     assert main(["stop", run]) == ExitCode.DONE
-    assert "running" in capsys.readouterr().out
+    assert "is done: step 3 was the last." in capsys.readouterr().out
 
 
 def test_inspect_sums_it_up(run, capsys):

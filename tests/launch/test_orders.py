@@ -72,7 +72,7 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     assert hpcrl("stop", str(root)).returncode == ExitCode.DONE
     for command in ("pause", "continue"):
         over = hpcrl(command, str(root))
-        assert over.returncode == ExitCode.DONE and over.stdout.startswith(f"{root} is done: step ")
+        assert over.returncode == ExitCode.DONE and over.stdout.startswith(f"nothing of {root} is running; ")
     assert json.loads(hpcrl("status", str(root), "--json").stdout)["slurm"] is None
 
 

@@ -3,21 +3,12 @@
 from pathlib import Path
 
 from support.chaos import begin, create_run, outputs, rows_of, toy_experiment
-from support.faults import Strike, Strikes
+from support.faults import Strikes
 from support.hosts import write_task
-from support.memory_group import InGroup, memory_group
+from support.memory_group import TAKES_ALL, Hog, InGroup, memory_group
 from support.tiny_ppo import tiny_ppo
 
 from hpcrl.errors import ExitCode
-
-TAKES_ALL = "    taken = []\n    while True:\n        taken.append(bytearray(1 << 24))\n"
-
-
-class Hog(Strike):
-    """Takes all the memory that there is."""
-
-    def _strike(self) -> None:
-        exec("if True:\n" + TAKES_ALL, {})
 
 
 def test_a_worker_that_the_kernel_kills_is_lost_for_want_of_memory(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_status_logs_pause_and_list_follow_a_run_whose_master_waits_for_slurm(sl
     assert status(run)["state"] == "done"
     agent = hpcrl(slurm, "logs", root, "--worker", "agent-0").stdout
     assert {line.split()[2] for line in agent.splitlines()} == {"agent-0"}
-    assert "nothing of" in hpcrl(slurm, "pause", root).stdout
+    assert "is done" in hpcrl(slurm, "pause", root).stdout
 
 
 def test_a_run_that_was_cancelled_or_has_not_begun_says_so(slurm: SlurmCluster) -> None:

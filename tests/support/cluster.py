@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -92,6 +93,7 @@ def start(
     allocation: Allocation | None = None,
 ) -> Jobs:
     """Start the master and the agents of a submission."""
+    assert b"tests." not in pickle.dumps(fault), "a fault has to be in tests/support: processes import no test"
     context = forkserver()
     processes = {}
     for name in ("master", *(f"agent-{node}" for node in range(nodes))):

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from support.chaos import wait_until
+from support.faults import Strike
 
 CGROUPS = Path("/sys/fs/cgroup")
+TAKES_ALL = "    taken = []\n    while True:\n        taken.append(bytearray(1 << 24))\n"
+"""The body of a function."""
 
 
 @contextmanager
@@ -43,3 +46,10 @@ class InGroup:
     def __call__(self, point: str) -> None:
         if point.startswith("as agent-"):
             (self.group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+class Hog(Strike):
+    """Takes all the memory that there is."""
+
+    def _strike(self) -> None:
+        exec("if True:\n" + TAKES_ALL, {})

@@ -1,0 +1,80 @@
+"""What happens to a run beside signals and full disks: damaged files, a node that lacks something.
+
+Processes get these by pickle, so that they are found where tests are not on the path.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.faults import Strike
+
+
+@dataclass
+class At:
+    """Does something to the run's directory when one process passes a point for the first time."""
+
+    role: str
+    point: str
+    act: Callable[[Path], None]
+    root: Path
+    me: str = ""
+    done: bool = False
+
+    def __call__(self, point: str) -> None:
+        self.me = point.removeprefix("as ") if point.startswith("as ") else self.me
+        if self.me == self.role and point == self.point and not self.done:
+            self.done = True
+            self.act(self.root)
+
+
+@dataclass(frozen=True)
+class ToFiles:
+    """Does the same to each file that fits a pattern; there is one at least."""
+
+    pattern: str
+    act: Callable[[Path], None]
+
+    def __call__(self, root: Path) -> None:
+        found = sorted(root.glob(self.pattern))
+        assert found, f"nothing to damage: {self.pattern}"
+        for path in found:
+            self.act(path)
+
+
+class OnceThereIsACheckpoint(Strike):
+    """Strikes at no passage before."""
+
+    def __call__(self, point: str) -> None:
+        journal = self.folder / "run" / "attempts" / "000" / "journal.jsonl"
+        if point.startswith("as ") or (journal.exists() and b'"type":"checkpointed"' in journal.read_bytes()):
+            super().__call__(point)
+
+
+def half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\x00{garbage")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def unreadable(path: Path) -> None:
+    """Reading it gives EIO, as from a disk with bad blocks."""
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+def lose_module(_: Path) -> None:
+    """As on a node whose environment lacks it."""
+    sys.modules["hpcrl.workers.toy"] = None  # type: ignore[assignment]
+
+
+def raise_disk(root: Path) -> None:
+    raise OSError(30, "Read-only file system", str(root))
