@@ -20,7 +20,7 @@ from support.slurm_runs import SlurmRun, hpcrl, toy_values
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm
 from hpcrl.launch.slurm.launcher import SlurmLauncher
-from hpcrl.launch.slurm.submission import read_intents
+from hpcrl.launch.slurm.submission import read_intent
 
 TIMES = 3
 STEPS = 400
@@ -83,7 +83,7 @@ def _life(cluster: SlurmCluster, work: Path, demos: Path) -> list[Figure]:
 
 def _start(run: SlurmRun) -> list[Figure]:
     """From sbatch to the first train step, by what it went to."""
-    sent = read_intents(run.run)[0].time
+    sent = read_intent(run.run, run.run.submissions()[0].nonce).time
     events = rows_of(run.run.events(0))
     began, ready = moment(events, "attempt", min), moment(events, "ready", min)
     nodes = moment(events, "node", max)

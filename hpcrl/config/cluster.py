@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from hpcrl.config.bounds import Count, Positive
+from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.slurm import SlurmConfig
 
@@ -65,7 +65,7 @@ class ClusterConfig:
     replace_timeout_s counts."""
     replace_timeout_s: Positive = 900.0
     """On Slurm, how long the others wait for a lost node or master to come back before all are queued again."""
-    grace_s: Positive = 25.0
+    grace_s: NonNegative = 25.0
     """How long calls in flight may take when the run was told to go; what is not done by then is done again."""
     slurm: SlurmConfig = SlurmConfig()
     """What is asked of Slurm."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcrl.config.cluster import ClusterConfig
+from hpcrl.config.fields import settings
 from hpcrl.launch.slurm.site import (
     SlurmSite,
     describe_preemption,
@@ -14,6 +15,7 @@ from hpcrl.launch.slurm.site import (
     parse_partitions,
     read_site,
 )
+from hpcrl.recipes.toy import ToyExperiment
 
 TEXTS = Path(__file__).parent / "texts"
 
@@ -186,6 +188,8 @@ def test_a_grace_that_a_preemption_does_not_give_is_told_with_what_to_set(
     said = describe_too_long_a_grace(site_of(version), partition, grace_s)
     assert f"cluster.grace_s = {grace_s:g} and 5 s to write and leave are more than these {given} s" in said
     assert said.endswith(f"Set cluster.grace_s to at most {most}.")
+    [setting] = [each for each in settings(ToyExperiment) if each.key == "cluster.grace_s"]
+    assert setting.broken_bound(float(most)) is None
 
 
 @pytest.mark.parametrize(
