@@ -368,6 +368,11 @@ class RunDirectory(RunPaths):
                 return verdict if counts else None
         return None
 
+    def done_verdict(self) -> Verdict | None:
+        """How the run ended last, if it is done."""
+        verdict = self.newest_verdict()
+        return verdict if verdict is not None and verdict.state == "done" else None
+
     def has_newer_settings(self, done: Verdict) -> bool:
         """Whether there are settings under which a run that is done has not run yet: an extension that never began."""
         claim = None if done.attempt is None else self.read_claim(done.attempt)

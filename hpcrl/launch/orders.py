@@ -50,8 +50,8 @@ def give_command(run_dir: Path, word: Literal["pause", "continue"], deadline_s: 
 
 def said_of_done(run: RunDirectory) -> str:
     """That the run is done and why, if it is: there is nothing to order, and nothing to resume."""
-    verdict = run.newest_verdict()
-    return f"{run.root} is done: {verdict.reason}." if verdict is not None and verdict.state == "done" else ""
+    done = run.done_verdict()
+    return "" if done is None else f"{run.root} is done: {done.reason}."
 
 
 def _await_answer(run: RunDirectory, nonce: str, name: str, deadline_s: float) -> Answer:

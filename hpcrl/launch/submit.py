@@ -171,15 +171,9 @@ def _later(run: RunDirectory) -> str:
     return f"Once it answers: hpcrl resume {run.root}"
 
 
-def _done(run: RunDirectory) -> Verdict | None:
-    """How the run ended last, if it is done."""
-    verdict = run.newest_verdict()
-    return verdict if verdict is not None and verdict.state == "done" else None
-
-
 def _nothing_left(run: RunDirectory, overrides: Sequence[str]) -> str:
     """Why there is nothing to resume, if there is nothing."""
-    done = _done(run)
+    done = run.done_verdict()
     if done is None or overrides or has_extension(run, done):
         return ""
     longer = " ".join(f"--{key} N" for key in lengths(experiment_from(run.configuration()).control))
@@ -189,7 +183,7 @@ def _nothing_left(run: RunDirectory, overrides: Sequence[str]) -> str:
 def _settings_to_come(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
     """Raises ConfigurationError for what is wrong, and where a run that is done has no step more under them."""
     settings = next_settings(run, overrides)
-    if done := _done(run):
+    if done := run.done_verdict():
         refuse_done(run, settings.after, done.reason)
     return settings
 

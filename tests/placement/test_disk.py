@@ -1,22 +1,12 @@
 """What a run will write, as it is known before there is a run."""
 
 import pytest
-from support.experiments import load_config, ppo_values, write_config, write_inputs
 from support.tiny import CONFIG, native
 
 from hpcrl.engines.native import DTYPES
 from hpcrl.families.reader import parameter_count
-from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.disk import STORED, estimate_disk
 from hpcrl.placement.memory import state_size
-
-
-@pytest.fixture
-def load(tmp_path, monkeypatch):
-    write_inputs(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    path = write_config(tmp_path / "ppo.yaml", ppo_values())
-    return lambda *overrides: load_config(path, overrides, ALL_CHECKS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
