@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from hpcrl import processes
 from hpcrl.launch.entry import main as entry
 from hpcrl.master.allocation import Allocation
 
@@ -125,10 +126,7 @@ def _open_files(pid: str) -> Iterator[str]:
 
 def children_of(pid: int) -> list[int]:
     """Process ids of a process's living children; none where it is gone."""
-    with contextlib.suppress(OSError):
-        children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return [child for child in children if is_alive(child)]
-    return []
+    return [child for child in processes.children_of(pid) if is_alive(child)]
 
 
 def command_of(pid: int) -> str:
