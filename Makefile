@@ -72,7 +72,7 @@ lint: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage*
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt
+$(STAMP): setup.cfg pyproject.toml constraints.txt setup.py $(wildcard csrc/*.cpp)
 	@$(MAKE) --no-print-directory $(VENV)/bin/pip
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"

@@ -72,6 +72,12 @@ def test_commands_templates_and_algorithms_are_found(install, wheel, tmp_path):
     assert "critic_train" in python("-m", "hpcrl", "plan", tmp_path / "toy.yaml", **there)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_wheel_that_was_built_where_a_compiler_is_has_the_compiled_operations(wheel, tmp_path):
+    found = python("-c", "from hpcrl.ops.library import compiled; print(compiled())", **target(wheel, tmp_path))
+    assert "_compiled" in found
+
+
 def test_a_zip_starts_by_itself(wheel, tmp_path):
     archive = a_zip(wheel, tmp_path)["path"]
     assert "usage: hpcrl COMMAND" in python(archive, "--help")

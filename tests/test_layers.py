@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "hpcrl"
 LAYERS = (
     ("errors", "events", "foreign", "processes", "plugins"),
     ("config", "dataflow", "families", "backends", "nameresolve"),
-    ("data", "rewards"),
+    ("data", "rewards", "ops"),
     ("recipes", "durable"),
     ("placement", "wire", "inspect"),
     ("master", "workers"),

@@ -7,6 +7,7 @@ over it. Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the seq
 import torch
 
 from hpcrl.algos.functional.totals import Total, alone
+from hpcrl.ops.gae import gae
 
 WHITEN_EPSILON = 1e-8
 
@@ -18,28 +19,15 @@ def generalised_advantages(
     discount: float,
     gae_lambda: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages and returns, [N] each: A_t = δ_t + discount·λ·A_{t+1} and R_t = A_t + V_t, where
+    """Advantages and returns, float64 [N] each: A_t = δ_t + discount·λ·A_{t+1} and R_t = A_t + V_t, where
     δ_t = r_t + discount·V_{t+1} - V_t.
 
-    The value after a sequence's last token is 0: it has ended.
-    Schulman et al. 2016, equation 16, by doubling: after k passes A_t holds its first 2^k terms. What a sequence gets
-    does not depend on its neighbours, to the last bit.
+    The value after a sequence's last token is 0: it has ended. Schulman et al. 2016, equation 16. What a sequence gets
+    does not depend on its neighbours, to the last bit. The tensors are the host's.
     """
-    if len(rewards_N) == 0:
-        return rewards_N.clone(), rewards_N.clone()
-    lengths = cu_seqlens.diff()
-    filled = lengths > 0
-    ends = cu_seqlens[1:][filled] - 1
-    next_values = torch.cat([values_N[1:], values_N.new_zeros(1)])
-    next_values[ends] = 0.0
-    advantages = rewards_N + discount * next_values - values_N
-    left = cu_seqlens[1:].repeat_interleave(lengths) - torch.arange(len(rewards_N), device=cu_seqlens.device)
-    reach = 1
-    while reach < int(lengths.max()):
-        later = torch.where(left[:-reach] > reach, advantages[reach:], 0.0)
-        advantages = torch.cat([advantages[:-reach] + (discount * gae_lambda) ** reach * later, advantages[-reach:]])
-        reach *= 2
-    return advantages, advantages + values_N
+    rewards, values = (tensor.double().contiguous().numpy() for tensor in (rewards_N, values_N))
+    advantages, returns = gae(rewards, values, cu_seqlens.long().contiguous().numpy(), discount, gae_lambda)
+    return torch.from_numpy(advantages), torch.from_numpy(returns)
 
 
 def whiten(values_N: torch.Tensor, total: Total = alone) -> torch.Tensor:
