@@ -33,7 +33,7 @@ from hpcrl.config.load import change_settings
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
 from hpcrl.data.contents import refuse_written, stamp_of
-from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.jsonl import AnswerLine, JsonLines
 from hpcrl.data.tokens import load_tokens
 from hpcrl.doctor.measure import MeasureRequest, measure
 from hpcrl.durable.append_log import DiskFullError
@@ -360,7 +360,7 @@ def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
 
     def work() -> JsonLines:
         (folder / "r.jsonl").write_text(text)
-        return JsonLines(folder / "r.jsonl", "data.train", answers=True)
+        return JsonLines(folder / "r.jsonl", "data.train", AnswerLine)
 
     return work
 
@@ -376,7 +376,7 @@ def rows_are_corrected(folder: Path) -> None:
     refused("data/jsonl.py: Give {} one JSON object per line.", rows("\n", folder))
     refused(
         "data/jsonl.py: Make it readable, or submit a new run with another {}.",
-        lambda: JsonLines(folder / "none.jsonl", "data.train", answers=True),
+        lambda: JsonLines(folder / "none.jsonl", "data.train", AnswerLine),
     )
     wrong = "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id)."
     refused(wrong, rows("[1]\n", folder))

@@ -13,17 +13,21 @@ from hpcrl.errors import DataError
 _PIECE_BYTES = 4 << 20
 
 
-class _Prompt(msgspec.Struct):
+class PromptLine(msgspec.Struct):
+    """What every line has; other kinds of line add fields to it."""
+
     prompt: str
     id: str | int | None = None
 
 
-class _PromptAndAnswer(_Prompt, kw_only=True):
+class AnswerLine(PromptLine, kw_only=True):
+    """A prompt and its answer."""
+
     answer: str
 
 
 class JsonLines:
-    """One record per line, blank lines aside: `prompt`, `answer` where wanted, and maybe `id`, else its number from 0.
+    """One record per line, blank lines aside: the fields of `form`, and maybe `id`, else its number from 0.
 
     Every line is checked when the file is opened.
 
@@ -31,10 +35,10 @@ class JsonLines:
         DataError: naming the file, the line, the field, and `knob`, the setting that chose the file.
     """
 
-    def __init__(self, path: Path | str, knob: str, *, answers: bool) -> None:
+    def __init__(self, path: Path | str, knob: str, form: type[PromptLine]) -> None:
         self.path = Path(path)
         self._knob = knob
-        self._form = _PromptAndAnswer if answers else _Prompt
+        self._form = form
         self._offsets: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._stamp: Stamp | None = None
@@ -70,7 +74,7 @@ class JsonLines:
                 records.append({**msgspec.json.decode(file.readline()), "id": row_id})
         return records
 
-    def _scan(self) -> Iterator[tuple[int, int, int, _Prompt]]:
+    def _scan(self) -> Iterator[tuple[int, int, int, PromptLine]]:
         """(line number from 1, offset, size, what is needed of the record) of each row."""
         decoder = msgspec.json.Decoder(self._form)
         offset = 0
@@ -100,11 +104,11 @@ class JsonLines:
             raise DataError(f"{self.path} changed while the run reads it.", f"Put back what {self._knob} was.")
         self._stamp = stamp
 
-    def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> _Prompt:
+    def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> PromptLine:
         try:
-            row: _Prompt = decoder.decode(line)
+            row: PromptLine = decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            fields = " and ".join(name for name in self._form.__struct_fields__ if name != "id")
+            fields = " and ".join(field.encode_name for field in msgspec.structs.fields(self._form) if field.required)
             raise DataError(
                 f"{self.path}, line {number}: {error}.",
                 f"Make each line of {self._knob} a JSON object with the text of {fields} (and, if you like, an id).",

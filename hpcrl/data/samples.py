@@ -122,6 +122,12 @@ class SequenceSample:
         array = self.data[key]
         return [array[start:end] for start, end in pairwise(bounds)]
 
+    def parts(self, key: str) -> list[list[np.ndarray]]:
+        """Per sample, one view for each of its sub-sequences."""
+        lengths = self.meta.keys[self._known(key)].lengths
+        rows = zip(self.rows(key), lengths, strict=True)
+        return [np.split(row, np.cumsum(of_row)[:-1]) if of_row else [] for row, of_row in rows]
+
     @staticmethod
     def from_rows(ids: Sequence[str], rows: Mapping[str, Sequence[Row]]) -> "SequenceSample":
         """Pack rows; a row is one array, or a sequence of arrays where a sample has several sub-sequences.

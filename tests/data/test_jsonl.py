@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.jsonl import AnswerLine, JsonLines, PromptLine
 from hpcrl.errors import DataError
 
 
@@ -14,7 +14,7 @@ def written(folder: Path, *lines: str | bytes) -> Path:
 
 def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
     path = written(tmp_path, '{"id": "ü", "prompt": "p0", "more": [1]}', "", '{"id": 7, "prompt": "p1"}', "")
-    records = JsonLines(path, "data.train", answers=False)
+    records = JsonLines(path, "data.train", PromptLine)
     assert records.ids == ("ü", "7")
     assert records.read(["7", "ü", "7"]) == [
         {"id": "7", "prompt": "p1"},
@@ -25,7 +25,7 @@ def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
 
 def test_rows_without_ids_are_counted_from_0_and_blank_lines_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path, '{"prompt": "a"}', "   ", '{"prompt": "b"}\r', '{"prompt": "c"}')
-    records = JsonLines(path, "data.train", answers=False)
+    records = JsonLines(path, "data.train", PromptLine)
     assert records.ids == ("0", "1", "2")
     assert [record["prompt"] for record in records.read(records.ids)] == ["a", "b", "c"]
 
@@ -49,10 +49,10 @@ def test_a_row_that_cannot_be_used_is_named_by_file_line_field_and_setting(
     tmp_path: Path, lines: list[str], says: str
 ) -> None:
     with pytest.raises(DataError, match=says) as caught:
-        JsonLines(written(tmp_path, *lines), "data.train", answers=True)
+        JsonLines(written(tmp_path, *lines), "data.train", AnswerLine)
     assert "rows.jsonl" in str(caught.value) and "data.train" in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*gone.jsonl: No such file.*another data\.evaluate"):
-        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", answers=False)
+        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", PromptLine)

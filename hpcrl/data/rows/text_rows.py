@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrl.data.form import TOKENS
+import msgspec
+
 from hpcrl.data.rows.kind import Dataset, RowKind
+from hpcrl.data.rows.text_form import TextForm
 
 
-def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
-    """Rows of data.train and data.evaluate. The first key is the prompts', the second, if there is one, the answers'.
+def text_rows(form: TextForm) -> RowKind[Any]:
+    """Rows of data.train and data.evaluate.
 
     An experiment of such rows has a section `data`, and `generation` if responses follow the prompts.
     """
@@ -17,7 +19,7 @@ def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
     def opened(experiment: Any, evaluates: bool) -> Mapping[str, Dataset]:
         from hpcrl.data.rows.texts import open_rows
 
-        return open_rows(experiment, evaluates, *keys)
+        return open_rows(experiment, evaluates, form)
 
     def inputs(experiment: Any) -> Iterable[tuple[str, list[Path]]]:
         from hpcrl.data.rows import texts
@@ -25,8 +27,8 @@ def text_rows(fields: tuple[str, ...], keys: tuple[str, ...]) -> RowKind[Any]:
         return texts.inputs(experiment)
 
     return RowKind(
-        fields=fields,
-        keys=dict.fromkeys(keys, TOKENS),
+        fields=tuple(field.encode_name for field in msgspec.structs.fields(form.line) if field.required),
+        keys=form.keys,
         open=opened,
         evaluates=lambda experiment: experiment.data.evaluate is not None,
         inputs=inputs,

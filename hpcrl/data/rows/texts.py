@@ -1,4 +1,4 @@
-"""Rows of texts: prompts, or prompts with answers, of .jsonl files, tokenised when asked for."""
+"""Rows of texts: prompts, and what follows them, of .jsonl files, tokenised when asked for."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,11 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import REWARDS
-from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.form import TOKENS
+from hpcrl.data.jsonl import AnswerLine, JsonLines
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, refuse_small
+from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
 from hpcrl.errors import DataError
@@ -28,7 +30,7 @@ _SHOWN = 20  # ids in a notice
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """A length that no row may exceed: (tokens of the prompt, of the answer with its EOS) → what is bounded."""
+    """A length that no row may exceed: (tokens of the prompt, of the longest answer with its EOS) → what is bounded."""
 
     text: str
     limit: int
@@ -38,7 +40,7 @@ class LengthLimit:
 
 
 class TextDataset:
-    """Prompts, or prompts with answers, of a .jsonl file, tokenised.
+    """Prompts, and what follows them, of a .jsonl file, tokenised as `form` says, under its keys behind `prefix`.
 
     A row that is longer than one of the bounds is left out. Knows nothing of batches.
     """
@@ -49,9 +51,9 @@ class TextDataset:
         tokens: Tokens,
         config: DataConfig,
         *,
+        form: TextForm,
         knob: str,
-        prompt_key: str,
-        answer_key: str | None = None,
+        prefix: str = "",
         first_rows: int | None = None,
         bounds: Sequence[LengthLimit] = (),
         vocabulary_size: int | None = None,
@@ -60,12 +62,13 @@ class TextDataset:
         self._tokens = tokens
         self._config = config
         self._knob = knob
-        self._prompt_key = prompt_key
-        self._answer_key = answer_key
+        self._form = form
+        self._prefix = prefix
         self._candidates = records.ids[:first_rows]
         self._bounds = tuple(bounds)
         self._vocabulary_size = vocabulary_size
-        self._lengths: dict[str, tuple[int, int]] = {}  # row → tokens of (prompt, answer with its EOS)
+        # row → tokens of (prompt, longest answer with its EOS, all sequences)
+        self._lengths: dict[str, tuple[int, int, int]] = {}
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -98,14 +101,13 @@ class TextDataset:
     def lengths(self, samples: Sequence[str]) -> list[int]:
         rows = [row_of(sample) for sample in samples]
         self._measure(rows)
-        return [sum(self._lengths[row]) for row in rows]
+        return [self._lengths[row][2] for row in rows]
 
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         rows = [row_of(sample) for sample in samples]
         distinct = list(dict.fromkeys(rows))
-        of_row = {row: encoded for row, *encoded in zip(distinct, *self._encode(distinct), strict=True)}
-        keys = (self._prompt_key, self._answer_key)
-        made = {key: [of_row[row][i] for row in rows] for i, key in enumerate(keys) if key is not None}
+        of_row = dict(zip(distinct, self._encode(distinct), strict=True))
+        made = {self._prefix + key: [of_row[row].rows[key] for row in rows] for key in self._form.keys}
         return SequenceSample.from_rows(samples, made)
 
     def text(self, sample: str) -> dict[str, Any]:
@@ -123,44 +125,46 @@ class TextDataset:
         return bound.always or texts + len(self._tokens.prefix) + 1 > bound.limit
 
     def _exceeds(self, bound: LengthLimit, row: str) -> bool:
-        return row in self._lengths and bound.length(*self._lengths[row]) > bound.limit
+        return row in self._lengths and bound.length(*self._lengths[row][:2]) > bound.limit
 
     def _measure(self, rows: Sequence[str]) -> None:
         """Note the lengths of rows that are not known yet, some at a time."""
         pending = list(dict.fromkeys(row for row in rows if row not in self._lengths))
         for start in range(0, len(pending), _CHUNK):
             chunk = pending[start : start + _CHUNK]
-            prompts, answers = self._encode(chunk)
             self._lengths.update(
-                (row, (len(prompt), len(answer))) for row, prompt, answer in zip(chunk, prompts, answers, strict=True)
+                (row, (encoded.prompt, encoded.answer, encoded.tokens))
+                for row, encoded in zip(chunk, self._encode(chunk), strict=True)
             )
 
-    def _encode(self, rows: Sequence[str]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Tokens of the prompts, and of the answers; those are empty where answers are not wanted."""
+    def _encode(self, rows: Sequence[str]) -> list[Encoded]:
         records = self._records.read(rows)
         texts = [self._config.prompt_template.replace("{prompt}", record["prompt"]) for record in records]
-        prompts = self._tokens.encode_prompts(texts)
-        answers = [np.zeros(0, np.int32)] * len(prompts)
-        if self._answer_key is not None:
-            answers = self._tokens.encode_answers([record["answer"] for record in records])
-        for row, prompt, answer in zip(rows, prompts, answers, strict=True):
-            self._check(row, prompt, answer)
-        return prompts, answers
+        found = self._form.encode(self._tokens, self._tokens.encode_prompts(texts), records)
+        for row, encoded in zip(rows, found, strict=True):
+            self._check(row, encoded)
+        return found
 
-    def _check(self, row: str, prompt: np.ndarray, answer: np.ndarray) -> None:
+    def _check(self, row: str, encoded: Encoded) -> None:
         """Refuse a row that no model can be given. Raises DataError."""
         where = f"row {row!r} of {self._knob} ({self._records.path})"
-        if not len(prompt):
+        if not encoded.prompt:
             raise DataError(
                 f"the prompt of {where} has no tokens, and a response needs one to follow.",
                 "Change the row, or submit a new run with some text in data.prompt_template.",
             )
-        largest = max(int(prompt.max()), int(answer.max(initial=0)))
+        largest = max(int(part.max(initial=0)) for part in _token_rows(encoded, self._form))
         if self._vocabulary_size is not None and largest >= self._vocabulary_size:
             raise DataError(
                 f"{where} has the token {largest}, but the models have vocab_size = {self._vocabulary_size}.",
                 "Submit a new run with a data.tokenizer and an actor.path that belong together.",
             )
+
+
+def _token_rows(encoded: Encoded, form: TextForm) -> Iterator[np.ndarray]:
+    for key, row in encoded.rows.items():
+        if form.keys[key] == TOKENS:
+            yield from [row] if isinstance(row, np.ndarray) else row
 
 
 def open_tokens(experiment: Any) -> Tokens:
@@ -171,13 +175,14 @@ def open_tokens(experiment: Any) -> Tokens:
     return load_tokens(folder, knob if knob == "data.tokenizer" else f"{knob} or data.tokenizer")
 
 
-def open_rows(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str | None = None) -> dict[str, Dataset]:
-    data, learns = experiment.data, answer_key is not None
+def open_rows(experiment: Any, evaluates: bool, form: TextForm) -> dict[str, Dataset]:
+    data, learns = experiment.data, form.has_answers
     tokens, limits = open_tokens(experiment), _limits(experiment)
     _refuse_unknown_end(experiment, tokens, limits)
     # A user's function says itself what it needs of a row.
     judged = any(reward.function in REWARDS for reward in sections_of(experiment, RewardConfig).values())
-    records = JsonLines(data.train, "data.train", answers=learns or judged)
+    line = AnswerLine if judged and not learns else form.line
+    records = JsonLines(data.train, "data.train", line)
     refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.ids))
     room = _room(section(experiment, "generation", GenerationConfig), limits)
     learnt = [*_answer_bounds(data), *_whole_bounds(limits)]
@@ -185,21 +190,20 @@ def open_rows(experiment: Any, evaluates: bool, prompt_key: str, answer_key: str
         records,
         tokens,
         data,
+        form=form,
         knob="data.train",
-        prompt_key=prompt_key,
-        answer_key=answer_key,
         bounds=[*_prompt_bounds(data), *(learnt if learns else room)],
         vocabulary_size=limits.vocabulary_size,
     )
     if not evaluates:
         return {"train": training}
     held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", answers=learns or judged),
+        JsonLines(data.evaluate, "data.evaluate", line),
         tokens,
         data,
+        form=form,
         knob="data.evaluate",
-        prompt_key=EVAL_PREFIX + prompt_key,
-        answer_key=None if answer_key is None else EVAL_PREFIX + answer_key,
+        prefix=EVAL_PREFIX,
         first_rows=data.evaluate_rows,
         bounds=[*_prompt_bounds(data), *room, *(_whole_bounds(limits) if learns else ())],
         vocabulary_size=limits.vocabulary_size,
