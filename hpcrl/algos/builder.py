@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import torch
 
 from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.data.datasets import Texts
 from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import DataError
 from hpcrl.families.config import HeadKind
@@ -16,30 +15,23 @@ from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import Group
 from hpcrl.placement.abilities import backend_of
 from hpcrl.plugins import load
+from hpcrl.workers.role import RoleContext
 
 E = TypeVar("E", bound=ExperimentConfig)
 
 
-@dataclass(frozen=True)
-class Builder(Generic[E]):
+@dataclass(frozen=True, kw_only=True)
+class Builder(RoleContext[E]):
     """For one role of an experiment. `group` are the role's data-parallel ranks; `steps` the run's training steps, None
     for a role that is not trained."""
 
-    role: str
     head: HeadKind | None
-    experiment: E
     steps: int | None
     group: Group
     device: torch.device
     kernels: Kernels
-    texts: Texts
     told: Callable[[str], None]
     """Told how far loading is."""
-
-    @property
-    def section(self) -> Any:
-        """The role's own settings."""
-        return getattr(self.experiment, self.role)
 
     def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""

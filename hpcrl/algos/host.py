@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.role import Role, TrainedRole
+from hpcrl.algos.role import ModelRole, TrainedRole
 from hpcrl.data.datasets import open_texts, training_steps
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import EngineState, Shard
@@ -21,6 +21,7 @@ from hpcrl.placement.plan import ModelName, ReplicaPlan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.role import Role
 
 
 class TorchHost:
@@ -135,7 +136,7 @@ class TorchHost:
         return home.model
 
     def _state(self, model: ModelName) -> EngineState:
-        return cast(EngineState, self._roles[model].engine)
+        return cast(EngineState, cast(ModelRole, self._roles[model]).engine)
 
     def _remembering(self, model: ModelName) -> TrainedRole:
         return cast(TrainedRole, self._roles[model])

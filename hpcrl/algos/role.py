@@ -1,27 +1,17 @@
-"""What the host asks of a role of an algorithm on this worker."""
+"""What the torch host asks of a role that has a model, besides what every host asks of a role."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from hpcrl.engines.engine import Engine
+from hpcrl.workers.role import Role
 
 
-class Role(Protocol):
-    """One role of an algorithm. Owns nothing that outlives the process.
-
-    It has a method (work, call) → Outcome for each of its calls, named as the call's `method` or kind.
-    """
-
-    experiment: Any
-    """The settings that calls run under, at first those that the role was made with. The host sets those of each call:
-    a step that is replayed may have older ones."""
+class ModelRole(Role, Protocol):
+    """A role with a model."""
 
     @property
-    def engine(self) -> Engine | None:
-        """The role's model; None where it has none (a reward function)."""
-        ...
-
-    def close(self) -> None: ...
+    def engine(self) -> Engine: ...
 
 
 class TrainedRole(Protocol):

@@ -22,7 +22,7 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, TRAINED, sampling_problems, warm_up_notices
+from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, REWARD, TRAINED, sampling_problems, warm_up_notices
 
 ADAPTIVE_ERROR_LIMIT = 0.2
 """An adaptive weight moves by at most this share in `horizon` samples."""
@@ -196,7 +196,7 @@ ALGORITHM = Algorithm(
         "actor": RoleKind("hpcrl.algos.ppo:actor", "vocabulary"),
         "critic": RoleKind("hpcrl.algos.ppo:critic", "value"),
         "reference": RoleKind("hpcrl.algos.ppo:reference", "vocabulary"),
-        "reward": RoleKind("hpcrl.algos.reward:reward"),
+        "reward": REWARD,
     },
     rows=PROMPTS,
     made={**MADE, "ref_logprobs": NUMBERS, "values": NUMBERS},

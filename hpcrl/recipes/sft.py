@@ -15,7 +15,7 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, TRAINED, warm_up_notices
+from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, REWARD, TRAINED, warm_up_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,10 @@ def check(experiment: SFTExperiment) -> Iterator[Problem]:
 ALGORITHM = Algorithm(
     experiment=SFTExperiment,
     recipe=lambda experiment: CALLS,
-    roles={"actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"), "reward": RoleKind("hpcrl.algos.reward:reward")},
+    roles={
+        "actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"),
+        "reward": REWARD,
+    },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},
     batch=batch,

@@ -10,12 +10,15 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.form import FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.recipes.algorithm import on_eval
+from hpcrl.recipes.algorithm import RoleKind, on_eval
 
 WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
     {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
 )
 """The sampling options under which a response is drawn from the very distribution that training differentiates."""
+
+REWARD = RoleKind("hpcrl.workers.rewards:reward")
+"""The role that scores responses by the functions of its section, a RewardConfig."""
 
 GENERATED = ("response_length", "finished")
 JUDGED = ("reward", "accuracy")

@@ -24,7 +24,7 @@ PHASES = {
     "generate": "hpcrl.engines.native:NativeEngine.generate",
     "decode": "hpcrl.models.decoder:Decoder.decode",
     "inference": "hpcrl.engines.native:NativeEngine.forward",
-    "reward": "hpcrl.algos.reward:Reward.inference",
+    "reward": "hpcrl.workers.rewards:Reward.inference",
     "minibatch": "hpcrl.engines.native:NativeEngine.train_batch",
     "forward": "hpcrl.engines.model:PackedModel.forward",
     "backward": "torch:Tensor.backward",

@@ -1,16 +1,16 @@
-"""The reward role: texts to numbers by the run's reward function. It has no model."""
+"""The reward role: texts to numbers by the run's reward function. It has no model; any host holds it, without torch."""
 
 from typing import Any
 
 import numpy as np
 
-from hpcrl.algos.builder import Builder
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.rewards.run import RewardFunction
 from hpcrl.workers.host import Outcome, Work
+from hpcrl.workers.role import RoleContext
 
 FULL_MARKS = 1.0
 """A response with this reward counts as right in `accuracy`."""
@@ -18,8 +18,6 @@ FULL_MARKS = 1.0
 
 class Reward:
     """Scores responses. A function that fails ends the run with an error that names it."""
-
-    engine = None
 
     def __init__(self, role: str, experiment: Any, texts: Texts) -> None:
         self.experiment = experiment
@@ -59,5 +57,5 @@ class Reward:
         return self._functions[-1][1]
 
 
-def reward(at: Builder[Any]) -> Reward:
+def reward(at: RoleContext[Any]) -> Reward:
     return Reward(at.role, at.experiment, at.texts)

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcrl.algos.reward import Reward
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import UserCodeError
 from hpcrl.workers.host import Work
+from hpcrl.workers.rewards import Reward
 
 CALL = MFC("rew_inf", "reward", "inference", (), ())
 EVALUATION = MFC("eval_rew", "reward", "inference", (), (), dataset="eval")
