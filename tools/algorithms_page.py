@@ -65,7 +65,7 @@ def _example(algorithm: Algorithm[Any]) -> Any:
 
 
 def _value(setting: Setting) -> Any:
-    if setting.required or setting.key == "data.evaluate":
+    if setting.required or setting.like or setting.key == "data.evaluate":
         return 1 if setting.type in (int, float) else "…"
     return setting.default
 

@@ -60,8 +60,8 @@ def _line(setting: Setting) -> str:
 
 def _default(setting: Setting) -> str:
     value: Any = setting.default
-    if setting.required:
-        return "required"
+    if setting.required or setting.like:
+        return f"that of `{setting.like}`" if setting.like else "required"
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     return f"`{value}`" if isinstance(value, str) else str(value)

@@ -15,7 +15,7 @@ from hpcrl.algos.ppo import responses
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import make_plan
@@ -31,7 +31,7 @@ experiment = PPOExperiment(
     data=DataConfig(train="prompts.jsonl", tokenizer=folder, batch_size=len(prompts())),
     actor=TrainedModelConfig(path=folder, optimizer=rate),
     critic=CriticConfig(path=folder, optimizer=rate),
-    reference=ModelConfig(path=folder),
+    reference=ReferenceConfig(path=folder),
     reward=RewardConfig(function="exact"),
     generation=GenerationConfig(max_new_tokens=RESPONSE_TOKENS),
     ppo=PPOConfig(minibatches=MINIBATCHES, missing_eos_penalty=0.0),

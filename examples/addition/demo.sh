@@ -21,7 +21,7 @@ hpcrl submit examples/addition/sft.yaml --cluster local --run-dir "$work/sft" "$
 say "3. PPO: actor, critic, reference and an exact-match reward"
 model=$(ls -d "$work"/sft/export/actor/step-* | tail -n 1)
 hpcrl submit examples/addition/ppo.yaml --cluster local --run-dir "$work/ppo" "${data[@]}" \
-    --actor.path "$model" --critic.path "$model" --reference.path "$model" "${@:2}"
+    --actor.path "$model" --critic.path "$model" "${@:2}"
 
 say "The curves"
 hpcrl inspect "$work/ppo" --plot

@@ -42,7 +42,7 @@ class Estimates:
     advantages_N: torch.Tensor
     returns_N: torch.Tensor
     mean_kl: float
-    """Mean over all ranks' samples of each one's KL per token."""
+    """Mean over all ranks' samples of each one's KL per token; 0 where there is no reference."""
     samples: int
     """Of all ranks."""
 
@@ -51,8 +51,10 @@ def estimate(batch: SequenceSample, config: PPOConfig, kl_coef: float, total: To
     """Rewards per token, advantages and returns of a rollout."""
     sequences = responses(batch)
     cu_seqlens = torch.from_numpy(np.cumsum([0, *sequences.labels]))
-    log_probs_N, ref_log_probs_N, values_N = (_double(batch, key) for key in ("logprobs", "ref_logprobs", "values"))
-    kl_N = token_kl(config.kl.estimator, log_probs_N, ref_log_probs_N)
+    log_probs_N, values_N = (_double(batch, key) for key in ("logprobs", "values"))
+    kl_N = torch.zeros_like(log_probs_N)
+    if "ref_logprobs" in batch.data:
+        kl_N = token_kl(config.kl.estimator, log_probs_N, _double(batch, "ref_logprobs"))
     rewards_N = -kl_coef * kl_N
     rewards_N[cu_seqlens[1:] - 1] += scores(_double(batch, "rewards"), _double(batch, "finished").bool(), config)
     advantages_N, returns_N = generalised_advantages(

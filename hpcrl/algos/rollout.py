@@ -12,9 +12,9 @@ from hpcrl.workers.host import Outcome, Work
 
 
 def generate(engine: Engine, config: GenerationConfig, run_seed: int, work: Work, call: MFC) -> Outcome:
-    """prompts → responses, logprobs, finished. Evaluation is greedy."""
+    """prompts → responses, logprobs, finished."""
     seeds = [sample_seed(run_seed, work.step, work.call, sample_id) for sample_id in work.batch.ids]
-    wanted = replace(config, greedy=True) if call.dataset == "eval" else config
+    wanted = replace(config, greedy=True) if call.greedy else config
     made = engine.generate(work.batch.rows("prompts"), seeds, wanted)
     rows = {
         "responses": made.tokens,

@@ -3,7 +3,6 @@
 import difflib
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from types import MappingProxyType
 
@@ -159,12 +158,12 @@ def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:
     used = {setting.key.rpartition(".")[0] for setting in chosen}
     groups = {name: listing.add_argument_group(title) for name, title in titles.items() if name in used}
     for setting in chosen:
-        required = setting.default is MISSING
+        lacking = " REQUIRED." if setting.required else f" DEFAULT: {setting.like}." if setting.like else ""
         groups[setting.key.rpartition(".")[0]].add_argument(
             f"--{setting.key}",
             type=setting.plain_type,
-            default=None if required else setting.default,
-            help=f"{setting.help}{' REQUIRED.' if required else ''}",
+            default=None if lacking else setting.default,
+            help=setting.help + lacking,
         )
     return listing.format_help().removeprefix("usage:").lstrip()
 

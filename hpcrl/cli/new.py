@@ -62,7 +62,7 @@ def _chosen(given: Any) -> dict[str, Any]:
     chosen: dict[str, Any] = {"algorithm": given.algorithm, "control.epochs": 1}
     for setting in settings(config):
         match setting.section, setting.key.rpartition(".")[2]:
-            case section, "path" if issubclass(section, ModelConfig):
+            case section, "path" if issubclass(section, ModelConfig) and setting.required:
                 chosen[setting.key] = _needed(given.model, "--model", given.algorithm)
             case section, "function" if issubclass(section, RewardConfig):
                 chosen[setting.key] = given.reward
@@ -123,7 +123,8 @@ def _setting(setting: Setting, chosen: Mapping[str, Any], indent: str) -> Iterat
     elif setting.required:
         yield f"{indent}{name}:  # REQUIRED: {setting.expectation}"
     else:
-        yield f"{indent}#{name}: {_written(setting.default)}"
+        default = setting.default if setting.like is None else chosen[setting.like]
+        yield f"{indent}#{name}: {_written(default)}"
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -26,6 +26,13 @@ NameText = Annotated[str, "name"]
 """The name of a file of hpcrl's that declares something, or the user's `file.py:NAME`; the file is stored absolute."""
 
 
+@dataclass(frozen=True)
+class LikeSetting:
+    """A mark: where the setting is not given, it has the value of that one."""
+
+    key: str
+
+
 class ChangeClass(Enum):
     """What it means to change a setting of a run that exists.
 
@@ -62,7 +69,13 @@ class Setting:
 
     @property
     def required(self) -> bool:
-        return self.default is MISSING
+        """Whether there is no experiment without a value for it."""
+        return self.default is MISSING and self.like is None
+
+    @property
+    def like(self) -> str | None:
+        """The setting whose value this one has where it is not given."""
+        return next((mark.key for mark in marks(self.hint) if isinstance(mark, LikeSetting)), None)
 
     @property
     def optional(self) -> bool:

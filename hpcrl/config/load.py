@@ -259,6 +259,8 @@ class _Reading(Generic[T]):
     def _value(self, setting: Setting) -> Any:
         if setting.key in self._values:
             return self._values[setting.key]
+        if setting.like is not None:
+            return self._value(self._settings[setting.like])
         if not setting.required:
             return setting.default
         if not any(setting.key in problem.keys for problem in self._found):

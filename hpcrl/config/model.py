@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, ModelText, NameText, sections_of
+from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, sections_of
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -65,6 +65,15 @@ class ModelConfig(PlacementConfig):
     """What holds, trains and runs it: one of hpcrl's backends, or your own as file.py:NAME."""
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
     """Most tokens in one forward pass on a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceConfig(ModelConfig):
+    """A model that the actor is held close to."""
+
+    path: Annotated[ModelText, LikeSetting("actor.path")]
+    """A folder or name as actor.path is one; what the actor begins from, if left out. Not read where nothing is held
+    to it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,8 @@ class MFC(msgspec.Struct, frozen=True):
     The remaps exist for a call that appears twice under different keys: the role's code sees graph key `k` as
     `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `dataset` names the data set
     whose samples the call works on. A train_step changes its role's parameters and has no outputs. `lag` says how many
-    versions the parameters that a call reads may be behind, `method` which method of the role's class it is.
+    versions the parameters that a call reads may be behind, `method` which method of the role's class it is. A `greedy`
+    generate takes the likeliest token each time, whatever the settings say of sampling.
     """
 
     name: str
@@ -45,6 +46,7 @@ class MFC(msgspec.Struct, frozen=True):
     lag: int = 0
     method: str = ""
     """Empty for the method that has the name of the call's kind."""
+    greedy: bool = False
 
 
 def train_steps(calls: Iterable[MFC]) -> dict[str, str]:
@@ -135,6 +137,8 @@ def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
     for mfc in calls:
         yield from _remap_problems(mfc)
         yield from _lag_problems(mfc)
+        if mfc.greedy and mfc.kind != "generate":
+            yield f"{mfc.name}.greedy is true, but only generate draws tokens, and it is {mfc.kind}: set it to false"
         if mfc.kind != "train_step":
             continue
         if mfc.outputs:

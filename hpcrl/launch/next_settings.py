@@ -92,7 +92,10 @@ def changed_settings(
     after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems), free)
     launcher = launcher_for(after.cluster.type)
     after = launcher.prepare(after)
-    if misfits := list(_misfits(before, after)):
+    misfits = list(_misfits(before, after))
+    if ChangeClass.FORK not in free:
+        misfits += _other_calls(before, after)
+    if misfits:
         raise ConfigurationError(misfits)
     return NextSettings(submitted, before, after, launcher)
 
@@ -116,6 +119,22 @@ def _misfits(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[Prob
                 f"{len(old)}, and their order would be another.",
                 "Set what you change so that the rows stay, or submit a new run.",
             )
+
+
+def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[Problem]:
+    """What would make a step of other calls, or have them read other keys than are recorded. A fork begins with a step
+    of its own, and may."""
+    recipe = algorithm_of(after).recipe
+    old, new = ({call.name: call for call in recipe(experiment)} for experiment in (before, after))
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    if differing:
+        keys = tuple(change.key for change in changes(before, after, [ChangeClass.NUMBERS]))
+        yield Problem(
+            keys,
+            f"with {', '.join(keys)} as given the steps of the run would have other calls ({', '.join(differing)}), "
+            "and what is recorded would not fit.",
+            "Set what you change so that the calls stay, or submit a new run.",
+        )
 
 
 def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None:

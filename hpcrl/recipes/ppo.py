@@ -14,7 +14,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.form import NUMBERS
@@ -35,7 +35,8 @@ class KLConfig:
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
     coef: NonNegative = 1e-3
-    """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value."""
+    """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value. At
+    0 there is no reference."""
     estimator: Literal["k1", "k2", "k3"] = "k1"
     """d, d²/2 or exp(-d) - 1 + d (within ±10), of d = log p_actor - log p_reference of a sampled token, within ±20."""
     adaptive: Annotated[bool, ChangeClass.FORK] = False
@@ -110,7 +111,7 @@ class PPOExperiment(ExperimentConfig):
     """The policy."""
     critic: CriticConfig
     """The value function: a model whose head is replaced by one that gives a number."""
-    reference: ModelConfig
+    reference: ReferenceConfig
     """The policy that the actor is held close to."""
     reward: RewardConfig
     """What scores a response."""
@@ -120,17 +121,20 @@ class PPOExperiment(ExperimentConfig):
     """PPO's hyper-parameters."""
 
 
-ROLLOUT = ("prompts", "responses", "finished", "logprobs", "ref_logprobs", "rewards", "values")
-
-CALLS = (
-    MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
-    MFC("rew_inf", "reward", "inference", ("prompts", "responses"), ("rewards",)),
-    MFC("ref_inf", "reference", "inference", ("prompts", "responses"), ("ref_logprobs",)),
-    MFC("critic_inf", "critic", "inference", ("prompts", "responses"), ("values",)),
-    MFC("actor_train", "actor", "train_step", ROLLOUT),
-    MFC("critic_train", "critic", "train_step", ROLLOUT),
-    *EVALUATION,
-)
+def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
+    """Without the reference where no penalty is weighed."""
+    held = experiment.ppo.kl.coef > 0
+    reference = (MFC("ref_inf", "reference", "inference", ("prompts", "responses"), ("ref_logprobs",)),)
+    rollout = ("prompts", "responses", "finished", "logprobs", *["ref_logprobs"] * held, "rewards", "values")
+    return (
+        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
+        MFC("rew_inf", "reward", "inference", ("prompts", "responses"), ("rewards",)),
+        *reference * held,
+        MFC("critic_inf", "critic", "inference", ("prompts", "responses"), ("values",)),
+        MFC("actor_train", "actor", "train_step", rollout),
+        MFC("critic_train", "critic", "train_step", rollout),
+        *EVALUATION,
+    )
 
 
 def batch(experiment: PPOExperiment) -> Batch:
@@ -191,7 +195,7 @@ def without_effect(experiment: PPOExperiment) -> Mapping[str, str]:
 
 ALGORITHM = Algorithm(
     experiment=PPOExperiment,
-    recipe=lambda experiment: CALLS,
+    recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.ppo:actor", "vocabulary"),
         "critic": RoleKind("hpcrl.algos.ppo:critic", "value"),

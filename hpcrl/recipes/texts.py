@@ -25,10 +25,10 @@ JUDGED = ("reward", "accuracy")
 TRAINED = ("loss", "lr", "grad_norm", "skipped")
 
 EVALUATION = (
-    on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"))),
+    on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), greedy=True)),
     on_eval(MFC("eval_rew", "reward", "inference", ("prompts", "responses"), ("rewards",))),
 )
-"""Generate answers to held-out prompts, and judge them."""
+"""Generate answers to held-out prompts greedily, and judge them."""
 
 MADE: Mapping[str, Form] = MappingProxyType(
     {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, "rewards": NUMBERS}

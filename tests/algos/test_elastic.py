@@ -16,7 +16,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
@@ -50,7 +50,7 @@ def ppo(task: Path, dtype: DType) -> PPOExperiment:
         data=DataConfig(train=rows, evaluate=held_out, batch_size=5, samples_per_prompt=2),
         actor=TrainedModelConfig(path=model, dtype=dtype, optimizer=OPTIMIZER),
         critic=CriticConfig(path=model, dtype=dtype, optimizer=OPTIMIZER),
-        reference=ModelConfig(path=model, dtype=dtype),
+        reference=ReferenceConfig(path=model, dtype=dtype),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=8, temperature=0.9, slots=4),
         ppo=PPOConfig(

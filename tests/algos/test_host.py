@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
@@ -57,7 +58,7 @@ def ppo(folder, dtype="fp64", steps=4, function="reward.py:ones", **options):
         data=data(folder, samples_per_prompt=2),
         actor=TrainedModelConfig(optimizer=OPTIMIZER, micro_batch_tokens=30, **model),
         critic=CriticConfig(optimizer=OPTIMIZER, **model),
-        reference=ModelConfig(**model),
+        reference=ReferenceConfig(**model),
         reward=RewardConfig(function=str(folder / function)),
         generation=GenerationConfig(max_new_tokens=8, temperature=0.9, slots=4),
         ppo=PPOConfig(
@@ -191,6 +192,16 @@ def test_evaluation_is_greedy_and_changes_nothing(folder):
         assert first.outcomes["eval_rew"].stats.keys() == {"reward", "accuracy"}
         sampled = [conductor.ranks.hosts[0].execute(work) for work in conductor_works(conductor)]
     assert not np.array_equal(sampled[0].sample.data["responses"], sampled[1].sample.data["responses"])
+
+
+def test_a_greedy_call_draws_nothing_on_training_data_too(folder):
+    with run_of(ppo(folder)) as conductor:
+        host, call = conductor.ranks.hosts[0], conductor.plan.call("actor_gen")
+        role = host._roles[conductor.plan.at["actor_gen"]]
+        greedy = [
+            role.generate(work, msgspec.structs.replace(call, greedy=True)) for work in conductor_works(conductor)
+        ]
+    assert np.array_equal(*(made.sample.data["responses"] for made in greedy))
 
 
 def conductor_works(conductor):

@@ -75,6 +75,13 @@ def test_a_policy_that_likes_its_tokens_more_than_the_reference_pays_for_it():
     assert made.samples == 1
 
 
+def test_without_a_reference_rewards_are_the_scores_alone():
+    free = ONE.select_keys([key for key in ONE.data if key != "ref_logprobs"])
+    made = estimate(free, PPOConfig(kl=KLConfig(coef=0.0)), 0.0, alone)
+    np.testing.assert_allclose(made.returns_N, 4.0, rtol=1e-6)
+    assert made.mean_kl == 0.0
+
+
 def test_scores_are_shifted_scaled_and_bounded():
     config = PPOConfig(reward_bias=1.0, reward_scale=2.0, reward_clip=3.0)
     finished = torch.ones(3, dtype=torch.bool)

@@ -10,7 +10,7 @@ from support.hosts import run_of, write_model
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
@@ -56,7 +56,7 @@ def test_policy_optimisation_runs_on_real_prompts(folder):
     experiment = PPOExperiment(
         actor=TrainedModelConfig(path=model, optimizer=fast),
         critic=CriticConfig(path=model, optimizer=fast),
-        reference=ModelConfig(path=model),
+        reference=ReferenceConfig(path=model),
         reward=RewardConfig(function="gsm8k"),
         **common(folder),
     )

@@ -40,6 +40,14 @@ def test_what_is_not_set_has_its_default(folder):
     assert experiment.cluster.workers_per_node == 2
 
 
+def test_a_reference_that_is_not_given_is_what_the_actor_begins_from(folder):
+    values = ppo_values()
+    del values["reference"]
+    assert load(values).reference.path == load(values).actor.path
+    assert load(values, "reference.dtype=bf16").reference.path == load(values).actor.path
+    assert load(values | {"reference": {"path": "x"}}, "reference.path=model").reference.path == load(values).actor.path
+
+
 def test_the_command_line_wins_over_the_file(folder):
     values = ppo_values() | {"seed": 7, "name": "file"}
     experiment = load(

@@ -9,7 +9,7 @@ import pytest
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.code import CodeConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data import user_code
 from hpcrl.data.user_code import code_places, collect_code
@@ -64,7 +64,7 @@ def test_a_module_on_the_path_is_the_users_and_an_installed_one_is_not(
         data=DataConfig(train="", batch_size=1),
         actor=TrainedModelConfig(path=""),
         critic=CriticConfig(path=""),
-        reference=ModelConfig(path=""),
+        reference=ReferenceConfig(path=""),
         reward=RewardConfig(function=""),
     )
     for function, place in (

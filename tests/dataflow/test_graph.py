@@ -101,6 +101,7 @@ REFUSED = [
         (GEN, MFC("value", "actor", "inference", ("y",), ("v",), lag=1), REW, TRAIN),
         "value.lag is 1, but it works on what gen makes, whose lag is 0",
     ),
+    ("a greedy judge", (GEN, replace(REW, greedy=True)), "rew.greedy is true, but only generate draws"),
     ("a name for no file", (replace(GEN, name="gen/../x"),), "'gen/../x' becomes part of file names"),
 ]
 

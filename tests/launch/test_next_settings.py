@@ -13,7 +13,7 @@ from hpcrl.config.changes import with_settings
 from hpcrl.config.control import Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
@@ -39,7 +39,7 @@ def ppo_run(folder: Path) -> RunDirectory:
         data=DataConfig(train=str(folder / "rows.jsonl"), evaluate=str(folder / "held_out.jsonl"), batch_size=4),
         actor=model,
         critic=CriticConfig(path=model.path),
-        reference=ModelConfig(path=model.path),
+        reference=ReferenceConfig(path=model.path),
         reward=RewardConfig(function="exact"),
         generation=GenerationConfig(max_new_tokens=6),
     )
@@ -136,6 +136,14 @@ def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path
     past = "without effect: it is the first value of an adaptive weight, which goes on from its recorded value"
     assert sorted(changes["plain"]) == [clip, f"{coef}from new calls on"]
     assert sorted(changes["steered"]) == [clip, f"{coef}{past}"]
+
+
+def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None:
+    said = refusal(ppo_run(tmp_path), "ppo.kl.coef=0", "ppo.clip=0.1")
+    assert (
+        "with ppo.clip, ppo.kl.coef as given the steps of the run would have other calls (ref_inf, actor_train" in said
+    )
+    assert "Set what you change so that the calls stay" in said
 
 
 def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.history import read_history
@@ -59,7 +59,7 @@ def experiment(task: Path) -> PPOExperiment:
         data=DataConfig(train=str(task / "rows.jsonl"), batch_size=4),
         actor=TrainedModelConfig(path=model, mesh="0-1"),
         critic=CriticConfig(path=model, mesh="2-3"),
-        reference=ModelConfig(path=model, mesh="2-3"),
+        reference=ReferenceConfig(path=model, mesh="2-3"),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones", mesh="3"),
         generation=GenerationConfig(max_new_tokens=6),
         ppo=PPOConfig(minibatches=2),

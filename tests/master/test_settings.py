@@ -16,7 +16,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Done, Trained
@@ -50,7 +50,7 @@ def ppo(task: Path) -> Any:
         data=DataConfig(train=str(task / "rows.jsonl"), evaluate=str(task / "held_out.jsonl"), batch_size=4),
         actor=TrainedModelConfig(path=model, optimizer=optimizer),
         critic=CriticConfig(path=model, optimizer=optimizer),
-        reference=ModelConfig(path=model),
+        reference=ReferenceConfig(path=model),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=6, slots=4),
         ppo=PPOConfig(minibatches=2, kl=KLConfig(coef=0.1)),

@@ -12,6 +12,8 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
 from hpcrl.dataflow.graph import producers, topological_order, trained_by
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.memory import estimate_roles
+from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 TEXTS = {"algorithm", "control", "data", "actor", "reward", "generation"}
@@ -44,6 +46,15 @@ def test_ppo_is_the_graph_of_its_paper(make) -> None:
     assert producers(graph, "actor_train") == producers(graph, "critic_train") == of_rollout
     assert trained_by(graph) == {"actor": "actor_train", "critic": "critic_train"}
     assert graph.graph["dataset_keys"] == {"prompts"}
+
+
+def test_without_a_penalty_there_is_no_reference_and_nothing_reads_it(make) -> None:
+    experiment = make("ppo")
+    free = replace(experiment, ppo=replace(experiment.ppo, kl=replace(experiment.ppo.kl, coef=0.0)))
+    plan = make_plan(free, nodes=1)
+    assert [replica.role for replica in plan.replicas] == ["actor", "reward", "critic"]
+    assert "reference" not in estimate_roles(plan, free)
+    assert not any("ref_logprobs" in call.inputs for call in plan.calls)
 
 
 def test_the_toy_has_the_shape_of_ppo(make) -> None:

@@ -12,7 +12,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import to_dict
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
@@ -42,7 +42,7 @@ def ppo_experiment(steps: int | None = 60) -> PPOExperiment:
         data=DataConfig(train="/data/train.jsonl", evaluate="/data/test.jsonl", batch_size=32),
         actor=TrainedModelConfig(path="/models/actor"),
         critic=CriticConfig(path="/models/actor"),
-        reference=ModelConfig(path="/models/actor"),
+        reference=ReferenceConfig(path="/models/actor"),
         reward=RewardConfig(function="gsm8k"),
         control=ControlConfig(steps=steps),
     )

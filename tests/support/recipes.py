@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from hpcrl.config.data import DataConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
 from hpcrl.dataflow.graph import MFC, build_graph
-from hpcrl.recipes.ppo import CALLS
+from hpcrl.recipes.ppo import CriticConfig, PPOExperiment, recipe
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,15 @@ class Recipe:
         return build_graph(self.calls, self.dataset_keys, self.eval_keys)
 
 
+CALLS = recipe(
+    PPOExperiment(
+        data=DataConfig(train="rows.jsonl", batch_size=8),
+        actor=TrainedModelConfig(path="model"),
+        critic=CriticConfig(path="model"),
+        reference=ReferenceConfig(path="model"),
+        reward=RewardConfig(function="exact"),
+    )
+)
 PPO = Recipe(CALLS, ("prompts",), ("eval_prompts",))
 
 

@@ -9,7 +9,7 @@ from support.tiny import native, random_rows
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -31,7 +31,7 @@ def ppo_experiment(
         data=DATA,
         actor=TrainedModelConfig(path="actor", optimizer=actor or OptimizerConfig(lr=0.01)),
         critic=CriticConfig(path="critic", optimizer=critic or OptimizerConfig(lr=0.01)),
-        reference=ModelConfig(path="actor"),
+        reference=ReferenceConfig(path="actor"),
         reward=RewardConfig(function="exact"),
         generation=GenerationConfig(max_new_tokens=20, temperature=temperature),
         ppo=ppo,

@@ -7,7 +7,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
 
@@ -25,7 +25,7 @@ def tiny_ppo(task: Path, steps: int = 4, nodes: int = 2, workers: int = 2, **clu
         data=DataConfig(train=str(task / "rows.jsonl"), evaluate=str(task / "held_out.jsonl"), batch_size=8),
         actor=TrainedModelConfig(path=path, optimizer=optimizer),
         critic=CriticConfig(path=path, optimizer=optimizer),
-        reference=ModelConfig(path=path),
+        reference=ReferenceConfig(path=path),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=6, temperature=0.9, slots=8),
         ppo=PPOConfig(minibatches=2, epochs=2, value_norm=True, kl=KLConfig(coef=0.1, adaptive=True)),

@@ -126,7 +126,7 @@ CALLS = (
     MFC("grade", "reward", "inference", ("responses", "limit"), ("scores",)),
     MFC("compare", "reward", "inference", ("responses", "scores"), ("advantages",), method="centre"),
     MFC("learn", "actor", "train_step", ("starts", "responses", "advantages")),
-    on_eval(MFC("eval_sample", "actor", "generate", ("starts",), ("responses",))),
+    on_eval(MFC("eval_sample", "actor", "generate", ("starts",), ("responses",), greedy=True)),
     on_eval(MFC("eval_grade", "reward", "inference", ("responses", "limit"), ("scores",))),
 )
 
@@ -162,9 +162,9 @@ class Actor:
         self.experiment = experiment
 
     def generate(self, work: Work, call: MFC) -> Outcome:
-        """starts → responses. Evaluation is greedy."""
+        """starts → responses."""
         seeds = [sample_seed(self.experiment.seed, work.step, work.call, sample) for sample in work.batch.ids]
-        wanted = replace(self.experiment.generation, greedy=call.dataset == "eval")
+        wanted = replace(self.experiment.generation, greedy=call.greedy)
         made = self.engine.generate(work.batch.rows("starts"), seeds, wanted)
         stats = {"length": (float(sum(map(len, made.tokens))), float(len(seeds)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"responses": made.tokens}), stats)

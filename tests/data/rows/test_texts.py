@@ -15,7 +15,7 @@ from tokenizers.normalizers import Replace
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_texts
 from hpcrl.data.order import sample_ids
@@ -62,7 +62,7 @@ def ppo(data: DataConfig, control: ControlConfig = EVALUATES) -> PPOExperiment:
         data=data,
         actor=TrainedModelConfig(path="model"),
         critic=CriticConfig(path="model"),
-        reference=ModelConfig(path="model"),
+        reference=ReferenceConfig(path="model"),
         reward=RewardConfig(function="gsm8k"),
         control=control,
     )
@@ -193,14 +193,14 @@ def test_rows_that_no_model_has_positions_for_are_left_out_and_named(data: DataC
         ppo(data),
         actor=TrainedModelConfig(path=wide),
         critic=CriticConfig(path=wide),
-        reference=ModelConfig(path=narrow),
+        reference=ReferenceConfig(path=narrow),
         generation=GenerationConfig(max_new_tokens=16),
     )
     found = open_datasets(experiment)
     assert found["train"].left_out == ("2",) and found["eval"].left_out == ("0",)
     said = f"longer than max_position_embeddings - generation.max_new_tokens = {longest + 15} - 16 tokens"
     assert said in found["train"].notice
-    assert open_datasets(replace(experiment, reference=ModelConfig(path=wide)))["train"].left_out == ()
+    assert open_datasets(replace(experiment, reference=ReferenceConfig(path=wide)))["train"].left_out == ()
 
 
 def test_an_answer_that_the_model_has_no_positions_for_is_not_learnt(data: DataConfig, tmp_path: Path) -> None:
