@@ -197,11 +197,9 @@ def test_evaluation_is_greedy_and_changes_nothing(folder):
 def test_a_greedy_call_draws_nothing_on_training_data_too(folder):
     with run_of(ppo(folder)) as conductor:
         host, call = conductor.ranks.hosts[0], conductor.plan.call("actor_gen")
-        role = host._roles[conductor.plan.at["actor_gen"]]
-        greedy = [
-            role.generate(work, msgspec.structs.replace(call, greedy=True)) for work in conductor_works(conductor)
-        ]
-    assert np.array_equal(*(made.sample.data["responses"] for made in greedy))
+        role, greedy = host._roles[conductor.plan.at["actor_gen"]], msgspec.structs.replace(call, greedy=True)
+        made = [role.generate(work, greedy).sample.data["responses"] for work in conductor_works(conductor)]
+    assert np.array_equal(*made)
 
 
 def conductor_works(conductor):
