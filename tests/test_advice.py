@@ -801,6 +801,9 @@ ELSEWHERE = {
     "launch/next_settings.py: Set what you change so that the rows stay, or submit a new run.": (
         "launch/test_next_settings.py::test_numbers_that_would_leave_out_rows_are_refused"
     ),
+    "launch/next_settings.py: Set what you change so that the calls stay, or submit a new run.": (
+        "launch/test_next_settings.py::test_numbers_that_would_make_other_calls_are_refused"
+    ),
     "master/drift_check.py: With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.": (
         "master/test_elastic.py::test_a_replay_over_as_many_workers_must_give_the_recorded_bits"
     ),

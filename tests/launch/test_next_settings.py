@@ -139,11 +139,13 @@ def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path
 
 
 def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None:
-    said = refusal(ppo_run(tmp_path), "ppo.kl.coef=0", "ppo.clip=0.1")
+    run = ppo_run(tmp_path)
+    said = refusal(run, "ppo.kl.coef=0", "ppo.clip=0.1")
     assert (
         "with ppo.clip, ppo.kl.coef as given the steps of the run would have other calls (ref_inf, actor_train" in said
     )
     assert "Set what you change so that the calls stay" in said
+    assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip=0.1"]).after.ppo.kl.coef == 0.5
 
 
 def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:
