@@ -137,5 +137,7 @@ def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest
 
 @pytest.mark.parametrize("algorithm", KNOWN)
 def test_every_default_keeps_its_bound(algorithm):
-    given = [setting for setting in settings(algorithm_of(algorithm).experiment) if not (setting.required or setting.like)]
+    given = [
+        setting for setting in settings(algorithm_of(algorithm).experiment) if not (setting.required or setting.like)
+    ]
     assert [setting.key for setting in given if setting.broken_bound(setting.default)] == []
