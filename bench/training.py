@@ -76,7 +76,7 @@ class Ours:
 
         from hpcrl.algos.functional.losses import Denominators, token_weights
         from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
-        from hpcrl.engines.engine import EngineContext, Sequences
+        from hpcrl.engines.engine import Columns, EngineContext, Sequences
         from hpcrl.engines.native import NativeEngine
         from hpcrl.models.kernels import Kernels
         from hpcrl.parallel.context import Group
@@ -102,8 +102,9 @@ class Ours:
         )
         self._sequences = Sequences.from_rows(prompts, answers)
         whole = Denominators(int(self._sequences.labels.sum()), len(self._sequences))
-        weights = token_weights("token-mean", torch.from_numpy(self._sequences.labels), whole)
-        self._columns = {"weights": weights.numpy()}
+        mask, bounds = torch.from_numpy(self._sequences.mask), np.cumsum([0, *self._sequences.labels])
+        weights = token_weights("token-mean", mask, torch.from_numpy(bounds), whole)
+        self._columns = Columns({"weights": weights.numpy()})
         self.tokens = len(self._sequences.tokens)
 
     def loss(self) -> float:

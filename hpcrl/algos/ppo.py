@@ -17,20 +17,21 @@ from hpcrl.algos import rollout
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.functional.advantages import generalised_advantages, whiten
 from hpcrl.algos.functional.kl import adapted_kl_coef, sequence_means, token_kl
-from hpcrl.algos.functional.losses import policy_loss, value_loss
+from hpcrl.algos.functional.losses import counted, policy_loss, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
 from hpcrl.algos.functional.totals import Total
 from hpcrl.algos.training import Training
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences, Totals
+from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Sequences, Statistic
 from hpcrl.recipes.ppo import ADAPTIVE_ERROR_LIMIT, KLConfig, PPOConfig, PPOExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 VALUE_NORM_DECAY = 0.999
 """The value normaliser remembers about a thousand steps."""
 
-Statistics = tuple[torch.Tensor, Mapping[str, torch.Tensor]]
+Weighed = tuple[torch.Tensor, Mapping[str, Statistic]]
+"""A micro-batch's share of the loss, and statistics."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +119,10 @@ class Actor:
         advantages_N = made.advantages_N
         if self._config.whiten_advantages:
             advantages_N = whiten(advantages_N, self.engine.total)
-        columns = {"old_log_probs": work.batch.data["logprobs"], "advantages": advantages_N.numpy()}
-        objective = Objective(self._loss, self.experiment.generation.temperature, with_entropy=True)
-        stop = self._gone_too_far if self._may_stop else None
-        training = Training(self.engine, work, batch(self.experiment), objective, self._config.aggregation, stop)
+        columns = Columns({"old_log_probs": work.batch.data["logprobs"], "advantages": advantages_N.numpy()})
+        refuses = self._gone_too_far if self._may_stop else None
+        objective = Objective(self._loss, self.experiment.generation.temperature, with_entropy=True, refuses=refuses)
+        training = Training(self.engine, work, batch(self.experiment), objective, self._config.aggregation)
         training.run(made.sequences, columns)
         next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), "kl": _mean(made.mean_kl, made.samples), "kl_coef": (kl_coef, 1.0)}
@@ -136,17 +137,17 @@ class Actor:
     def close(self) -> None:
         pass
 
-    def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Statistics:
+    def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Weighed:
         log_probs, old_log_probs = predictions.log_probs, columns["old_log_probs"]
         terms = policy_loss(log_probs, old_log_probs, columns["advantages"], self._config.clip, self._config.dual_clip)
         loss_N = terms.loss
         if self._config.entropy_coef:  # a zero would cost its gradient all the same
             loss_N = loss_N - self._config.entropy_coef * predictions.entropy
         statistics = {
-            "approx_kl": token_kl("k3", old_log_probs, log_probs.detach()).sum(),
-            "ratio": terms.ratio.sum(),
-            "clip_fraction": terms.clipped.sum(),
-            "entropy": predictions.entropy.sum(),
+            "approx_kl": counted(token_kl("k3", old_log_probs, log_probs.detach()), columns["mask"]),
+            "ratio": counted(terms.ratio, columns["mask"]),
+            "clip_fraction": counted(terms.clipped, columns["mask"]),
+            "entropy": counted(predictions.entropy, columns["mask"]),
         }
         return (columns["weights"] * loss_N).sum(), statistics
 
@@ -158,7 +159,7 @@ class Actor:
     def _may_stop(self) -> bool:
         return self._config.early_stop_kl is not None or self._config.early_stop_ratio is not None
 
-    def _gone_too_far(self, means: Totals) -> bool:
+    def _gone_too_far(self, means: Mapping[str, float]) -> bool:
         limits = {"approx_kl": self._config.early_stop_kl, "ratio": self._config.early_stop_ratio}
         return any(limit is not None and means[name] > limit for name, limit in limits.items())
 
@@ -189,7 +190,7 @@ class Critic:
         columns = self._targets(made)
         objective = Objective(self._loss)
         training = Training(self.engine, work, batch(self.experiment), objective, self._config.aggregation)
-        training.run(made.sequences, columns)
+        training.run(made.sequences, Columns(columns))
         next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), **value_statistics(made.values_N, made.returns_N, self.engine.total)}
         return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
@@ -216,11 +217,11 @@ class Critic:
         self._normaliser.update(made.returns_N, self.engine.total)
         return {"old_values": old_values_N.numpy(), "returns": self._normaliser.normalise(made.returns_N).numpy()}
 
-    def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Statistics:
+    def _loss(self, predictions: Predictions, columns: Mapping[str, torch.Tensor]) -> Weighed:
         loss_N, clipped = value_loss(
             predictions.values, columns["old_values"], columns["returns"], self._config.value_clip
         )
-        return (columns["weights"] * loss_N).sum(), {"clip_fraction": clipped.sum()}
+        return (columns["weights"] * loss_N).sum(), {"clip_fraction": counted(clipped, columns["mask"])}
 
 
 class Reference:

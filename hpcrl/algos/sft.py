@@ -11,7 +11,7 @@ from hpcrl.algos.builder import Builder
 from hpcrl.algos.training import Training
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Engine, Objective, Predictions, Sequences
+from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Sequences, Statistic
 from hpcrl.recipes.sft import SFTExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
@@ -25,7 +25,7 @@ class SFTActor:
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
         training = Training(self.engine, work, batch(self.experiment), Objective(answer_loss), "token-mean")
-        training.run(answers(work.batch), columns={})
+        training.run(answers(work.batch), Columns())
         return Outcome(stats=training.stats(), record=training.record())
 
     def evaluate(self, work: Work, call: MFC) -> Outcome:
@@ -55,7 +55,7 @@ def answers(batch: SequenceSample) -> Sequences:
 
 def answer_loss(
     predictions: Predictions, columns: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+) -> tuple[torch.Tensor, Mapping[str, Statistic]]:
     """Cross entropy, weighted to a mean over the mini-batch."""
     return -(columns["weights"] * predictions.log_probs).sum(), {}
 

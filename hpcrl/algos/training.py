@@ -1,21 +1,21 @@
 """The loop of every train_step: mini-batches, one update each, their record, which replays follow, and statistics."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcrl.algos.functional.losses import Denominators, token_weights
+from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.data.batch import Batch
+from hpcrl.data.micro_batches import runs
 from hpcrl.engines.engine import (
     Columns,
     Decision,
     Engine,
     Objective,
     Sequences,
-    Totals,
     TrainResult,
     Update,
     take_rows,
@@ -23,34 +23,49 @@ from hpcrl.engines.engine import (
 from hpcrl.errors import InternalError
 from hpcrl.workers.host import Stats, Work
 
+EMPTY = TrainResult(loss=0.0, totals={}, decision=Decision("empty", 0.0), grad_norm=None)
+
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Rows of this rank's batch, and the size of the mini-batch over all ranks."""
+    """Rows of this rank's batch, and how much of the mini-batch counts over all ranks."""
 
     rows: list[int]
     whole: Denominators
 
 
-def find_minibatches(engine: Engine, work: Work, labels: np.ndarray) -> list[Minibatch]:
-    """The rows of each mini-batch that this rank holds. Together the ranks hold each sample once."""
-    here = {sample_id: row for row, sample_id in enumerate(work.batch.ids)}
-    rows = [[here[sample_id] for sample_id in ids if sample_id in here] for ids in work.minibatches]
-    own = torch.tensor([[len(part), int(labels[part].sum())] for part in rows], dtype=torch.float64)
-    sizes = engine.total(own.reshape(-1)).reshape(-1, 2).long().tolist()
-    for ids, (held, _) in zip(work.minibatches, sizes, strict=True):
+def find_minibatches(engine: Engine, work: Work, sequences: Sequences, constant: float = 1.0) -> list[Minibatch]:
+    """The rows of each mini-batch that this rank holds, all of a sample together. Together the ranks hold each sample
+    once."""
+    here = {sample_id: number for number, sample_id in enumerate(work.batch.ids)}
+    samples = [[here[sample_id] for sample_id in ids if sample_id in here] for ids in work.minibatches]
+    rows_of = {int(sequences.samples[part.start]): part for part in runs(sequences.samples)}
+    rows = [[row for number in part for row in rows_of.get(number, ())] for part in samples]
+    bounds, counting = np.cumsum([0, *sequences.labels]), np.cumsum([0, *sequences.counting])
+    counts = counting[bounds[1:]] - counting[bounds[:-1]]
+    own = [
+        [len(held), counts[part].sum(), np.count_nonzero(counts[part])]
+        for held, part in zip(samples, rows, strict=True)
+    ]
+    sizes = engine.total(torch.tensor(own, dtype=torch.float64).reshape(-1)).reshape(-1, 3).long().tolist()
+    for ids, (held, _, _) in zip(work.minibatches, sizes, strict=True):
         if held != len(ids):
             raise InternalError(
                 f"step {work.step} {work.call}: the ranks hold {held} samples of a mini-batch of {len(ids)}; "
                 "each is to be held by one data-parallel part"
             )
-    return [Minibatch(part, Denominators(tokens, held)) for part, (held, tokens) in zip(rows, sizes, strict=True)]
+    return [
+        Minibatch(part, Denominators(tokens, sequences, constant))
+        for part, (_, tokens, sequences) in zip(rows, sizes, strict=True)
+    ]
 
 
 class Training:
-    """One train_step, cut as `batch` says. Decides by `stop`, or, in replay, by the record alone.
+    """One train_step, cut as `batch` says. Decides by the objective, or, in replay, by the record alone.
 
-    Statistics of the loss are sums over tokens; `stop` says that their means have gone too far.
+    Beside the caller's columns a loss is given, of each label, `weights` (Σ weights · loss is the loss aggregated over
+    the mini-batch) and `mask` (1 where it counts, else 0), and of each row `row_weights`: one over the number of rows
+    that count, or 0. `constant` is the one of `seq-mean-token-sum-norm`.
     """
 
     def __init__(
@@ -60,31 +75,34 @@ class Training:
         batch: Batch,
         objective: Objective,
         aggregation: str,
-        stop: Callable[[Totals], bool] | None = None,
+        constant: float = 1.0,
     ) -> None:
         self._engine = engine
         self._work = work
         self._batch = batch
         self._objective = objective
         self._aggregation = aggregation
-        self._stop = stop
+        self._constant = constant
         self._results: list[TrainResult] = []
-        self._tokens = 0
 
     def run(self, sequences: Sequences, columns: Columns) -> None:
-        """Train on the mini-batches, as often as the batch says, until one is refused."""
-        minibatches = find_minibatches(self._engine, self._work, sequences.labels)
+        """Train on the mini-batches, as often as the batch says, until one is refused.
+
+        One in which nothing counts is left out, by all ranks and in every replay: the rows say it.
+        """
+        minibatches = find_minibatches(self._engine, self._work, sequences, self._constant)
         for index, minibatch in enumerate(minibatches * self._batch.passes):
+            if not minibatch.whole.tokens:
+                self._results.append(EMPTY)
+                continue
             result = self._engine.train_batch(
                 sequences.select(minibatch.rows),
                 self._weighted(minibatch, sequences, columns),
-                self._judged(minibatch.whole.tokens),
+                self._objective,
                 Update(self._work.step, index, self._batch.updates),
                 self._recorded(index),
             )
             self._results.append(result)
-            if result.decision.outcome != "skipped":
-                self._tokens += minibatch.whole.tokens
             if result.decision.outcome == "refused":
                 return
 
@@ -102,14 +120,15 @@ class Training:
         }
 
     def stats(self) -> Stats:
-        """Means over updates, and over tokens, among which those of a refused update count too; how many were skipped,
-        whose numbers count nowhere."""
+        """Means over updates, and of the loss's statistics by their weights, among which those of a refused update
+        count too; how many were skipped, whose numbers count nowhere."""
         counted = self._with("stepped", "refused")
         stats: dict[str, tuple[float, float]] = {}
         if counted:
-            stats["loss"] = (sum(result.totals["loss"] for result in counted), float(len(counted)))
-            for name in sorted(counted[0].totals.keys() - {"loss"}):
-                stats[name] = (sum(result.totals[name] for result in counted), float(self._tokens))
+            stats["loss"] = (sum(result.loss for result in counted), float(len(counted)))
+            for name in sorted(counted[0].totals):
+                parts = [result.totals[name] for result in counted]
+                stats[name] = (sum(total for total, _ in parts), sum(weight for _, weight in parts))
         if stepped := self._with("stepped"):
             updates = float(len(stepped))
             stats["lr"] = (sum(result.decision.lr for result in stepped), updates)
@@ -123,16 +142,16 @@ class Training:
         record = self._work.record
         return None if record is None else Decision(record["outcomes"][index], record["lr"][index])
 
-    def _judged(self, tokens: int) -> Objective:
-        """The objective of a mini-batch of so many tokens, of which `stop` is told means."""
-        stop = self._stop
-        if stop is None:
-            return self._objective
-        return replace(
-            self._objective, refuses=lambda totals: stop({name: total / tokens for name, total in totals.items()})
-        )
-
     def _weighted(self, minibatch: Minibatch, sequences: Sequences, columns: Columns) -> Columns:
-        labels = sequences.labels
-        weights = token_weights(self._aggregation, torch.from_numpy(labels[minibatch.rows]), minibatch.whole).numpy()
-        return {"weights": weights, **{n: take_rows(column, labels, minibatch.rows) for n, column in columns.items()}}
+        """The columns of the mini-batch's rows, with those of `Training`."""
+        rows, labels = minibatch.rows, sequences.labels
+        own = sequences.select(rows)
+        mask, cu_labels = torch.from_numpy(own.counting), torch.from_numpy(np.cumsum([0, *own.labels]))
+        weights = token_weights(self._aggregation, mask, cu_labels, minibatch.whole)
+        held = (sequence_sums(mask.double(), cu_labels) > 0).double() / minibatch.whole.sequences
+        of_labels = {name: take_rows(column, labels, rows) for name, column in columns.labels.items()}
+        of_rows = {name: column[np.asarray(rows, np.int64)] for name, column in columns.rows.items()}
+        return Columns(
+            labels={"weights": weights.numpy(), "mask": own.counting, **of_labels},
+            rows={"row_weights": held.numpy(), **of_rows},
+        )

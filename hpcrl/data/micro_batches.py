@@ -1,19 +1,33 @@
-"""Which sequences go through a model together, by their lengths alone. Knows no tensors."""
+"""Which sequences go through a model together, by their lengths and samples alone. Knows no tensors."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 
-def micro_batches(lengths: np.ndarray, tokens: int) -> Iterator[list[int]]:
-    """Rows in groups of at most `tokens` tokens (or of one longer row), longest first: equal lengths stand together."""
+def micro_batches(lengths: np.ndarray, samples: np.ndarray, tokens: int) -> Iterator[list[int]]:
+    """Rows in groups of at most `tokens` tokens, or of one larger sample: all rows of a sample go together.
+
+    The longest samples come first: where each has one row, equal lengths stand together.
+    """
+    parts = runs(samples)
+    sizes = np.array([lengths[part.start : part.stop].sum() for part in parts], np.int64)
     batch: list[int] = []
     held = 0
-    for row in np.argsort(-lengths, kind="stable").tolist():
-        if batch and held + lengths[row] > tokens:
+    for number in np.argsort(-sizes, kind="stable").tolist():
+        if batch and held + sizes[number] > tokens:
             yield batch
             batch, held = [], 0
-        batch.append(row)
-        held += int(lengths[row])
+        batch.extend(parts[number])
+        held += int(sizes[number])
     if batch:
         yield batch
+
+
+def runs(samples: np.ndarray) -> list[range]:
+    """The rows of each sample, whose rows are neighbours, in order."""
+    if not len(samples):
+        return []
+    bounds = [0, *(np.flatnonzero(np.diff(samples)) + 1).tolist(), len(samples)]
+    return [range(begin, end) for begin, end in pairwise(bounds)]

@@ -1,10 +1,10 @@
 """What a role's model is to algorithms, which see this file alone of all engines, and what it is to their host.
 
-Shape legend: B sequences; L tokens of all of them; P labels of all of them (the tokens whose prediction counts).
+Shape legend: B sequences; L tokens of all of them; P labels of all of them (the tokens that are predicted).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -13,23 +13,35 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
+from hpcrl.data.micro_batches import runs
 from hpcrl.families.config import HeadKind
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.context import Group
 
+Labelled = Literal["response", "response and after", "after"]
+"""What of a row is predicted: its response, what comes after its text, or both."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """Packed token sequences on the host; of sequence i the last `labels[i]` tokens are predicted. No padding.
 
-    Knows nothing of roles: for PPO the labels are the response, for SFT the answer.
+    A label is predicted from the tokens before it: a model never reads the last token of a sequence. Knows nothing of
+    roles: for PPO the labels are the response, for SFT the answer.
     """
 
     tokens: np.ndarray  # int [L]
     lengths: np.ndarray  # int64 [B]
     labels: np.ndarray  # int64 [B], 1 ≤ labels < lengths
+    samples: np.ndarray
+    """int64 [B]: the number, within a batch, of the sample that each sequence is of. Those of one sample are neighbours
+    and are never parted."""
+    counted: np.ndarray
+    """bool [B]: sequences that count; those that don't have weight 0 in losses, denominators and statistics."""
+    mask: np.ndarray
+    """bool [P]: labels that count, as far as their sequences do."""
 
     def __post_init__(self) -> None:
         if self.tokens.shape != (int(self.lengths.sum()),):
@@ -41,22 +53,65 @@ class Sequences:
                 f"sequence {i} of {self.lengths[i]} tokens has {self.labels[i]} labels; it needs at least one label "
                 "and, before it, at least one token to predict it from"
             )
+        for name, array, count in (
+            ("samples", self.samples, len(self)),
+            ("counted", self.counted, len(self)),
+            ("mask", self.mask, int(self.labels.sum())),
+        ):
+            if array.shape != (count,):
+                raise ValueError(f"{name} has shape {array.shape}; needed is ({count},)")
+        if len(set(self.samples.tolist())) != len(runs(self.samples)):
+            raise ValueError(f"sequences of one sample must be neighbours; those here are of {self.samples.tolist()}")
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     @staticmethod
-    def from_rows(prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray]) -> "Sequences":
-        rows = [part for pair in zip(prompts, responses, strict=True) for part in pair]
+    def from_rows(
+        prompts: Sequence[np.ndarray],
+        responses: Sequence[np.ndarray],
+        *,
+        labelled: Labelled = "response",
+        samples: Sequence[int] | np.ndarray | None = None,
+        counted: Sequence[bool] | np.ndarray | None = None,
+        mask: Sequence[np.ndarray] | None = None,
+    ) -> "Sequences":
+        """A sequence of each prompt and response: by default a sample of its own, of which everything counts.
+
+        What comes after a text is one more label, whose token (0) no model reads: the value there is the one after the
+        text, a reward model's score. `mask` has an array for each sequence, one number a label.
+        """
+        after = [np.zeros(0 if labelled == "response" else 1, np.int32)] * len(prompts)
+        rows = [part for row in zip(prompts, responses, after, strict=True) for part in row]
+        texts = np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64)
+        labels = np.array([0 if labelled == "after" else len(response) for response in responses], np.int64)
+        ends, count = np.array([len(end) for end in after], np.int64), len(prompts)
+        everything = np.ones(int((labels + ends).sum()), np.bool_)
         return Sequences(
             tokens=np.concatenate(rows) if rows else np.zeros(0, np.int32),
-            lengths=np.array([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)], np.int64),
-            labels=np.array([len(r) for r in responses], np.int64),
+            lengths=texts + ends,
+            labels=labels + ends,
+            samples=np.arange(count) if samples is None else np.asarray(samples, np.int64),
+            counted=np.ones(count, np.bool_) if counted is None else np.asarray(counted, np.bool_),
+            mask=everything if mask is None else np.concatenate([everything[:0], *mask]).astype(np.bool_),
         )
 
+    @property
+    def counting(self) -> np.ndarray:
+        """bool [P]: the labels that count."""
+        return self.mask & self.counted.repeat(self.labels)
+
     def select(self, rows: Sequence[int]) -> "Sequences":
+        """These sequences, under the numbers of their samples."""
         where = np.asarray(rows, np.int64)
-        return Sequences(take_rows(self.tokens, self.lengths, where), self.lengths[where], self.labels[where])
+        return Sequences(
+            tokens=take_rows(self.tokens, self.lengths, where),
+            lengths=self.lengths[where],
+            labels=self.labels[where],
+            samples=self.samples[where],
+            counted=self.counted[where],
+            mask=take_rows(self.mask, self.labels, where),
+        )
 
 
 def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -66,18 +121,33 @@ def take_rows(packed: np.ndarray, lengths: np.ndarray, rows: Sequence[int] | np.
     return np.concatenate(parts) if parts else packed[:0]
 
 
-Columns = Mapping[str, np.ndarray]
-"""name → one number per label, [P] in the order of the sequences."""
+@dataclass(frozen=True)
+class Columns:
+    """What a loss is given beside predictions, by name; no name is in both."""
 
-Loss = Callable[[Predictions, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Mapping[str, torch.Tensor]]]
-"""(predictions, columns as tensors) of one micro-batch → (its share of the loss, statistics to be added up).
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """One number a label, [P] in the order of the sequences."""
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """One number a sequence, [B]."""
 
-Shares add up over micro-batches and ranks, so the columns carry weights with global denominators. Of a rank without
-rows the loss is asked with P = 0.
+    def __post_init__(self) -> None:
+        if twice := sorted(self.labels.keys() & self.rows.keys()):
+            raise ValueError(f"{', '.join(twice)} is a column of labels and one of rows; call one otherwise")
+
+
+Statistic = tuple[torch.Tensor, torch.Tensor]
+"""A sum and the weight that it is divided by: both are added up over micro-batches and ranks. Of tokens that count, of
+sequences, of pairs: the loss says it by the weight."""
+
+Loss = Callable[[Predictions, Mapping[str, torch.Tensor]], tuple[torch.Tensor, Mapping[str, Statistic]]]
+"""(predictions, columns as tensors) of one micro-batch → (its share of the loss, statistics).
+
+Shares add up over micro-batches and ranks, so the columns carry weights with global denominators. All sequences of a
+sample are in one micro-batch, in their order. Of a rank without rows the loss is asked with P = B = 0.
 """
 
-Totals = Mapping[str, float]
-"""Statistics of a whole mini-batch, added up over micro-batches and ranks in float64; "loss" is one of them."""
+Totals = Mapping[str, tuple[float, float]]
+"""name → (sum, weight) of a whole mini-batch, added up over micro-batches and ranks in float64."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +158,8 @@ class Objective:
     temperature: float = 1.0
     with_entropy: bool = False
     """Whether predictions need entropies."""
-    refuses: Callable[[Totals], bool] | None = None
-    """Whether an update of these totals has gone too far, and is not made."""
+    refuses: Callable[[Mapping[str, float]], bool] | None = None
+    """Whether an update of statistics with these means has gone too far, and is not made."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +178,11 @@ class Update:
 class Decision:
     """What was done with a mini-batch's gradient; in a replay, what is to be done.
 
-    `refused` (by the objective) and `skipped` (no finite gradient) change neither parameters nor moments.
+    `refused` (by the objective), `skipped` (no finite gradient) and `empty` (nothing in it counts, so that no engine is
+    asked) change neither parameters nor moments.
     """
 
-    outcome: Literal["stepped", "refused", "skipped"]
+    outcome: Literal["stepped", "refused", "skipped", "empty"]
     lr: float
     """The learning rate of the update, also of one that was not made."""
 
@@ -120,6 +191,7 @@ class Decision:
 class TrainResult:
     """What became of one mini-batch. `grad_norm` is that before clipping; None where no step was made."""
 
+    loss: float
     totals: Totals
     decision: Decision
     grad_norm: float | None

@@ -1,6 +1,7 @@
 """A model given packed sequences: what it predicts of their labels. Knows nothing of micro-batches and of training."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,18 +33,20 @@ class PackedModel:
         rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
         labels = torch.from_numpy(sequences.tokens[np.concatenate(rows)]).to(model.device, torch.int64)
         labelled = packing.tail_rows(sequences.labels.tolist())
-        return model(inputs, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
+        predictions = model(inputs, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
+        return replace(predictions, cu_labels=self._bounds(sequences.labels))
 
     def nothing(self) -> Predictions:
         """Predictions of no label."""
         nothing = torch.zeros(0, dtype=self._wide, device=self.transformer.device)
-        return Predictions(nothing, nothing, nothing)
+        return Predictions(nothing, nothing, nothing, self._bounds(np.zeros(0, np.int64)))
 
     def columns(self, columns: Columns, sequences: Sequences, rows: Sequence[int]) -> Mapping[str, torch.Tensor]:
-        """The numbers of these rows' labels, in what losses are computed in."""
+        """The numbers of these rows and of their labels, in what losses are computed in."""
+        picked = {name: take_rows(column, sequences.labels, rows) for name, column in columns.labels.items()}
+        picked |= {name: column[np.asarray(rows, np.int64)] for name, column in columns.rows.items()}
         return {
-            name: torch.from_numpy(take_rows(column, sequences.labels, rows)).to(self.transformer.device, self._wide)
-            for name, column in columns.items()
+            name: torch.from_numpy(column).to(self.transformer.device, self._wide) for name, column in picked.items()
         }
 
     def numbers(self, predictions: Predictions) -> np.ndarray:
@@ -55,6 +58,9 @@ class PackedModel:
         """Every parameter by name, of a copy in host memory."""
         memory = self.transformer.memory
         return memory.cut(memory.data.to("cpu", copy=True))
+
+    def _bounds(self, labels: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.cumsum([0, *labels], dtype=np.int64)).to(self.transformer.device)
 
     @property
     def _wide(self) -> torch.dtype:

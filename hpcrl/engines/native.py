@@ -1,5 +1,6 @@
 """hpcrl's own engine: a whole model in flat buffers, micro-batches, AdamW sharded over data-parallel ranks."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hpcrl.engines.engine import (
     Objective,
     Sequences,
     Shard,
+    Statistic,
     Totals,
     TrainResult,
     Update,
@@ -126,10 +128,10 @@ class NativeEngine:
             sums = self._kernels.gradients(role, lambda: self._backward(sequences, columns, objective), bits)
         else:
             sums = self._backward(sequences, columns, objective)
-        totals = sums.totals()
-        decision = decided or updater.decide(at, refused=objective.refuses is not None and objective.refuses(totals))
+        loss, totals = sums.totals()
+        decision = decided or updater.decide(at, refused=_refuses(objective, totals))
         decision, norm = updater.follow(decision, in_replay=decided is not None)
-        return TrainResult(totals, decision, norm)
+        return TrainResult(loss, totals, decision, norm)
 
     # What the host may ask
 
@@ -185,7 +187,7 @@ class NativeEngine:
         self, sequences: Sequences, temperature: float, with_entropy: bool
     ) -> Iterator[tuple[list[int], Predictions]]:
         """The rows of each micro-batch, and what the model predicts of them."""
-        for rows in micro_batches(sequences.lengths, self._micro_batch_tokens):
+        for rows in micro_batches(sequences.lengths, sequences.samples, self._micro_batch_tokens):
             yield rows, self._model.forward(sequences.select(rows), temperature, with_entropy)
 
     def _memory(self) -> list[torch.Tensor]:
@@ -205,17 +207,28 @@ def _told(
         context.told(f"loading {context.role}, {min(read, of) / 2**30:.1f} of {of / 2**30:.1f} GiB")
 
 
+def _refuses(objective: Objective, totals: Totals) -> bool:
+    """Judged by means; what nothing was added to has none, and is not a number."""
+    if objective.refuses is None:
+        return False
+    return objective.refuses({name: total / weight if weight else math.nan for name, (total, weight) in totals.items()})
+
+
 class _Sums:
-    """Statistics of micro-batches added up in float64."""
+    """Losses and statistics of micro-batches added up in float64."""
 
     def __init__(self, total: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._total = total
-        self._sums: dict[str, torch.Tensor] = {}
+        self._names: list[str] = []
+        self._sums: torch.Tensor | float = 0.0
 
-    def add(self, loss: torch.Tensor, statistics: Mapping[str, torch.Tensor]) -> None:
-        for name, value in {"loss": loss, **statistics}.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.detach().double()
+    def add(self, loss: torch.Tensor, statistics: Mapping[str, Statistic]) -> None:
+        self._names = sorted(statistics)
+        numbers = [loss, *(number for name in self._names for number in statistics[name])]
+        self._sums = self._sums + torch.stack([number.detach().double() for number in numbers])
 
-    def totals(self) -> Totals:
-        names = sorted(self._sums)
-        return dict(zip(names, self._total(torch.stack([self._sums[name] for name in names])).tolist(), strict=True))
+    def totals(self) -> tuple[float, Totals]:
+        """The loss, and every statistic, of all ranks."""
+        assert isinstance(self._sums, torch.Tensor), "something was added"
+        loss, *numbers = self._total(self._sums).tolist()
+        return loss, dict(zip(self._names, zip(numbers[::2], numbers[1::2], strict=True), strict=True))

@@ -22,6 +22,8 @@ class Predictions:
     log_probs: Tensor
     entropy: Tensor
     values: Tensor
+    cu_labels: Tensor
+    """int64 [rows + 1]: where each row's labels begin, and P."""
 
 
 class Output(nn.Module):
@@ -37,12 +39,16 @@ class Output(nn.Module):
         self.head_bias = views.get(prefix + "head_bias")
 
     def forward(self, x_RE: Tensor, labels_R: Tensor, temperature: float, with_entropy: bool) -> Predictions:
-        """Of the last block's output: values, or log-probabilities of the labels and, if asked for, entropies."""
+        """Of the last block's output: values, or log-probabilities of the labels and, if asked for, entropies.
+
+        To the output module every label is a row of its own.
+        """
         hidden_RE, nothing = self.norm(x_RE), torch.zeros(0, device=x_RE.device)
+        each = torch.arange(x_RE.shape[0] + 1, device=x_RE.device)
         if self.kind != "vocabulary":
-            return Predictions(nothing, nothing, self.values(hidden_RE))
+            return Predictions(nothing, nothing, self.values(hidden_RE), each)
         log_probs, entropy = self.logprobs(hidden_RE, labels_R, temperature=temperature, with_entropy=with_entropy)
-        return Predictions(log_probs, nothing if entropy is None else entropy, nothing)
+        return Predictions(log_probs, nothing if entropy is None else entropy, nothing, each)
 
     def norm(self, x_TE: Tensor) -> Tensor:
         """Hidden states, which logits and values are made of."""

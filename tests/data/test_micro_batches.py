@@ -5,11 +5,22 @@ from hpcrl.data.micro_batches import micro_batches
 
 def test_micro_batches_hold_each_row_once_within_the_bound():
     lengths = np.array([5, 9, 3, 30, 9, 1])
-    batches = list(micro_batches(lengths, 14))
+    batches = list(micro_batches(lengths, np.arange(6), 14))
     assert sorted(row for batch in batches for row in batch) == list(range(6))
     assert batches[0] == [3]
     assert all(lengths[batch].sum() <= 14 for batch in batches[1:])
 
 
 def test_no_rows_make_no_batch():
-    assert list(micro_batches(np.zeros(0, np.int64), 14)) == []
+    assert list(micro_batches(np.zeros(0, np.int64), np.zeros(0, np.int64), 14)) == []
+
+
+def test_a_sample_is_never_parted_and_one_larger_than_the_bound_stands_alone():
+    lengths, samples = np.array([3, 4, 6, 6, 6, 2, 2, 5]), np.array([7, 7, 2, 2, 2, 9, 9, 4])
+    assert list(micro_batches(lengths, samples, 12)) == [[2, 3, 4], [0, 1, 7], [5, 6]]
+    assert list(micro_batches(lengths, samples, 1)) == [[2, 3, 4], [0, 1], [7], [5, 6]]
+
+
+def test_where_each_sample_has_one_row_the_longest_come_first_and_equal_lengths_stand_together():
+    lengths = np.array([5, 9, 3, 9, 5])
+    assert list(micro_batches(lengths, np.arange(5), 19)) == [[1, 3], [0, 4, 2]]

@@ -10,9 +10,9 @@ from support.pool import everyone, gloo_pool
 from support.tiny import CONFIG, OPTIMIZER, flat, native, random_sequences
 from support.tiny_models import logits_of, tiny_model
 
-from hpcrl.algos.functional.losses import Denominators, policy_loss, token_weights, value_loss
+from hpcrl.algos.functional.losses import Denominators, counted, policy_loss, token_weights, value_loss
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.engine import Decision, Objective, Predictions, Update
+from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Update
 from hpcrl.errors import InternalError
 from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
@@ -30,24 +30,34 @@ def pool():
 
 def columns_of(sequences, rows):
     """Weights of a mean over all sequences, and a number for each label."""
-    lengths = torch.from_numpy(sequences.labels[rows])
-    whole = Denominators(int(WHOLE.labels.sum()), COUNT)
-    return {
-        "weights": token_weights("seq-mean-token-mean", lengths, whole).numpy(),
-        "advantages": np.concatenate([np.sin(np.arange(sequences.labels[row]) + row) for row in rows] or [[]]),
-        "old": np.concatenate([np.full(sequences.labels[row], -3.0) for row in rows] or [[]]),
-    }
+    bounds = torch.from_numpy(np.cumsum([0, *sequences.labels[rows]], dtype=np.int64))
+    mask, whole = torch.ones(int(bounds[-1])), Denominators(int(WHOLE.labels.sum()), COUNT)
+    return Columns(
+        {
+            "weights": token_weights("seq-mean-token-mean", mask, bounds, whole).numpy(),
+            "mask": mask.numpy(),
+            "advantages": np.concatenate([np.sin(np.arange(sequences.labels[row]) + row) for row in rows] or [[]]),
+            "old": np.concatenate([np.full(sequences.labels[row], -3.0) for row in rows] or [[]]),
+        }
+    )
+
+
+def changed(**labels):
+    return Columns({**columns_of(WHOLE, range(COUNT)).labels, **labels})
 
 
 def policy(predictions, columns):
     terms = policy_loss(predictions.log_probs, columns["old"], columns["advantages"], clip=0.2)
     loss = terms.loss - 0.01 * predictions.entropy
-    return (columns["weights"] * loss).sum(), {"ratio": terms.ratio.sum(), "clipped": terms.clipped.sum()}
+    return (columns["weights"] * loss).sum(), {
+        "ratio": counted(terms.ratio, columns["mask"]),
+        "clipped": counted(terms.clipped, columns["mask"]),
+    }
 
 
 def values(predictions, columns):
     loss, clipped = value_loss(predictions.values, columns["old"], columns["advantages"], clip=0.5)
-    return (columns["weights"] * loss).sum(), {"clipped": clipped.sum()}
+    return (columns["weights"] * loss).sum(), {"clipped": counted(clipped, columns["mask"])}
 
 
 OBJECTIVES = {"vocabulary": Objective(policy, temperature=0.8, with_entropy=True), "value": Objective(values)}
@@ -62,10 +72,15 @@ def train(engine, rows, head, updates=3):
     return results, flat(engine).clone()
 
 
+def numbers(result):
+    """The loss, and every statistic's sum and weight."""
+    return [result.loss, *(number for _, pair in sorted(result.totals.items()) for number in pair)]
+
+
 def on_two_ranks(context, split, head, micro_batch_tokens):
     engine = native(head, group=everyone(context), micro_batch_tokens=micro_batch_tokens)
     results, flat = train(engine, split[context.rank], head)
-    return [(dict(result.totals), result.grad_norm) for result in results], flat, engine.digest(), engine.snapshot()
+    return [(numbers(result), result.grad_norm) for result in results], flat, engine.digest(), engine.snapshot()
 
 
 @pytest.mark.parametrize("head", ["vocabulary", "value"])
@@ -76,7 +91,7 @@ def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_fl
         engine = native(head, micro_batch_tokens=micro_batch_tokens, device=device)
         results, got = train(engine, range(COUNT), head)
         for result, reference in zip(results, expected, strict=True):
-            assert dict(result.totals) == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
+            assert numbers(result) == pytest.approx(numbers(reference), rel=1e-9, abs=1e-12)
             assert result.grad_norm == pytest.approx(reference.grad_norm, rel=1e-9)
         torch.testing.assert_close(got.cpu(), parameters, rtol=1e-9, atol=1e-11)
 
@@ -86,8 +101,8 @@ def test_any_micro_batches_on_any_device_give_the_same_loss_and_parameters_in_fl
 def test_any_split_over_ranks_gives_the_same_loss_and_parameters_in_float64(pool, head, split):
     expected, parameters = train(native(head), range(COUNT), head)
     first, second = pool.run(on_two_ranks, split, head, 50)
-    for (totals, norm), reference in zip(first[0], expected, strict=True):
-        assert totals == pytest.approx(dict(reference.totals), rel=1e-9, abs=1e-12)
+    for (found, norm), reference in zip(first[0], expected, strict=True):
+        assert found == pytest.approx(numbers(reference), rel=1e-9, abs=1e-12)
         assert norm == pytest.approx(reference.grad_norm, rel=1e-9)
     torch.testing.assert_close(first[1], parameters, rtol=1e-9, atol=1e-11)
     assert torch.equal(first[1], second[1])
@@ -96,7 +111,7 @@ def test_any_split_over_ranks_gives_the_same_loss_and_parameters_in_float64(pool
 
 def test_loss_and_gradient_equal_plain_autograd():
     rows, model = list(range(COUNT)), tiny_model(CONFIG, dtype=torch.float64)
-    columns = {name: torch.from_numpy(column) for name, column in columns_of(WHOLE, rows).items()}
+    columns = {name: torch.from_numpy(column) for name, column in columns_of(WHOLE, rows).labels.items()}
     log_probs, entropies, end = [], [], 0
     for length, labels in zip(WHOLE.lengths.tolist(), WHOLE.labels.tolist(), strict=True):
         tokens = torch.from_numpy(WHOLE.tokens[end : end + length]).long()
@@ -105,10 +120,10 @@ def test_loss_and_gradient_equal_plain_autograd():
         table = logits.log_softmax(-1)
         log_probs.append(table.gather(-1, tokens[-labels:, None])[:, 0])
         entropies.append(-(table.exp() * table).sum(-1))
-    loss, _ = policy(Predictions(torch.cat(log_probs), torch.cat(entropies), torch.zeros(0)), columns)
+    loss, _ = policy(Predictions(torch.cat(log_probs), torch.cat(entropies), torch.zeros(0), torch.zeros(1)), columns)
     loss.backward()
     results, _ = train(native(), rows, "vocabulary", updates=1)
-    assert results[0].totals["loss"] == pytest.approx(loss.item(), rel=1e-9)
+    assert results[0].loss == pytest.approx(loss.item(), rel=1e-9)
     assert results[0].grad_norm == pytest.approx(model.memory.grad.norm().item(), rel=1e-9)
 
 
@@ -117,18 +132,18 @@ def test_a_refused_mini_batch_changes_nothing_at_all():
     engine, seen = native(), []
     train(engine, range(COUNT), "vocabulary")
     before, digest = flat(engine).clone(), engine.digest()
-    objective = replace(OBJECTIVES["vocabulary"], refuses=lambda totals: not seen.append(dict(totals)))
+    objective = replace(OBJECTIVES["vocabulary"], refuses=lambda means: not seen.append(dict(means)))
     result = engine.train_batch(WHOLE, columns_of(WHOLE, range(COUNT)), objective, FIRST)
     assert result.decision == Decision("refused", OPTIMIZER.lr)
     assert result.grad_norm is None
-    assert seen == [dict(result.totals)]
+    assert seen == [{name: total / weight for name, (total, weight) in result.totals.items()}]
     assert torch.equal(flat(engine), before)
     assert engine.digest() == digest
 
 
 def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
     judged, free = native(), native()
-    for engine, refuses in ((judged, lambda totals: False), (free, None)):
+    for engine, refuses in ((judged, lambda means: False), (free, None)):
         engine.train_batch(
             WHOLE, columns_of(WHOLE, range(COUNT)), replace(OBJECTIVES["vocabulary"], refuses=refuses), FIRST
         )
@@ -138,7 +153,7 @@ def test_an_accepted_mini_batch_equals_one_that_nobody_judges():
 def test_what_was_decided_is_followed_and_nothing_is_judged():
     """Catches a replay that asks its own schedule or its own objective."""
     first, again = native(), native(optimizer=OptimizerConfig(lr=9.0, weight_decay=0.1))
-    stubborn = replace(OBJECTIVES["vocabulary"], refuses=lambda totals: True)
+    stubborn = replace(OBJECTIVES["vocabulary"], refuses=lambda means: True)
     columns = columns_of(WHOLE, range(COUNT))
     for engine, objective, decided in (
         (first, OBJECTIVES["vocabulary"], None),
@@ -196,14 +211,14 @@ def test_bf16_trains_with_fp32_masters_and_gradients(device):
     results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
     assert flat.dtype == torch.bfloat16
     assert engine.snapshot()[0]["master"].dtype == np.float32
-    assert results[-1].totals["loss"] < results[0].totals["loss"]
+    assert results[-1].loss < results[0].loss
 
 
 def test_norms_and_biases_have_no_weight_decay():
     engine = native("value", optimizer=replace(OPTIMIZER, lr=0.5))
     flat(engine).uniform_(0.5, 1.5)
     before = {name: view.detach().clone() for name, view in engine._model.transformer.views.items()}
-    nothing = columns_of(WHOLE, range(COUNT)) | {"weights": np.zeros(int(WHOLE.labels.sum()))}
+    nothing = changed(weights=np.zeros(int(WHOLE.labels.sum())))
     assert engine.train_batch(WHOLE, nothing, OBJECTIVES["value"], FIRST).grad_norm == 0.0
     assert {len(parameter.shape) for parameter in before.values()} == {1, 2}
     for name, parameter in engine._model.transformer.views.items():
@@ -252,7 +267,7 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
 
 def spoiled(engine, decided=None, bad=np.nan):
     columns = columns_of(WHOLE, range(COUNT))
-    columns["advantages"][3] = bad
+    columns.labels["advantages"][3] = bad
     return engine.train_batch(WHOLE, columns, OBJECTIVES["vocabulary"], FIRST, decided)
 
 

@@ -171,11 +171,11 @@ class Actor:
 
     def train_step(self, work: Work, call: MFC) -> Outcome:
         from hpcrl.algos.training import Training
-        from hpcrl.engines.engine import Objective, Sequences
+        from hpcrl.engines.engine import Columns, Objective, Sequences
 
         training = Training(self.engine, work, batch(self.experiment), Objective(loss), "token-mean")
         sequences = Sequences.from_rows(work.batch.rows("starts"), work.batch.rows("responses"))
-        training.run(sequences, {"advantages": work.batch.data["advantages"]})
+        training.run(sequences, Columns({"advantages": work.batch.data["advantages"]}))
         return Outcome(stats=training.stats(), record=training.record())
 
     def state(self) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcrl.algos.functional.sequences import sequence_sums
+
 LOG_RATIO_LIMIT = 20.0
 
 
@@ -51,22 +53,37 @@ def value_loss(
 
 @dataclass(frozen=True)
 class Denominators:
-    """How many tokens and sequences the whole mini-batch has, over all micro-batches and ranks."""
+    """How much of the whole mini-batch counts, over all micro-batches and ranks."""
 
     tokens: int
     sequences: int
+    """Those of which a token counts."""
+    constant: float = 1.0
+    """What `seq-mean-token-sum-norm` divides a sequence's sum by."""
 
 
 Aggregation = Callable[[torch.Tensor, Denominators], torch.Tensor]
-"""(lengths of the sequences [B], denominators) → the weight of each of their tokens [B]"""
+"""(how many tokens count of each sequence, at least 1 [B]; denominators) → the weight of each of these tokens [B]"""
 
 AGGREGATIONS: Mapping[str, Aggregation] = {
-    "token-mean": lambda lengths, whole: torch.full_like(lengths, 1.0 / whole.tokens),
-    "seq-mean-token-mean": lambda lengths, whole: 1.0 / (whole.sequences * lengths),
-    "seq-mean-token-sum": lambda lengths, whole: torch.full_like(lengths, 1.0 / whole.sequences),
+    "token-mean": lambda counts, whole: torch.full_like(counts, 1.0 / whole.tokens),
+    "seq-mean-token-mean": lambda counts, whole: 1.0 / (whole.sequences * counts),
+    "seq-mean-token-sum": lambda counts, whole: torch.full_like(counts, 1.0 / whole.sequences),
+    "seq-mean-token-sum-norm": lambda counts, whole: torch.full_like(counts, 1.0 / (whole.sequences * whole.constant)),
 }
 
 
-def token_weights(aggregation: str, lengths: torch.Tensor, whole: Denominators) -> torch.Tensor:
-    """The weight of each token, float64 [N]: Σ weight · loss over the mini-batch is its aggregated loss."""
-    return AGGREGATIONS[aggregation](lengths.double(), whole).repeat_interleave(lengths)
+def token_weights(
+    aggregation: str, mask_N: torch.Tensor, cu_seqlens: torch.Tensor, whole: Denominators
+) -> torch.Tensor:
+    """The weight of each token, float64 [N]: Σ weight · loss over the mini-batch is its aggregated loss.
+
+    Tokens outside the mask have weight 0.
+    """
+    counts = sequence_sums(mask_N.double(), cu_seqlens).clamp(min=1.0)
+    return AGGREGATIONS[aggregation](counts, whole).repeat_interleave(cu_seqlens.diff()) * mask_N
+
+
+def counted(numbers_N: torch.Tensor, mask_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A statistic of the tokens that count: their sum, and how many they are."""
+    return (numbers_N * mask_N).sum(), mask_N.sum()

@@ -1,11 +1,15 @@
 """PPO's losses per token against closed numbers, and aggregation against a plain mean for any split."""
 
+import math
 import random
 
 import pytest
 import torch
 
 from hpcrl.algos.functional.losses import AGGREGATIONS, Denominators, policy_loss, token_weights, value_loss
+
+CONSTANT = 17.0
+SHARES = [1.0, 0.5, 0.0, 0.9]
 
 
 def test_without_a_change_of_policy_the_loss_is_minus_the_advantage():
@@ -60,22 +64,32 @@ def test_a_value_beyond_the_clip_range_gets_the_larger_error():
 
 
 def plain_mean(aggregation, rows):
-    """Each aggregation as a sentence, over a list of rows of token losses."""
+    """Each aggregation as a sentence, over a list of rows of token losses; what does not count is not a number."""
+    rows = [kept for row in rows if (kept := [x for x in row if not math.isnan(x)])]
     if aggregation == "token-mean":
         return sum(map(sum, rows)) / sum(map(len, rows))
-    of_row = {"seq-mean-token-mean": lambda row: sum(row) / len(row), "seq-mean-token-sum": sum}[aggregation]
+    of_row = {"seq-mean-token-mean": lambda row: sum(row) / len(row), "seq-mean-token-sum": sum}.get(
+        aggregation, lambda row: sum(row) / CONSTANT
+    )
     return sum(map(of_row, rows)) / len(rows)
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-def test_any_split_adds_up_to_the_same_mean(aggregation):
+def test_any_split_adds_up_to_the_same_mean_over_what_counts(aggregation):
     draw = random.Random(3)
     rows = [[draw.gauss(0, 1) for _ in range(draw.randint(1, 30))] for _ in range(20)]
-    whole = Denominators(tokens=sum(map(len, rows)), sequences=len(rows))
+    rows = [
+        [x if draw.random() < share else math.nan for x in row] for row, share in zip(rows, SHARES * 5, strict=True)
+    ]
+    kept = [sum(not math.isnan(x) for x in row) for row in rows]
+    whole = Denominators(tokens=sum(kept), sequences=sum(count > 0 for count in kept), constant=CONSTANT)
+    assert 0 in kept
     for parts in (1, 2, 7, 20):
         draw.shuffle(rows)
         total = 0.0
         for part in (rows[i::parts] for i in range(parts)):
-            weights = token_weights(aggregation, torch.tensor([len(row) for row in part]), whole)
-            total += float((weights * torch.tensor([x for row in part for x in row], dtype=torch.float64)).sum())
+            bounds = torch.tensor([0, *(len(row) for row in part)]).cumsum(0)
+            numbers = torch.tensor([x for row in part for x in row], dtype=torch.float64)
+            weights = token_weights(aggregation, ~numbers.isnan(), bounds, whole)
+            total += float((weights * numbers.nan_to_num()).sum())
         assert total == pytest.approx(plain_mean(aggregation, rows), rel=1e-12)

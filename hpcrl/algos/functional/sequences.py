@@ -1,0 +1,16 @@
+"""Sums over each sequence of packed arrays.
+
+Shape legend: P labels of B sequences; `cu_labels` [B + 1] are the sequences' bounds.
+"""
+
+import torch
+
+
+def sequence_sums(numbers_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Tensor:
+    """Each sequence's sum, in the numbers' type, [B]; 0 of one without labels.
+
+    Differentiable; on a CPU always added up in order, so that a sequence's sum does not depend on its neighbours.
+    """
+    lengths = cu_labels.diff()
+    owners = torch.arange(len(lengths), device=cu_labels.device).repeat_interleave(lengths)
+    return numbers_P.new_zeros(len(lengths)).index_add(0, owners, numbers_P)
