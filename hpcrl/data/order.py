@@ -26,6 +26,12 @@ def row_of(sample_id: str) -> str:
     return sample_id.rpartition("@")[0]
 
 
+def group_of(sample_id: str) -> str:
+    """The row and the epoch that a sample id was made of, `<row>@<epoch>`: the samples of a group have it in common."""
+    row, _, tail = sample_id.rpartition("@")
+    return f"{row}@{tail.partition('#')[0]}"
+
+
 class SampleOrder:
     """The rows of all epochs, one after another; a cursor is a position in it, counted in rows from the run's start.
 
@@ -74,6 +80,16 @@ class SampleOrder:
         ends_epoch = count - end < self._least
         ids = sample_ids(rows, epoch, self._samples_per_prompt)
         return StepSamples(ids, epoch, epoch * count + (count if ends_epoch else end), ends_epoch)
+
+    def draw(self, cursor: int, rows: int) -> StepSamples:
+        """The samples of the next `rows` rows, on into the next epoch where one ends; none is left out."""
+        count, end = len(self._rows), cursor + rows
+        ids: list[str] = []
+        for epoch in range(cursor // count, (end - 1) // count + 1):
+            first, last = max(cursor, epoch * count), min(end, (epoch + 1) * count)
+            here = self.epoch(epoch)[first - epoch * count : last - epoch * count]
+            ids += sample_ids(here, epoch, self._samples_per_prompt)
+        return StepSamples(tuple(ids), cursor // count, end, end // count > cursor // count)
 
     def epoch(self, epoch: int) -> tuple[str, ...]:
         """All rows in the order of one epoch."""

@@ -21,6 +21,7 @@ from hpcrl.errors import ConfigurationError
 
 Kind = Literal["generate", "inference", "train_step", "evaluate"]
 Dataset = Literal["train", "eval"]
+Rows = Literal["drawn", "chosen"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -33,6 +34,9 @@ class MFC(msgspec.Struct, frozen=True):
     whose samples the call works on. A train_step changes its role's parameters and has no outputs. `lag` says how many
     versions the parameters that a call reads may be behind, `method` which method of the role's class it is. A `greedy`
     generate takes the likeliest token each time, whatever the settings say of sampling.
+
+    In a recipe with a choice, `rows` says whether a generation or an inference on training data works on all rows that
+    a step has drawn, or on those only that it has chosen, as its train_steps always do.
     """
 
     name: str
@@ -47,6 +51,12 @@ class MFC(msgspec.Struct, frozen=True):
     method: str = ""
     """Empty for the method that has the name of the call's kind."""
     greedy: bool = False
+    rows: Rows = "drawn"
+
+    @property
+    def precedes_choice(self) -> bool:
+        """Whether it is made before a step has chosen its rows, where it does; the others wait for that."""
+        return self.kind != "train_step" and self.dataset == "train" and self.rows == "drawn"
 
 
 def train_steps(calls: Iterable[MFC]) -> dict[str, str]:
@@ -65,7 +75,7 @@ def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: 
     """
     calls = sorted(calls, key=lambda mfc: mfc.name)
     from_data = {"train": frozenset(dataset_keys), "eval": frozenset(eval_keys)}
-    problems = [*_name_problems(calls), *_call_problems(calls), *_key_problems(calls, from_data)]
+    problems = [*_name_problems(calls), *_call_problems(calls), *_key_problems(calls, from_data), *_row_problems(calls)]
     graph = nx.DiGraph(dataset_keys=from_data["train"], eval_keys=from_data["eval"])
     if not problems:
         graph.add_nodes_from((mfc.name, {"mfc": mfc}) for mfc in calls)
@@ -210,6 +220,18 @@ def _input_problems(mfc: MFC, key: str, sources: Collection[str], known: Sequenc
             f"{mfc.name} works on {mfc.dataset} samples, but key {key!r} is of {other} samples: "
             f"change its dataset to {other!r}, or read a key of its own samples"
         )
+
+
+def _row_problems(calls: Sequence[MFC]) -> Iterator[str]:
+    """A call on all rows drawn reads none that are made of the chosen ones."""
+    late = {key: mfc.name for mfc in calls if mfc.rows == "chosen" for key in mfc.outputs}
+    for mfc in calls:
+        for key in mfc.inputs if mfc.precedes_choice else ():
+            if key in late:
+                yield (
+                    f"{mfc.name} works on all rows drawn, but {late[key]} makes key {key!r} of the chosen ones only: "
+                    f"change the rows of {mfc.name} to 'chosen', or those of {late[key]} to 'drawn'"
+                )
 
 
 def _cycle_problems(graph: nx.DiGraph) -> Iterator[str]:

@@ -13,6 +13,7 @@ import networkx as nx
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.choice import Choice
 from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
 from hpcrl.dataflow.graph import MFC, build_graph
@@ -49,6 +50,8 @@ class Algorithm(Generic[E]):
     """Key that a call makes → the form of its rows; one that an evaluation makes is named as in training."""
     batch: Callable[[E], Batch]
     """How steps are cut, and how many updates a run has."""
+    choice: Callable[[E], Choice | None] = lambda experiment: None
+    """By which of a step's recorded numbers it chooses the rows that it trains on; None where it trains on all."""
     check: Callable[[E], Iterable[Problem]] = lambda experiment: ()
     """What is wrong with its own settings."""
     notices: Callable[[E], Iterable[str]] = lambda experiment: ()

@@ -14,7 +14,7 @@ from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """What the algorithm says of its own settings; before that, whether it is declared as it is to be."""
     found = list(declaration_problems(experiment))
-    yield from found or algorithm_of(experiment).check(experiment)
+    yield from found or [*algorithm_of(experiment).check(experiment), *choice_problems(experiment)]
 
 
 def declaration_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -46,6 +46,30 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
             )
     for call in sorted(algorithm.metrics.keys() - {call.name for call in calls}):
         yield f"it has metrics of a call {call!r}, but the calls are {', '.join(call.name for call in calls)}"
+    choice = algorithm.choice(experiment)
+    if choice is not None and not any(choice.key in call.outputs for call in calls if call.precedes_choice):
+        yield f"it chooses by key {choice.key!r}, but no call on all rows drawn makes that"
+
+
+def choice_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Settings under which no step could choose, or nobody could say how long the run is."""
+    algorithm = algorithm_of(experiment)
+    choice, batch, control = algorithm.choice(experiment), algorithm.batch(experiment), experiment.control
+    if choice is None:
+        return
+    if control.epochs is not None:
+        yield Problem(
+            ("control.epochs", "control.steps", f"{choice.setting}.metric"),
+            f"control.epochs = {control.epochs} must be null where {choice.setting}.metric is set: steps draw as many "
+            "rows as they need, so that nobody knows how many steps an epoch has.",
+            "Set control.steps in its place.",
+        )
+    if batch.per_row == 1:
+        yield Problem(
+            (f"{choice.setting}.metric",),
+            f"{choice.setting}.metric is set, but a step has one sample of each row, which differs from no other.",
+            "Have several samples of a row.",
+        )
 
 
 def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

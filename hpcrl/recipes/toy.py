@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import msgspec
+
 from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
+from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.model import PlacementConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.choice import Choice
 from hpcrl.data.rows.vectors import VECTORS, vector_rows
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -27,10 +31,14 @@ class ToyConfig:
     """Rows of the made-up data set."""
     batch_size: Count = 8
     """Rows per step."""
+    samples_per_row: Count = 1
+    """Samples of each row of a step."""
     lr: Annotated[Positive, ChangeClass.NUMBERS] = 0.05
     """Learning rate."""
     delay_s: Annotated[NonNegative, ChangeClass.PLACEMENT] = 0.0
     """How long each call sleeps."""
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    """Train on rows whose samples differ in whether their reward is above 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +73,23 @@ CALLS = (
 )
 
 
+def recipe(experiment: ToyExperiment) -> tuple[MFC, ...]:
+    """Where steps choose, the reward says of a sample whether it is above 0, and the reference waits for the choice."""
+    if choice(experiment) is None:
+        return CALLS
+    calls = {call.name: call for call in CALLS}
+    calls["rew_inf"] = msgspec.structs.replace(calls["rew_inf"], outputs=("r", "s"))
+    calls["ref_inf"] = msgspec.structs.replace(calls["ref_inf"], rows="chosen")
+    return tuple(calls.values())
+
+
+def choice(experiment: ToyExperiment) -> Choice | None:
+    groups = experiment.toy.filter_groups
+    if groups.metric is None:
+        return None
+    return Choice(key="s", max_rounds=groups.max_rounds, on_shortage=groups.on_shortage, setting="toy.filter_groups")
+
+
 def check(experiment: ToyExperiment) -> Iterator[Problem]:
     toy = experiment.toy
     if toy.batch_size > toy.rows:
@@ -77,11 +102,12 @@ def check(experiment: ToyExperiment) -> Iterator[Problem]:
 
 ALGORITHM = Algorithm(
     experiment=ToyExperiment,
-    recipe=lambda experiment: CALLS,
+    recipe=recipe,
     roles=dict.fromkeys(("actor", "critic", "reference", "reward"), RoleKind("hpcrl.workers.toy:ToyRole")),
     rows=vector_rows("x", lambda experiment: (experiment.toy.rows, experiment.toy.width), "toy.batch_size"),
-    made=dict.fromkeys(("y", "r", "z", "v"), VECTORS),
-    batch=lambda experiment: Batch(rows=experiment.toy.batch_size),
+    made=dict.fromkeys(("y", "r", "s", "z", "v"), VECTORS),
+    batch=lambda experiment: Batch(rows=experiment.toy.batch_size, per_row=experiment.toy.samples_per_row),
+    choice=choice,
     check=check,
     metrics={
         "actor_gen": ("norm",),

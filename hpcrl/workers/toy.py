@@ -151,12 +151,14 @@ class ToyHost:
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
 
     def inference(self, work: Work, role: ToyRole) -> Outcome:
-        output = {"reward": "r", "reference": "z", "critic": "v"}[self._plan.call(work.call).role]
+        call = self._plan.call(work.call)
+        output = {"reward": "r", "reference": "z", "critic": "v"}[call.role]
         rows = [
             np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
         ]
+        made = {output: rows} | ({"s": [np.sign(row) for row in rows]} if "s" in call.outputs else {})
         stats = {output: (float(sum(row.sum() for row in rows)), float(len(rows)))}
-        return Outcome(SequenceSample.from_rows(work.batch.ids, {output: rows}), stats)
+        return Outcome(SequenceSample.from_rows(work.batch.ids, made), stats)
 
     def train_step(self, work: Work, role: ToyRole) -> Outcome:
         ranks, lr = self._plan.replica(work.call).ranks, (work.experiment or self._experiment).toy.lr

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
+from hpcrl.data.order import SampleOrder, StepSamples, group_of, row_of, sample_ids
 
 ROWS = [f"r{i}" for i in range(10)]
 
@@ -91,3 +91,23 @@ def test_samples_of_one_prompt_are_told_apart_and_lead_back_to_their_row() -> No
 def test_an_order_of_nothing_is_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match="none may be 0"):
         SampleOrder(**{"rows": ROWS, "batch_size": 1, "seed": 0, **wrong})
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_rows_are_drawn_on_into_the_next_epochs_and_none_is_left_out(samples: int) -> None:
+    order = SampleOrder(ROWS, batch_size=4, seed=3, drop_last=True, samples_per_prompt=samples)
+    every = [sample for epoch in range(5) for sample in sample_ids(order.epoch(epoch), epoch, samples)]
+    cursor, taken = 0, []
+    for rows in (4, 3, 9, 1, 13, 10):
+        drawn = order.draw(cursor, rows)
+        assert drawn.next_cursor == cursor + rows and len(drawn.ids) == rows * samples
+        assert drawn.epoch == cursor // 10 and drawn.ends_epoch == (drawn.next_cursor // 10 > drawn.epoch)
+        cursor, taken = drawn.next_cursor, [*taken, *drawn.ids]
+    assert taken == every[: 40 * samples]
+
+
+def test_the_samples_of_a_row_in_an_epoch_are_a_group() -> None:
+    for row in ("r1", "r@2", "r#3"):
+        for epoch in (0, 12):
+            groups = {group_of(sample) for sample in sample_ids([row], epoch, 3)}
+            assert groups == {f"{row}@{epoch}"} == {group_of(sample) for sample in sample_ids([row], epoch)}

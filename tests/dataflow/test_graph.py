@@ -69,7 +69,13 @@ def test_a_graph_survives_pickling() -> None:
     assert nx.utils.graphs_equal(pickle.loads(pickle.dumps(graph)), graph)
 
 
+def test_calls_on_all_rows_drawn_come_before_the_choice() -> None:
+    assert [call.name for call in LOOP if call.precedes_choice] == ["gen", "rew"]
+    assert not replace(REW, rows="chosen").precedes_choice
+
+
 REFUSED = [
+    ("made of chosen rows only", (replace(GEN, rows="chosen"), REW), "rew works on all rows drawn, but gen makes key"),
     ("a call twice", (GEN, REW, GEN), "2 calls are named 'gen'.*rename"),
     ("two producers", (GEN, REW, replace(REW, name="rew2")), "key 'r' is made by rew and rew2.*output_remap"),
     (

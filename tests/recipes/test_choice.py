@@ -1,0 +1,56 @@
+"""What a recipe with a choice needs, before anything is made."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.experiments import load_config, write_config
+
+from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.toy import ALGORITHM, CALLS, ToyExperiment
+
+CHOOSES = {"toy": {"samples_per_row": 2, "filter_groups": {"metric": "reward"}}, "algorithm": "toy"}
+
+
+def test_without_a_metric_nothing_is_chosen_and_the_graph_is_what_it_was() -> None:
+    experiment = ToyExperiment()
+    assert ALGORITHM.choice(experiment) is None and ALGORITHM.recipe(experiment) == CALLS
+
+
+def test_a_recipe_with_a_choice_says_which_calls_wait_for_it(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"steps": 3}})
+    experiment = load_config(path)
+    calls = ALGORITHM.recipe(experiment)
+    assert [call.name for call in calls if call.precedes_choice] == ["actor_gen", "rew_inf", "critic_inf"]
+    choice = ALGORITHM.choice(experiment)
+    assert choice is not None and (choice.key, choice.max_rounds, choice.on_shortage) == ("s", 10, "fail")
+
+
+def test_a_run_of_epochs_cannot_choose(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"epochs": 3}})
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(path)
+    assert raised.value.problems == (
+        "control.epochs = 3 must be null where toy.filter_groups.metric is set: steps draw as many rows as they need, "
+        "so that nobody knows how many steps an epoch has. Set control.steps in its place.",
+    )
+
+
+def test_one_sample_of_a_row_differs_from_no_other(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"steps": 3}})
+    with pytest.raises(ConfigurationError, match=r"toy\.filter_groups\.metric is set, but a step has one sample"):
+        load_config(path, ["toy.samples_per_row=1"])
+
+
+def test_the_deciding_key_is_made_of_all_rows_drawn(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from hpcrl.recipes.toy import ALGORITHM\n"
+        "chosen = lambda e: replace(ALGORITHM.choice(e), key='z')\n"
+        "MINE = replace(ALGORITHM, choice=chosen)\n"
+    )
+    values = CHOOSES | {"control": {"steps": 3}, "algorithm": f"{tmp_path}/mine.py:MINE"}
+    path = write_config(tmp_path / "toy.yaml", values)
+    with pytest.raises(ConfigurationError, match="it chooses by key 'z', but no call on all rows drawn makes that"):
+        load_config(path)
+    assert ALGORITHM.choice(replace(ToyExperiment())) is None
