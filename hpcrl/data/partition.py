@@ -5,8 +5,8 @@ Every result is a function of the arguments, ties included, so that a division c
 
 import heapq
 import math
-from collections.abc import Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -58,28 +58,48 @@ def partition_step(
 ) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
     """A step's samples, by position, as minibatches, and as parts for `dp` workers: (minibatches, parts), both sorted.
 
-    Minibatches are runs of samples that differ by one in size at most; there are fewer where samples are. Each is
-    spread over the parts by `lengths` (whatever measures a sample's work), so that every optimizer step is balanced. A
-    minibatch with fewer samples than parts leaves some parts idle, and in a small step a part may be empty.
-
-    With `rows`, the row of each sample, whole rows are divided instead of samples; those of one row are neighbours.
+    Minibatches are runs of samples that differ by one in size at most; there are fewer where samples are. Parts are
+    those of `share_out`. With `rows`, the row of each sample, whole rows are divided instead of samples; those of one
+    row are neighbours.
     """
-    if rows is not None:
-        samples = [tuple(positions) for _, positions in groupby(range(len(rows)), key=rows.__getitem__)]
-        by_row = partition_step([sum(lengths[i] for i in of_row) for of_row in samples], minibatches, dp)
-        whole, parts_ = (tuple(tuple(i for row in cut for i in samples[row]) for cut in cuts) for cuts in by_row)
-        return whole, parts_
     _check_division(len(lengths), minibatches, 0)
-    _check_division(len(lengths), dp, 0)
-    cuts = [len(lengths) * i // minibatches for i in range(minibatches + 1)]
-    runs = [range(start, end) for start, end in pairwise(cuts) if start < end]
-    chosen: list[list[int]] = [[] for _ in range(dp)]
-    loads = [0] * dp
-    for run in runs:
-        for part, members in enumerate(_longest_first(lengths, run, loads, len(run))):
-            chosen[part] += members
-            loads[part] += sum(lengths[i] for i in members)
-    return tuple(map(tuple, runs)), tuple(map(tuple, chosen))
+    whole = _whole(range(len(lengths)), rows)
+    cuts = [len(whole) * i // minibatches for i in range(minibatches + 1)]
+    runs = [tuple(chain.from_iterable(whole[start:end])) for start, end in pairwise(cuts) if start < end]
+    return tuple(runs), share_out(lengths, runs, dp, rows)
+
+
+def share_out(
+    lengths: Sequence[int], minibatches: Iterable[Positions], parts: int, rows: Sequence[str] | None = None
+) -> tuple[Positions, ...]:
+    """The positions of each part: every minibatch is spread over the parts by `lengths`, a measure of samples' work.
+
+    So every optimizer step is balanced. A minibatch with fewer samples than parts leaves some parts idle, and in a
+    small step a part may be empty. A sample of several minibatches is placed by the first. With `rows`, the row of each
+    sample, those of one row that are in one minibatch come into one part.
+    """
+    _check_division(len(lengths), parts, 0)
+    chosen: list[list[int]] = [[] for _ in range(parts)]
+    loads = [0] * parts
+    placed: set[int] = set()
+    for minibatch in minibatches:
+        whole = _whole([i for i in minibatch if i not in placed], rows)
+        placed.update(minibatch)
+        of_whole = [sum(lengths[i] for i in piece) for piece in whole]
+        for part, members in enumerate(_longest_first(of_whole, range(len(whole)), loads, len(whole))):
+            chosen[part] += chain.from_iterable(whole[piece] for piece in members)
+            loads[part] += sum(of_whole[piece] for piece in members)
+    return tuple(tuple(sorted(members)) for members in chosen)
+
+
+def _whole(positions: Iterable[int], rows: Sequence[str] | None) -> list[Positions]:
+    """The samples at these positions, those of a row together."""
+    if rows is None:
+        return [(position,) for position in positions]
+    of_row: dict[str, list[int]] = {}
+    for position in positions:
+        of_row.setdefault(rows[position], []).append(position)
+    return [tuple(together) for together in of_row.values()]
 
 
 def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:

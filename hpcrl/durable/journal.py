@@ -30,9 +30,9 @@ class Opened(_Event, frozen=True):
     """A step begins. All that its calls need is fixed here, before any of them is sent.
 
     `calls` maps each call to the number of parts that it is made in, which stays so however many workers execute them
-    later; a train_step is one. `partitions` maps a data-parallel size, as text, to the samples of each part, as
-    positions in `ids`; `minibatches` are such positions too, those of `eval_partitions` are in `eval_ids`. `cursor`
-    counts the rows, from the run's start, that are used up once this step's batch is taken.
+    later; a train_step is one, and is shared out when it is sent. `partitions` maps a data-parallel size, as text, to
+    the samples of each part, as positions in `ids`; `minibatches` are such positions too, those of `eval_partitions`
+    are in `eval_ids`. `cursor` counts the rows, from the run's start, that are used up once this step's batch is taken.
     """
 
     step: int

@@ -63,6 +63,15 @@ def read_spill(
     return sample if ids is None or tuple(ids) == sample.ids else sample.select(ids)
 
 
+def read_meta(path: Path, group: str | None = None) -> SampleMeta:
+    """What is known of a part without its arrays. DamagedFileError where the file cannot be read any more."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return _read_meta(file if group is None else file[group])
+    except OSError as error:
+        raise DamagedFileError(unreadable(path, error)) from error
+
+
 def compact(files: Files, path: Path, parts: Mapping[str, SpillRef]) -> FileRef:
     """Publish one file that holds all parts, under the given group names. DamagedFileError if a part is not whole."""
     samples = {}
@@ -163,16 +172,19 @@ def _dataset_name(key: str) -> str:
 
 
 def _read_part(group: h5py.Group, keys: Sequence[str] | None) -> SequenceSample:
-    ids = tuple(group["ids"].asstr()[()].tolist())
-    known = group["keys"].asstr()[()].tolist()
-    lengths = dict(zip(known, _lengths(group), strict=True))
-    metas, data = {}, {}
-    for key in known if keys is None else keys:
-        if key not in lengths:
-            raise ValueError(f"no key {key!r} in {group.file.filename}; it has {known}")
-        values = data[key] = group[_dataset_name(key)][()]
-        metas[key] = KeyMeta(values.dtype.name, lengths[key], values.shape[1:])
-    return SequenceSample(SampleMeta(ids, metas), data)
+    known = _read_meta(group)
+    for key in keys or ():
+        if key not in known.keys:
+            raise ValueError(f"no key {key!r} in {group.file.filename}; it has {list(known.keys)}")
+    metas = known.keys if keys is None else {key: known.keys[key] for key in keys}
+    return SequenceSample(SampleMeta(known.ids, metas), {key: group[_dataset_name(key)][()] for key in metas})
+
+
+def _read_meta(group: h5py.Group) -> SampleMeta:
+    arrays = {key: group[_dataset_name(key)] for key in group["keys"].asstr()[()].tolist()}
+    lengths = zip(arrays.items(), _lengths(group), strict=True)
+    metas = {key: KeyMeta(array.dtype.name, of_key, array.shape[1:]) for (key, array), of_key in lengths}
+    return SampleMeta(tuple(group["ids"].asstr()[()].tolist()), metas)
 
 
 def _lengths(group: h5py.Group) -> list[tuple[tuple[int, ...], ...]]:

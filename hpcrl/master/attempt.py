@@ -163,7 +163,9 @@ class Attempt:
         """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
         around = Surroundings(self._reactor.send, self.note, self._files.fault, self._clock)
         hellos = dict(self._members.hellos)
-        driver = self._driver = GraphDriver(self._files, plan, source, around, hellos)
+        driver = self._driver = self._reactor.while_beating(
+            lambda: GraphDriver(self._files, plan, source, around, hellos)
+        )
         self._watch.ask_ends()
         while True:
             self._reactor.turn()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from hpcrl.data.inputs import Inputs
+from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
@@ -17,7 +18,7 @@ from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
-from hpcrl.durable.spills import SpillRef
+from hpcrl.durable.spills import SpillRef, read_meta
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.placement.plan import Plan
@@ -111,6 +112,10 @@ class AttemptFiles:
     def refuse_changed(self, inputs: Inputs) -> None:
         """Raise DataError where files are not what they were."""
         refuse_changed(self._run, self.inputs(), inputs)
+
+    def meta_of(self, spill: SpillRef) -> SampleMeta:
+        """What is known of the rows of a unit that an older attempt finished."""
+        return read_meta(self._run.files.path(spill.file), spill.group)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:

@@ -26,22 +26,25 @@ from hpcrl.wire.messages import Ack, Reply, Request, Spilled, Syn
 class Job:
     """A unit as a driver tells it: what it is ordered by, the rows that it reads and makes, and who works on it.
 
-    `shares` maps the head of each part that works on it to the samples of that part; `ranks` are all that execute it.
-    The first head speaks for all.
+    `heads` are those of the parts that work on it, the first of which speaks for all; `ranks` are all that execute it.
+    `share_out` divides its samples among the parts, given the tokens of each one's longest row that was made for it;
+    without it there is one part.
     """
 
     task: Task
     inputs: tuple[Key, ...]
     outputs: tuple[str, ...]
     ranks: tuple[int, ...]
-    shares: Mapping[int, Ids]
+    heads: tuple[int, ...]
+    ids: Ids
+    share_out: Callable[[Sequence[int]], Sequence[Ids]] | None = None
     minibatches: tuple[Ids, ...] = ()
     settings: int = 0
     """The version of the run's settings that it runs under."""
 
     @property
     def head(self) -> int:
-        return next(iter(self.shares))
+        return self.heads[0]
 
 
 @dataclass
@@ -111,7 +114,7 @@ class Dispatcher:
         """Take over what older attempts wrote: rows of recorded units are read from their spills."""
         for unit, spill in recorded.items():
             job = self._jobs[unit]
-            self.rows.put(unit.step, unit.call, job.outputs, job.shares[job.head], spill)
+            self.rows.put(unit.step, unit.call, job.outputs, job.ids, spill)
         self._readiness.restore(recorded, replay)
 
     def forget(self, before_step: int) -> None:
@@ -156,8 +159,9 @@ class Dispatcher:
         self._requests += 1
         self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock())
         self._around.fault("master.send")
+        shares = dict(zip(job.heads, self._shares(job), strict=True))
         for rank in job.ranks:
-            ids = job.shares.get(rank, ())  # a part's head alone has its rows
+            ids = shares.get(rank, ())  # a part's head alone has its rows
             request = Request(
                 id=self._requests,
                 step=unit.step,
@@ -172,6 +176,12 @@ class Dispatcher:
             send(rank, request)
         self._around.fault("master.sent")
         self._around.note(PartSent(unit.step, unit.call, unit.part, job.ranks, offer.replay))
+
+    def _shares(self, job: Job) -> Sequence[Ids]:
+        """The samples of each part. What was made for them is executed, so that its lengths are known."""
+        if job.share_out is None:
+            return [job.ids]
+        return job.share_out(self.rows.longest(job.task.unit.step, job.inputs, job.ids))
 
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def hear(self, body: Syn | Reply | Spilled) -> Task | None:
@@ -219,6 +229,7 @@ class Dispatcher:
         elif first.meta is not None:
             result.ids = first.meta.ids
             self.rows.put(unit.step, unit.call, job.outputs, result.ids, InMemory(job.head))
+            self.rows.measured(unit.step, unit.call, first.meta)
         return result
 
     def _note_inexact(self, unit: Unit, operations: set[str]) -> None:

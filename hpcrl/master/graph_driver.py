@@ -127,6 +127,7 @@ class GraphDriver:
             self.dispatcher.metrics.put(unit, dict(line.stats), line.settings)
         self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
         self.dispatcher.restore(recorded, list(replay))
+        self._measure(recorded)
         if len(replay) > REPLAYS_WORTH_A_CHECKPOINT:
             self._saving.expect_checkpoint(max(unit.step for unit in replay))
         for step in sorted(recovery.closed):
@@ -136,6 +137,14 @@ class GraphDriver:
         self._source.look_ahead(self._last_opened)
         if recovery.last_metrics is not None and self._source.schedule.stops_after(recovery.last_metrics):
             self._no_more_steps = True
+
+    def _measure(self, recorded: Mapping[Unit, InSpill]) -> None:
+        """Read how long the rows are that train steps are going to be given, by which they are shared out."""
+        read = {maker for call in self._plan.train_steps for maker in producers(self._graph, call)}
+        for unit in recorded:
+            if unit.call in read:
+                spill = self._attempt.recovery.recorded[UnitKey(unit.step, unit.call, unit.part)].spill
+                self.dispatcher.rows.measured(unit.step, unit.call, self._attempt.meta_of(spill))
 
     # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _open_steps(self) -> None:
@@ -168,7 +177,7 @@ class GraphDriver:
         self._opened[step] = opened
         self.dispatcher.metrics.opened(step)
         self.pace.opened(step)
-        parts = {call: self._parts(opened, call, count) for call, count in opened.calls.items()}
+        parts = {call: self._source.parts(opened, call) for call in opened.calls}
         minibatches = self._source.minibatches(opened)
         tasks = units_of(self._graph, step, opened.calls, parts)
         self.dispatcher.open(step, [self._job(opened, task, parts[task.unit.call], minibatches) for task in tasks])
@@ -178,22 +187,20 @@ class GraphDriver:
         if opened.checkpoint:
             self._saving.expect_checkpoint(step)
 
-    def _parts(self, opened: Opened, call: str, count: int) -> Sequence[Ids]:
-        return self._source.parts(opened, self._plan.call(call).dataset, count)
-
     def _job(self, opened: Opened, task: Task, parts: Sequence[Ids], minibatches: tuple[Ids, ...]) -> Job:
-        """Who works on a unit, on which samples and rows. A train_step's shares are cut for the parts there are now."""
+        """Who works on a unit, on which samples and rows. A train_step is shared out among the parts there are now."""
         unit, call = task.unit, self._plan.call(task.unit.call)
         makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
         working = self._plan.working(unit.call, unit.part)
-        shares = self._parts(opened, unit.call, len(working)) if task.changes else [parts[unit.part]]
         again = self._attempt.recovery.settings_of
         return Job(
             task,
             inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
             outputs=call.outputs,
             ranks=self._plan.ranks(unit.call, unit.part),
-            shares={part.head: tuple(ids) for part, ids in zip(working, shares, strict=True)},
+            heads=tuple(part.head for part in working),
+            ids=parts[unit.part],
+            share_out=partial(self._source.shares, opened, parts=len(working)) if task.changes else None,
             minibatches=minibatches if task.changes else (),
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
         )

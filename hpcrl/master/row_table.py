@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from hpcrl.wire.holders import Holder, InMemory, RowSource
+from hpcrl.data.samples import SampleMeta
+from hpcrl.wire.holders import FROM_DATA, Holder, InMemory, RowSource
 
 Holders = tuple[Holder, ...]
 
@@ -21,6 +22,7 @@ class RowTable:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], dict[str, dict[str, Holders]]] = defaultdict(lambda: defaultdict(dict))
+        self._lengths: dict[tuple[int, str], dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
 
     def put(self, step: int, call: str, keys: Sequence[str], ids: Collection[str], holder: Holder) -> None:
         """One more holder of these rows, farther away than those that are known."""
@@ -28,10 +30,21 @@ class RowTable:
             rows = self._rows[step, call][key]
             rows.update({sample_id: (*rows.get(sample_id, ()), holder) for sample_id in ids})
 
+    def measured(self, step: int, call: str, meta: SampleMeta) -> None:
+        """How long the rows are that a call has made."""
+        for key, of_key in meta.keys.items():
+            self._lengths[step, call][key].update(zip(meta.ids, of_key.totals(), strict=True))
+
     def forget(self, before_step: int) -> None:
         """Nobody asks for rows of the steps before this one any more."""
-        for made in [made for made in self._rows if made[0] < before_step]:
-            del self._rows[made]
+        for known in (self._rows, self._lengths):
+            for made in [made for made in known if made[0] < before_step]:
+                del known[made]
+
+    def longest(self, step: int, keys: Sequence[Key], ids: Sequence[str]) -> list[int]:
+        """Of each sample the tokens of its longest row that a call has made; 0 where the keys are the data set's."""
+        made = [self._lengths[step, call][key] for call, key in keys if call != FROM_DATA]
+        return [max((of_key[sample_id] for of_key in made), default=0) for sample_id in ids]
 
     def sources(self, step: int, keys: Sequence[Key], ids: Sequence[str], reader: int) -> tuple[RowSource, ...]:
         """How the worker `reader` gets rows `ids` of `keys`: one source for rows of one call that lie together."""

@@ -8,7 +8,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
-from hpcrl.data.partition import Positions, partition_step
+from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.durable.journal import Cuts, Ids, Opened
 from hpcrl.master.schedule import RunSchedule
@@ -36,8 +36,16 @@ class RunData:
         lengths = self.datasets[source].lengths(ids)
         if source == "eval":
             return partition_step(lengths, 1, parts)
-        rows = [row_of(sample) for sample in ids] if self.batch.kept_whole == "row" else None
-        return partition_step(lengths, self.batch.minibatches, parts, rows)
+        return partition_step(lengths, self.batch.minibatches, parts, self._rows(ids))
+
+    def share_out(self, ids: Ids, minibatches: Cuts, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
+        """The samples of each part of a train_step, for which rows of so many tokens were made besides the data's."""
+        lengths = [own + longest for own, longest in zip(self.datasets["train"].lengths(ids), made, strict=True)]
+        return take(ids, share_out(lengths, minibatches, parts, self._rows(ids)))
+
+    def _rows(self, ids: Ids) -> list[str] | None:
+        """The row of each sample, where rows are kept whole."""
+        return [row_of(sample) for sample in ids] if self.batch.kept_whole == "row" else None
 
 
 def open_data(experiment: ExperimentConfig) -> RunData:
@@ -81,11 +89,9 @@ class StepSource:
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
     def measure(self, opened: Iterable[Opened]) -> None:
-        """Tokenise the samples of steps whose parts are cut anew: they were opened for another number of workers."""
+        """Tokenise the samples of steps that are open, whose train steps' shares are cut by their lengths."""
         for line in opened:
-            for call in [self._plan.call(name) for name in line.calls]:
-                for count in {line.calls[call.name], len(self._plan.parts(call.name))}:
-                    self.parts(line, call.dataset, count)
+            self._data.datasets["train"].lengths(line.ids)
 
     def look_ahead(self, before: Opened | None) -> None:
         """Have the samples of the step after this one, if the run has one, tokenised in the background."""
@@ -132,17 +138,25 @@ class StepSource:
             eval_partitions=self._eval_partitions if due.evaluate else {},
         )
 
-    def parts(self, opened: Opened, source: str, count: int) -> Sequence[Ids]:
-        """The ids of each of so many data-parallel parts: as the step was opened with, or as it would have been."""
-        training = source == "train"
+    def parts(self, opened: Opened, call: str) -> Sequence[Ids]:
+        """The ids of each part that a call is made in; a train_step is one, whose shares are cut later."""
+        mfc = self._plan.call(call)
+        if mfc.kind == "train_step":
+            return [opened.ids]
+        training = mfc.dataset == "train"
         ids, cuts = (opened.ids, opened.partitions) if training else (opened.eval_ids, opened.eval_partitions)
-        if str(count) in cuts:
-            return take(ids, cuts[str(count)])
-        return take(ids, self._data.divide(source, ids, count)[1])
+        return take(ids, cuts[str(opened.calls[call])])
 
     def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
         """The ids of each minibatch."""
         return take(opened.ids, opened.minibatches)
+
+    def shares(self, opened: Opened, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
+        """The ids of each part of a train_step, balanced minibatch by minibatch.
+
+        `made` are the tokens of each sample's longest row among those that calls have made for the train_step.
+        """
+        return self._data.share_out(opened.ids, opened.minibatches, made, parts)
 
     def _cursor(self, before: Opened | None) -> int:
         return self._data.order.start if before is None else before.cursor
@@ -154,7 +168,6 @@ class StepSource:
         """Minibatches, and the parts for every data-parallel size that a call on this source has."""
         if not ids:
             return (), {}
-        sizes = {len(self._plan.parts(call.name)) for call in self._plan.calls if call.dataset == source}
-        cuts = {dp: self._data.divide(source, ids, dp) for dp in sorted(sizes)}
-        found = next(iter(cuts.values()))[0]
-        return found, {str(dp): parts for dp, (_, parts) in cuts.items()}
+        calls = [call for call in self._plan.calls if call.dataset == source and call.kind != "train_step"]
+        sizes = sorted({self._plan.units(call.name) for call in calls})
+        return self._data.divide(source, ids, 1)[0], {str(dp): self._data.divide(source, ids, dp)[1] for dp in sizes}

@@ -2,11 +2,12 @@ import itertools
 import random
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from hpcrl.data.partition import balanced_batches, contiguous, partition_step
+from hpcrl.data.partition import balanced_batches, contiguous, partition_step, share_out
 
 
 def best_heaviest(sizes: list[float], parts: int, min_size: int) -> float:
@@ -140,6 +141,46 @@ def test_a_step_is_cut_into_even_minibatches_that_are_each_balanced_over_the_par
 def test_small_minibatches_take_turns_with_the_parts() -> None:
     _, parts = partition_step([5] * 8, 8, 4)
     assert [len(part) for part in parts] == [2, 2, 2, 2]
+
+
+def tokens_of(rows: int, group: int, seed: int) -> tuple[list[int], list[int]]:
+    """(Prompts, whole texts): responses are lognormal, of a group around a length of its prompt's own."""
+    rng = np.random.default_rng(seed)
+    prompts = np.repeat(rng.integers(50, 300, rows), group)
+    around = np.repeat(rng.lognormal(5.5, 0.4, rows), group)
+    responses = np.clip(around * rng.lognormal(0, 0.8, rows * group), 1, 2048).astype(int)
+    return prompts.tolist(), (prompts + responses).tolist()
+
+
+def slowest(shares: Sequence[Sequence[int]], minibatches: Sequence[Sequence[int]], tokens: list[int]) -> float:
+    """What a step takes in which every minibatch waits for its heaviest share, in means of all shares."""
+    heaviest = [max(sum(tokens[i] for i in set(share) & set(run)) for share in shares) for run in minibatches]
+    return sum(heaviest) / (sum(tokens) / len(shares))
+
+
+@pytest.mark.parametrize(("group", "kept_whole"), [(1, False), (8, False), (8, True)])
+@pytest.mark.parametrize("seed", range(4))
+def test_by_the_lengths_of_whole_texts_the_slowest_of_8_ranks_has_little_more_than_the_mean(
+    group: int, kept_whole: bool, seed: int
+) -> None:
+    count = 2048 if kept_whole else 512
+    prompts, texts = tokens_of(count // group, group, seed)
+    rows = [f"r{i // group}" for i in range(count)] if kept_whole else None
+    minibatches, by_prompts = partition_step(prompts, 4, 8, rows)
+    shares = share_out(texts, minibatches, 8, rows)
+    assert sorted(itertools.chain(*shares)) == list(range(count))
+    assert slowest(shares, minibatches, texts) <= 1.05 < 1.1 < slowest(by_prompts, minibatches, texts)
+    if rows is not None:
+        assert sum(len({rows[i] for i in share}) for share in shares) == len(set(rows))
+
+
+def test_a_sample_of_several_minibatches_is_in_one_share() -> None:
+    order = random.Random(0).sample(range(24), 24)
+    passes = [tuple(range(start, start + 8)) for start in (0, 8, 16)] + [tuple(order[:12]), tuple(order[12:])]
+    lengths = [1 + i % 5 for i in range(24)]
+    shares = share_out(lengths, passes, 3)
+    assert shares == share_out(lengths, passes[:3], 3)
+    assert sorted(itertools.chain(*shares)) == list(range(24))
 
 
 @pytest.mark.parametrize(("lengths", "minibatches", "dp"), [([1, 1], 0, 1), ([1, 1], 1, 0)])

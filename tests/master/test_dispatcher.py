@@ -62,14 +62,16 @@ def script() -> list[Job]:
     """Two calls that make the same key, each on a worker of its own, and one on both that consumes both."""
     reads = Version("actor", 0)
     return [
-        Job(Task(ONE, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (0,), {0: IDS}),
-        Job(Task(TWO, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (1,), {1: IDS}),
+        Job(Task(ONE, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (0,), (0,), IDS),
+        Job(Task(TWO, reads=reads), (Key(FROM_DATA, "x"),), ("y",), (1,), (1,), IDS),
         Job(
             Task(TRAIN, consumes=(ONE, TWO), changes="actor"),
             (Key("one", "y"), Key("two", "y")),
             (),
             (0, 1),
-            {0: ("a",), 1: ("b",)},
+            (0, 1),
+            IDS,
+            lambda made: [IDS[:1], IDS[1:]] if made == [3, 4] else [IDS, ()],
             minibatches=(IDS,),
         ),
     ]
@@ -101,6 +103,13 @@ def test_who_consumes_gets_each_key_from_the_call_that_made_it(stage: Stage) -> 
         RowSource(1, "two", ("y",), ("a",), (InMemory(1),)),
     )
     assert requests[1].ids == ("b",) and requests[1].minibatches == (IDS,)
+
+
+def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage: Stage) -> None:
+    run_both(stage)
+    stage.dispatcher.rows.measured(1, "two", SampleMeta(IDS, {"y": KeyMeta("int64", ((1, 4), (2,)))}))
+    stage.dispatcher.send_ready()
+    assert [request.ids for _, request in stage.requests()] == [IDS, ()], "5 and 4 tokens are not 3 and 4"
 
 
 def test_rows_that_are_spilled_have_two_holders(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.master.row_table import Key, RowTable
 from hpcrl.wire.holders import FROM_DATA, Holder, InDataset, InMemory, InSpill, RowSource
 
@@ -43,6 +44,19 @@ def test_forgotten_steps_are_gone() -> None:
     rows.forget(2)
     assert rows.sources(2, keys("y"), ["a"], 1) == (RowSource(2, "gen", ("y",), ("a",), (InMemory(1),)),)
     assert (1, "gen") not in rows._rows
+
+
+def test_the_longest_row_of_a_sample_is_that_with_the_most_tokens_of_all_keys_that_calls_have_made() -> None:
+    rows = RowTable()
+    rows.measured(
+        1, "gen", SampleMeta(("b", "a"), {"y": KeyMeta("int64", ((3, 3), (2,))), "z": KeyMeta("int64", ((9,), (9,)))})
+    )
+    rows.measured(1, "reward", SampleMeta(("a",), {"r": KeyMeta("float32", ((5,),))}))
+    rows.measured(1, "reward", SampleMeta(("b",), {"r": KeyMeta("float32", ((0,),))}))
+    assert rows.longest(1, keys("xyr"), ["a", "b"]) == [5, 6]
+    assert rows.longest(1, keys("x"), ["a", "b"]) == [0, 0]
+    rows.forget(2)
+    assert not rows._lengths
 
 
 def test_two_calls_may_make_the_same_key() -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import msgspec
-import pytest
 from support.chaos import toy_experiment
 
 from hpcrl.config.model import PlacementConfig
@@ -55,22 +54,20 @@ def test_a_step_says_in_how_many_parts_its_calls_are_made() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", ["train", "eval"])
-def test_parts_for_a_size_that_the_step_was_not_opened_for_are_those_that_opening_would_have_made(source: str) -> None:
+def test_a_train_step_is_shared_out_among_as_many_parts_as_there_are_by_what_its_samples_have_become() -> None:
     few, many = source_of(on(2)), source_of(on(4))
-    step = 3 if source == "eval" else 1
-    written, other = steps(few)[step], steps(many)[step]
-    assert written.ids == other.ids and written.eval_ids == other.eval_ids
-    cuts = written.partitions if source == "train" else written.eval_partitions
-    assert "2" in cuts and "4" not in cuts
-    made = many.parts(written, source, 4)
-    assert made == many.parts(other, source, 4)
-    assert sorted(sum(made, ())) == sorted(written.ids if source == "train" else written.eval_ids)
+    opened = steps(few)[1]
+    made = [1 + (7 * place) % 60 for place in range(len(opened.ids))]
+    assert "4" not in opened.partitions
+    shares = many.shares(opened, made, 4)
+    assert shares == few.shares(opened, made, 4) != few.shares(opened, [0] * len(made), 4)
+    assert sorted(sum(shares, ())) == sorted(opened.ids)
+    assert few.parts(opened, "actor_train") == [opened.ids]
 
 
 def test_parts_that_the_step_was_opened_with_are_kept_word_for_word() -> None:
     source = source_of(on(2))
     opened = steps(source)[1]
     uneven = msgspec.structs.replace(opened, partitions={"2": ((0,), tuple(range(1, len(opened.ids))))})
-    assert source.parts(uneven, "train", 2) == (opened.ids[:1], opened.ids[1:])
-    assert source.parts(opened, "train", 2) != (opened.ids[:1], opened.ids[1:])
+    assert source.parts(uneven, "actor_gen") == (opened.ids[:1], opened.ids[1:])
+    assert source.parts(opened, "actor_gen") != (opened.ids[:1], opened.ids[1:])

@@ -22,6 +22,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.files import Files
+from hpcrl.durable.journal import Ids
 from hpcrl.families.config import DecoderConfig
 from hpcrl.master.stepping import open_data, take
 from hpcrl.models.pretrained import write_random_pretrained
@@ -207,11 +208,13 @@ class Conductor:
         training = call.kind == "train_step"
         inputs = rows.select_keys(call.inputs).remap(call.input_remap)
         workers = self.plan.replica(call.name).ranks
-        minibatches, parts = self._data.divide(call.dataset, rows.ids, len(workers))
-        updates = take(rows.ids, minibatches) if training else ()
+        minibatches, cut = self._data.divide(call.dataset, rows.ids, len(workers))
+        updates, parts = (
+            (take(rows.ids, minibatches), self._shares(rows, call)) if training else ((), take(rows.ids, cut))
+        )
         nothing = SequenceSample.empty({key: self._forms[key] for key in call.inputs}).remap(call.input_remap)
         works: list[Work | None] = [None] * self.plan.world
-        for part, (worker, ids) in enumerate(zip(workers, take(rows.ids, parts), strict=True)):
+        for part, (worker, ids) in enumerate(zip(workers, parts, strict=True)):
             if ids or training:
                 share = inputs.select(ids) if ids else nothing
                 works[worker] = Work(step, call.name, 0 if training else part, share, updates, record)
@@ -223,6 +226,13 @@ class Conductor:
         assert not made.remap(call.output_remap).meta.misfit(self._forms)
         stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
         return Outcome(made, stats), rows.merge(made.remap(call.output_remap))
+
+    def _shares(self, rows: SequenceSample, call: MFC) -> tuple[Ids, ...]:
+        """The samples of each part of a train_step."""
+        totals = [rows.meta.keys[key].totals() for key in call.inputs if key not in self.plan.dataset_keys]
+        made = [max(of_sample) for of_sample in zip(*totals, strict=True)] or [0] * len(rows.ids)
+        minibatches, _ = self._data.divide("train", rows.ids, 1)
+        return self._data.share_out(rows.ids, minibatches, made, len(self.plan.parts(call.name)))
 
 
 def _added(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
