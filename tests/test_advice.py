@@ -33,6 +33,7 @@ from hpcrl.config.load import change_settings
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
 from hpcrl.data.contents import refuse_written, stamp_of
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.jsonl import AnswerLine, JsonLines
 from hpcrl.data.tokens import load_tokens
 from hpcrl.doctor.measure import MeasureRequest, measure
@@ -355,12 +356,18 @@ def refused(advice: str, work: Callable[[], object]) -> None:
 GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 
 
+WRONG_ROWS = (
+    "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id of its own: "
+    "without any, rows are counted)."
+)
+
+
 def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
     """Opens a file of these rows."""
 
     def work() -> JsonLines:
         (folder / "r.jsonl").write_text(text)
-        return JsonLines(folder / "r.jsonl", "data.train", AnswerLine)
+        return JsonLines(folder / "r.jsonl", "data.train", AnswerLine, ScratchIndexes())
 
     return work
 
@@ -368,21 +375,17 @@ def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
 @follows(
     "data/jsonl.py: Give {} one JSON object per line.",
     "data/jsonl.py: Make it readable, or submit a new run with another {}.",
-    "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id).",
-    "data/jsonl.py: Give each row of {} a text there.",
-    "data/jsonl.py: Change one, or drop all ids to count rows instead.",
+    WRONG_ROWS,
 )
 def rows_are_corrected(folder: Path) -> None:
     refused("data/jsonl.py: Give {} one JSON object per line.", rows("\n", folder))
-    refused(
-        "data/jsonl.py: Make it readable, or submit a new run with another {}.",
-        lambda: JsonLines(folder / "none.jsonl", "data.train", AnswerLine),
-    )
-    wrong = "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id)."
-    refused(wrong, rows("[1]\n", folder))
-    refused("data/jsonl.py: Give each row of {} a text there.", rows('{"prompt": "", "answer": "2"}\n', folder))
+    records = rows(GOOD, folder)()
+    (folder / "r.jsonl").unlink()
+    refused("data/jsonl.py: Make it readable, or submit a new run with another {}.", lambda: records.read([0]))
+    refused(WRONG_ROWS, rows("[1]\n", folder))
+    refused(WRONG_ROWS, rows('{"prompt": "", "answer": "2"}\n', folder))
     twice = '{"id": 1, "prompt": "p", "answer": "a"}\n'
-    refused("data/jsonl.py: Change one, or drop all ids to count rows instead.", rows(twice * 2, folder))
+    refused(WRONG_ROWS, rows(twice * 2, folder))
     assert len(rows(twice + twice.replace("1", "2"), folder)().ids) == 2
     assert len(rows(GOOD * 2, folder)().ids) == 2
 
@@ -392,12 +395,12 @@ def a_file_stays_what_it_was(folder: Path) -> None:
     records, path = rows(GOOD, folder)(), folder / "r.jsonl"
     before = stamp_of(path)
     path.write_text(GOOD.replace("1+1", "1+2") + GOOD)
-    refused("data/jsonl.py: Put back what {} was.", lambda: records.read(["0"]))
+    refused("data/jsonl.py: Put back what {} was.", lambda: records.read([0]))
     advice = "data/contents.py: Let whatever writes it end, then try again."
     refused(advice, lambda: refuse_written(path, before))
     refuse_written(path, stamp_of(path))
     path.write_text(GOOD)
-    assert records.read(["0"])[0]["prompt"] == "1+1="
+    assert records.read([0])[0]["prompt"] == "1+1="
 
 
 @follows(

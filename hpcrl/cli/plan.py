@@ -34,9 +34,10 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, mine)
     experiment = read_experiment(given.config, overrides)
     # Help is worth no import of arrays and tokenizers.
+    from hpcrl.data.indexes import ScratchIndexes
     from hpcrl.launch.preflight import check_inputs
 
-    check_inputs(experiment, Path(run_directory(experiment)).absolute())
+    check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
     plan = make_plan(experiment, experiment.cluster.nodes)
     roles = estimate_roles(plan, experiment)
     if given.json:

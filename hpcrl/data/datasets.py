@@ -9,18 +9,19 @@ import numpy as np
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.order import SampleOrder
-from hpcrl.data.rows.kind import Dataset, RowKind, evaluates, refuse_small
+from hpcrl.data.rows.kind import Dataset, Indexes, RowKind, evaluates, refuse_small
 from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.tokens import Tokens
 
 
-def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any]) -> Mapping[str, Dataset]:
-    """ "train", and "eval" where the experiment evaluates. Reads and checks every line; tokenises nothing yet.
+def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any], indexes: Indexes) -> Mapping[str, Dataset]:
+    """ "train", and "eval" where the experiment evaluates. Reads and checks every line of a source without an
+    index; tokenises nothing yet.
 
     Raises:
         DataError: naming file, line, field and setting.
     """
-    return rows.open(experiment, evaluates(experiment, rows))
+    return rows.open(experiment, evaluates(experiment, rows), indexes)
 
 
 def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, rows: Sequence[str]) -> SampleOrder:

@@ -1,16 +1,24 @@
-"""Rows of a .jsonl file by id. Holds ids, offsets and sizes only; the text stays on disk."""
+"""Rows of a .jsonl file by number or id. The text stays on disk, what is known of the rows in their index."""
 
+import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NoReturn
 
 import msgspec
+import numpy as np
 
-from hpcrl.data.contents import Stamp, stamp_of
+from hpcrl.data.contents import refuse_written, stamp_of
+from hpcrl.data.index import IndexBuilder, RowIds, RowIndex
+from hpcrl.data.rows.kind import Indexes
+from hpcrl.data.table import Table, encode_table, open_table
 from hpcrl.errors import DataError
 
-_PIECE_BYTES = 4 << 20
+FORMAT = 1
+"""Of an index; one of another format is not found."""
+_SHOWN = 50
+"""Rows in one error."""
 
 
 class PromptLine(msgspec.Struct):
@@ -29,92 +37,119 @@ class AnswerLine(PromptLine, kw_only=True):
 class JsonLines:
     """One record per line, blank lines aside: the fields of `form`, and maybe `id`, else its number from 0.
 
-    Every line is checked when the file is opened.
+    Every line is checked when the index is made; a line that is read is compared with its checksum there.
 
     Raises:
-        DataError: naming the file, the line, the field, and `knob`, the setting that chose the file.
+        DataError: naming the file, the lines, the fields, and `knob`, the setting that chose the file.
     """
 
-    def __init__(self, path: Path | str, knob: str, form: type[PromptLine]) -> None:
+    def __init__(self, path: Path | str, knob: str, form: type[PromptLine], indexes: Indexes) -> None:
         self.path = Path(path)
-        self._knob = knob
+        self.knob = knob
         self._form = form
-        self._offsets: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
-        self._stamp: Stamp | None = None
-        self._crc = 0
-        lines: dict[str, int] = {}
-        for number, offset, size, row in self._scan():
-            row_id = str(len(lines) if row.id is None else row.id)
-            if row_id in lines:
-                raise DataError(
-                    f"{self.path}, lines {lines[row_id]} and {number}: both have id {row_id!r}; an id is to be unique "
-                    f"in {knob}.",
-                    "Change one, or drop all ids to count rows instead.",
-                )
-            lines[row_id], self._offsets[row_id], self._sizes[row_id] = number, offset, size
-        if not lines:
-            raise DataError(f"{self.path} has no rows.", f"Give {knob} one JSON object per line.")
+        with_fingerprint = f"{FORMAT}\n{indexes.fingerprint(knob, [self.path])}\n{self._form.__name__}"
+        digest = hashlib.blake2b(with_fingerprint.encode(), digest_size=8).hexdigest()
+        self.name = f"{knob}.{digest}"
+        """What its index is called: one of another content or form has another name."""
+
+        def make() -> Table:
+            table = self._make_table()
+            indexes.confirm(knob, [self.path])
+            return table
+
+        self.index = RowIndex(open_kept(indexes, self.name, make))
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(self._offsets)
+    def ids(self) -> RowIds:
+        """Of all rows."""
+        return RowIds(self.index, np.arange(len(self.index), dtype=np.uint32))
 
-    def size(self, row_id: str) -> int:
-        """Bytes of the row's line: its texts have no more."""
-        return self._sizes[row_id]
+    def row(self, row_id: str) -> int:
+        """The number of a row. Raises DataError where there is none of this id."""
+        row = self.index.find(row_id)
+        if row is None:
+            raise DataError(f"{self.path} has no row {row_id!r}.", f"Put back what {self.knob} was.")
+        return row
 
-    def read(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """The whole records, each with its id. Raises DataError where the file changed since it was opened."""
+    def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        """The whole records, each with its id. Raises DataError where one changed since it was indexed."""
         records = []
-        with self.path.open("rb") as file:
-            self._refuse_changed(file)
-            for row_id in ids:
-                file.seek(self._offsets[row_id])
-                records.append({**msgspec.json.decode(file.readline()), "id": row_id})
-        return records
-
-    def _scan(self) -> Iterator[tuple[int, int, int, PromptLine]]:
-        """(line number from 1, offset, size, what is needed of the record) of each row."""
-        decoder = msgspec.json.Decoder(self._form)
-        offset = 0
+        index = self.index
         try:
             with self.path.open("rb") as file:
-                self._stamp = stamp_of(file.fileno())
-                for number, line in enumerate(file, 1):
-                    self._crc = zlib.crc32(line, self._crc)
-                    if line.strip():
-                        yield number, offset, len(line), self._decode(decoder, number, line)
-                    offset += len(line)
+                for row in rows:
+                    file.seek(int(index.offsets[row]))
+                    line = file.read(int(index.sizes[row]))
+                    if zlib.crc32(line) != index.crcs[row]:
+                        raise DataError(
+                            f"{self.path} changed while the run reads it.", f"Put back what {self.knob} was."
+                        )
+                    records.append({**msgspec.json.decode(line), "id": index.id(row)})
         except OSError as error:
-            raise DataError(
-                f"cannot read {self.path}: {error.strerror}.",
-                f"Make it readable, or submit a new run with another {self._knob}.",
-            ) from error
+            self._refuse_unreadable(error)
+        return records
 
-    def _refuse_changed(self, file: BinaryIO) -> None:
-        """Who has only touched the file has not changed it."""
-        stamp = stamp_of(file.fileno())
-        if stamp == self._stamp:
-            return
-        crc = 0
-        while piece := file.read(_PIECE_BYTES):
-            crc = zlib.crc32(piece, crc)
-        if crc != self._crc:
-            raise DataError(f"{self.path} changed while the run reads it.", f"Put back what {self._knob} was.")
-        self._stamp = stamp
+    def _make_table(self) -> Table:
+        """Read the whole file. Raises DataError with all that is wrong in it."""
+        rows, wrong = IndexBuilder(), list[str]()
+        decoder = msgspec.json.Decoder(self._form)
+        for number, offset, line in self._lines():
+            try:
+                row = decoder.decode(line)
+                if not row.prompt:
+                    raise msgspec.ValidationError("prompt is empty")
+                rows.add(number, offset, line, None if row.id is None else str(row.id))
+            except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                wrong.append(f"line {number}: {error}")
+                rows.add(number, offset, line, f"\0{number}")  # no other row's
+            if len(wrong) > _SHOWN:
+                break
+        if not len(rows):
+            raise DataError(f"{self.path} has no rows.", f"Give {self.knob} one JSON object per line.")
+        for row_id, first, again in sorted(rows.repeated(), key=lambda found: found[2]):
+            if len(wrong) > _SHOWN:
+                break
+            wrong.append(f"lines {first} and {again}: both have id {row_id!r}")
+        if wrong:
+            self._refuse(wrong)
+        return rows.table(self.name)
 
-    def _decode(self, decoder: "msgspec.json.Decoder[Any]", number: int, line: bytes) -> PromptLine:
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """(number from 1, offset, content) of each line that is not blank."""
+        offset = 0
         try:
-            row: PromptLine = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            fields = " and ".join(field.encode_name for field in msgspec.structs.fields(self._form) if field.required)
-            raise DataError(
-                f"{self.path}, line {number}: {error}.",
-                f"Make each line of {self._knob} a JSON object with the text of {fields} (and, if you like, an id).",
-            ) from error
-        if not row.prompt:
-            raise DataError(
-                f"{self.path}, line {number}: prompt is empty.", f"Give each row of {self._knob} a text there."
-            )
-        return row
+            before = stamp_of(self.path)
+            with self.path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield number, offset, line
+                    offset += len(line)
+            refuse_written(self.path, before)
+        except OSError as error:
+            self._refuse_unreadable(error)
+
+    def _refuse(self, wrong: Sequence[str]) -> NoReturn:
+        fields = " and ".join(field.encode_name for field in msgspec.structs.fields(self._form) if field.required)
+        more = f"\n… and more; these are the first {_SHOWN}." if len(wrong) > _SHOWN else ""
+        raise DataError(
+            "\n".join(f"{self.path}, {text}." for text in wrong[:_SHOWN]) + more,
+            f"Make each line of {self.knob} a JSON object with the text of {fields} (and, if you like, an id of its "
+            "own: without any, rows are counted).",
+        )
+
+    def _refuse_unreadable(self, error: OSError) -> NoReturn:
+        raise DataError(
+            f"cannot read {self.path}: {error.strerror}.",
+            f"Make it readable, or submit a new run with another {self.knob}.",
+        ) from error
+
+
+def open_kept(indexes: Indexes, name: str, make: Callable[[], Table]) -> Table:
+    """The table of this name, made and kept where there is none, or where it is damaged."""
+    path = indexes.find(name)
+    if path is not None:
+        try:
+            return open_table(path)
+        except (ValueError, OSError):
+            indexes.discard(name)
+    return open_table(indexes.keep(name, encode_table(make())))

@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 
 class StepSamples(NamedTuple):
     """The samples of one step. `next_cursor` is where the step after it begins."""
@@ -56,14 +58,14 @@ class SampleOrder:
             raise ValueError(
                 f"{len(rows)} rows in batches of {batch_size} with {samples_per_prompt} samples each: none may be 0"
             )
-        self._rows = tuple(rows)
+        self._rows = rows
         self._batch_size = batch_size
         self._seed = seed
         self._shuffle = shuffle
         self._least = batch_size if drop_last else 1
         self._samples_per_prompt = samples_per_prompt
         self._epoch = -1
-        self._ordered: tuple[str, ...] = ()
+        self._ordered: np.ndarray | None = None
 
     @property
     def batches_per_epoch(self) -> int:
@@ -75,7 +77,7 @@ class SampleOrder:
         count = len(self._rows)
         if count - begin < self._least:
             epoch, begin = epoch + 1, 0
-        rows = self.epoch(epoch)[begin : begin + self._batch_size]
+        rows = self._between(epoch, begin, begin + self._batch_size)
         end = begin + len(rows)
         ends_epoch = count - end < self._least
         ids = sample_ids(rows, epoch, self._samples_per_prompt)
@@ -87,19 +89,34 @@ class SampleOrder:
         ids: list[str] = []
         for epoch in range(cursor // count, (end - 1) // count + 1):
             first, last = max(cursor, epoch * count), min(end, (epoch + 1) * count)
-            here = self.epoch(epoch)[first - epoch * count : last - epoch * count]
+            here = self._between(epoch, first - epoch * count, last - epoch * count)
             ids += sample_ids(here, epoch, self._samples_per_prompt)
         return StepSamples(tuple(ids), cursor // count, end, end // count > cursor // count)
 
-    def epoch(self, epoch: int) -> tuple[str, ...]:
-        """All rows in the order of one epoch."""
-        if epoch != self._epoch:
-            self._ordered = self._permuted(epoch) if self._shuffle else self._rows
+    def _between(self, epoch: int, first: int, last: int) -> list[str]:
+        return [self._rows[at] for at in self.epoch(epoch)[first:last].tolist()]
+
+    def epoch(self, epoch: int) -> np.ndarray:
+        """The places of all rows in the order of one epoch, [rows]."""
+        if epoch != self._epoch or self._ordered is None:
+            count = len(self._rows)
+            self._ordered = self._permuted(epoch) if self._shuffle else np.arange(count, dtype=np.uint32)
             self._epoch = epoch
         return self._ordered
 
-    def _permuted(self, epoch: int) -> tuple[str, ...]:
-        def place(row: str) -> bytes:
-            return hashlib.blake2b(f"{self._seed}\n{epoch}\n{row}".encode(), digest_size=16).digest()
+    def _permuted(self, epoch: int) -> np.ndarray:
+        """By the first 8 bytes of the hashes; among equal ones, if ever there are, by all of them."""
+        begin = hashlib.blake2b(f"{self._seed}\n{epoch}\n".encode(), digest_size=16)
 
-        return tuple(sorted(self._rows, key=place))
+        def place(row: str) -> bytes:
+            whole = begin.copy()
+            whole.update(row.encode())
+            return whole.digest()
+
+        firsts = np.fromiter((int.from_bytes(place(row)[:8]) for row in self._rows), np.uint64, len(self._rows))
+        order = np.argsort(firsts, kind="stable").astype(np.uint32)
+        sorted_firsts = firsts[order]
+        for at in np.flatnonzero(sorted_firsts[1:] == sorted_firsts[:-1]).tolist():
+            end = int(np.searchsorted(sorted_firsts, sorted_firsts[at], "right"))
+            order[at:end] = sorted(order[at:end].tolist(), key=lambda row: place(self._rows[row]))
+        return order

@@ -63,6 +63,10 @@ class RunPaths:
     def inputs(self) -> Path:
         return self.root / "inputs"
 
+    @property
+    def indexes(self) -> Path:
+        return self.root / "index"
+
     def inputs_json(self, number: int) -> Path:
         return self.inputs / f"{number:03d}.json"
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from hpcrl.config.changes import with_settings
 from hpcrl.config.load import OF_A_FORK
 from hpcrl.data.contents import Contents
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import UserCode
 from hpcrl.durable.code import read_code
 from hpcrl.durable.fork import ForkPoint, begin_fork, find_fork_point
 from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.indexes import indexes_to_try, keep_indexes
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.next_code import next_code
@@ -34,6 +36,7 @@ class Fork:
     settings: NextSettings
     code: UserCode
     root: Path
+    indexes: ScratchIndexes
 
     def describe(self) -> Iterator[str]:
         """A line for where it comes from, and one for each setting that differs."""
@@ -51,20 +54,21 @@ def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_for
     parent = RunDirectory.open(run_dir)
     newest = experiment_from(parent.configuration())
     point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).train_steps.values())
+    indexes = indexes_to_try(parent)
     before = experiment_from(parent.configuration_of(point.settings))
-    settings = changed_settings(before, before, overrides, OF_A_FORK)
+    settings = changed_settings(before, before, overrides, indexes, OF_A_FORK)
     root = new_root(settings.after, run_dir_of_fork)
     found = next_code(parent, settings.after, (), point.settings)
     code = found.new or read_code(found.copy, parent.code_copy(found.number))
-    check_inputs(settings.after, root, code, settings.launcher)
-    return Fork(parent, point, settings, code, root)
+    check_inputs(settings.after, root, indexes, code, settings.launcher)
+    return Fork(parent, point, settings, code, root, indexes)
 
 
 def make_fork(fork: Fork) -> RunDirectory:
     """The run's directory, from which it can be resumed."""
     record, key = fork.parent.read_settings(fork.point.settings), RunKey.generate()
     differing = {change.key: change.value for change in fork.settings.changes}
-    return RunDirectory.create(
+    run = RunDirectory.create(
         fork.root,
         experiment=with_settings(record.experiment, differing),
         host=algorithm_of(fork.settings.after).host,
@@ -73,6 +77,8 @@ def make_fork(fork: Fork) -> RunDirectory:
         code=fork.code,
         begin=partial(begin_fork, point=fork.point),
     )
+    keep_indexes(run, fork.indexes.made)
+    return run
 
 
 def _inputs(fork: Fork) -> dict[str, str]:

@@ -8,6 +8,7 @@ from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import changed, differences, fingerprints, input_files
 from hpcrl.data.order import row_of
 from hpcrl.durable.history import accepted_inputs, read_history
+from hpcrl.durable.indexes import indexes_to_try
 from hpcrl.durable.records import changed_inputs
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
@@ -48,8 +49,8 @@ def next_inputs(
 def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
     """Raise DataError where the data sets lack a row of a step that is open or will be replayed."""
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
-    datasets = open_datasets(experiment, algorithm_of(experiment).rows)
-    rows = {name: frozenset(dataset.ids) for name, dataset in datasets.items()}
+    datasets = open_datasets(experiment, algorithm_of(experiment).rows, indexes_to_try(run))
+    rows = {name: dataset.ids for name, dataset in datasets.items()}
     for opened in recovery.opened:
         for name, ids in (("train", opened.ids), ("eval", opened.eval_ids)):
             if lost := [row for row in map(row_of, ids) if row not in rows[name]]:

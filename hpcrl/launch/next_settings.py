@@ -11,6 +11,8 @@ from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.load import OF_A_RUN, change_settings
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import open_datasets
+from hpcrl.data.rows.kind import Indexes
+from hpcrl.durable.indexes import indexes_to_try
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
@@ -77,13 +79,15 @@ def next_settings(run: RunDirectory, overrides: Sequence[str]) -> NextSettings:
 
     Raises ConfigurationError with everything that is wrong, and with what does not fit what the run has recorded.
     """
-    return changed_settings(experiment_from(run.configuration_of(0)), experiment_from(run.configuration()), overrides)
+    submitted, newest = (experiment_from(run.configuration_of(version)) for version in (0, run.versions()[-1]))
+    return changed_settings(submitted, newest, overrides, indexes_to_try(run))
 
 
 def changed_settings(
     submitted: ExperimentConfig,
     before: ExperimentConfig,
     overrides: Sequence[str],
+    indexes: Indexes,
     free: Collection[ChangeClass] = OF_A_RUN,
 ) -> NextSettings:
     """These settings with changes, which may be of the `free` classes. Raises as `next_settings`."""
@@ -92,7 +96,7 @@ def changed_settings(
     after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems), free)
     launcher = launcher_for(after.cluster.type)
     after = launcher.prepare(after)
-    misfits = list(_misfits(before, after))
+    misfits = list(_misfits(before, after, indexes))
     if ChangeClass.FORK not in free:
         misfits += _other_calls(before, after)
     if misfits:
@@ -100,7 +104,7 @@ def changed_settings(
     return NextSettings(submitted, before, after, launcher)
 
 
-def _misfits(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[Problem]:
+def _misfits(before: ExperimentConfig, after: ExperimentConfig, indexes: Indexes) -> Iterator[Problem]:
     """What would take away calls or rows of which the steps so far were made."""
     algorithm = algorithm_of(after)
     if algorithm.evaluates(before) and not algorithm.evaluates(after):
@@ -110,7 +114,7 @@ def _misfits(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[Prob
             "Make it rare with control.evaluate.steps, or submit a new run.",
         )
     if numbers := changes(before, after, [ChangeClass.NUMBERS]):
-        old, new = (open_datasets(experiment, algorithm.rows)["train"].ids for experiment in (before, after))
+        old, new = (open_datasets(experiment, algorithm.rows, indexes)["train"].ids for experiment in (before, after))
         if old != new:
             keys = tuple(change.key for change in numbers)
             yield Problem(
@@ -140,7 +144,7 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
 def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None:
     """Raise ConfigurationError where a run that is done has no step more under these settings."""
     recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
-    if not _has_more(after, recovery):
+    if not _has_more(after, recovery, indexes_to_try(run)):
         last = 0 if recovery.last_opened is None else recovery.last_opened.step
         above = {"control.steps": f" above {last}", "control.epochs": ""}
         longer = " and ".join(f"{key}{above[key]}" for key in lengths(after.control))
@@ -160,12 +164,13 @@ def has_extension(run: RunDirectory, done: Verdict) -> bool:
     if not run.has_newer_settings(done):
         return False
     newest = experiment_from(run.configuration())
-    return _has_more(newest, plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).train_steps))
+    recovery = plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).train_steps)
+    return _has_more(newest, recovery, indexes_to_try(run))
 
 
-def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan) -> bool:
+def _has_more(experiment: ExperimentConfig, recovery: RecoveryPlan, indexes: Indexes) -> bool:
     schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
     last, row = recovery.last_opened, recovery.last_metrics
     if last is None or (row is not None and schedule.stops_after(row)):
         return False
-    return schedule.exists(last.step + 1, open_data(experiment).order.batch_at(last.cursor).epoch)
+    return schedule.exists(last.step + 1, open_data(experiment, indexes).order.batch_at(last.cursor).epoch)

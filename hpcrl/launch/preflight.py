@@ -5,7 +5,7 @@ Reads headers of weights and the first rows, and calls the reward function on a 
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
-from hpcrl.data.rows.kind import Dataset
+from hpcrl.data.rows.kind import Dataset, Indexes
 from hpcrl.data.user_code import UserCode, code_places, collect_code
 from hpcrl.durable.code import staged, with_code
 from hpcrl.durable.place import nearest_folder
@@ -32,7 +32,11 @@ from hpcrl.rewards.run import RewardFunction
 
 
 def check_inputs(
-    experiment: ExperimentConfig, root: Path, code: UserCode | None = None, launcher: Launcher | None = None
+    experiment: ExperimentConfig,
+    root: Path,
+    indexes: Indexes,
+    code: UserCode | None = None,
+    launcher: Launcher | None = None,
 ) -> None:
     """Raise what a run in `root` would end with as soon as it read its inputs. The experiment is valid.
 
@@ -47,7 +51,7 @@ def check_inputs(
     for doubt in chain(_memory_doubts(experiment, launcher), _disk_doubts(experiment, root)):
         print(f"hpcrl: note: {doubt}", file=sys.stderr)
     _check_weights(experiment, algorithm)
-    datasets = open_datasets(experiment, algorithm.rows)
+    datasets = open_datasets(experiment, algorithm.rows, indexes)
     first = {name: dataset.look() for name, dataset in datasets.items()}
     called = {call.role for call in algorithm.calls(experiment)}
     code = code or collect_code(code_places(experiment), experiment.code.files)
@@ -98,7 +102,7 @@ def _try_reward(
     algorithm: Algorithm[Any],
     datasets: Mapping[str, Dataset],
     role: str,
-    rows: tuple[str, ...],
+    rows: Sequence[str],
     copy: Path,
 ) -> None:
     """Score the rows' own answers; where there are none, and once where there are, an empty response.

@@ -14,8 +14,10 @@ from typing import Literal
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.data.contents import Contents, Seen
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import code_places, collect_code
+from hpcrl.durable.indexes import indexes_to_try, keep_indexes
 from hpcrl.durable.keys import has_key
 from hpcrl.durable.paths import refuse_unusable
 from hpcrl.durable.records import Command, KeyPair, Submission, Verdict
@@ -62,8 +64,8 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         launcher = choice.launcher
         experiment = launcher.prepare(experiment)
     algorithm = algorithm_of(experiment)
-    check_inputs(experiment, root, launcher=launcher)
-    contents = Contents()
+    indexes = ScratchIndexes(contents := Contents())
+    check_inputs(experiment, root, indexes, launcher=launcher)
     inputs = fingerprints(input_files(experiment, algorithm.rows), contents)
     code = collect_code(code_places(experiment), experiment.code.files)
     run = RunDirectory.create(
@@ -75,6 +77,7 @@ def submit(experiment: ExperimentConfig, run_dir: Path | None, wait: bool | None
         code=code,
     )
     add_seen(run, contents.read)
+    keep_indexes(run, indexes.made)
     return start(run, experiment, launcher, wait, {}, version=0)
 
 
@@ -87,7 +90,7 @@ def describe_submission(experiment: ExperimentConfig, run_dir: Path | None) -> s
     """What `submit` would start; makes and sends nothing."""
     root = new_root(experiment, run_dir)
     choice = choose(experiment.cluster.type)
-    check_inputs(experiment, root, launcher=choice.launcher)
+    check_inputs(experiment, root, ScratchIndexes(), launcher=choice.launcher)
     why = f"cluster.type = {experiment.cluster.type}: {choice.why}\n" if choice.why else ""
     with telling_what_was_made("Nothing was made.", SUBMIT_LATER):
         return why + choice.launcher.describe(experiment, root)
@@ -194,7 +197,7 @@ def _inputs_to_come(
     """As `next_inputs`; code that is taken anew is tried like that of a new run."""
     found = next_inputs(run, experiment, accepted, code.copy.settings)
     if code.new is not None:
-        check_inputs(experiment, run.root, code.new)
+        check_inputs(experiment, run.root, indexes_to_try(run), code.new)
     return found
 
 

@@ -89,7 +89,7 @@ class Attempt:
             self.note(RowsLeftOut(notice))
         if ending := self._assemble():
             return self._stop(ending)
-        plan = plan_under(self._settings, self._members.nodes)
+        plan = plan_under(self._settings, self._members.nodes, self._files.inputs())
         if ending := self._nodes.unfit(plan.workers):
             return self._stop(ending)
         self._reactor.while_beating(lambda: self._files.publish_plan(plan))
@@ -149,7 +149,7 @@ class Attempt:
         hellos = [self._members.hellos[rank] for rank in ranks]
         addresses = tuple(hello.address for hello in hellos)
         prepared = tuple(hello.prepared for hello in hellos)
-        begin = Begin(addresses, prepared, self._files.checkpoint_shards(), self._files.inputs())
+        begin = Begin(addresses, prepared, self._files.checkpoint_shards())
         for rank in ranks:
             self._reactor.send(rank, begin)
 

@@ -16,6 +16,7 @@ from hpcrl.config.cluster import Abilities
 from hpcrl.dataflow.graph import train_steps
 from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.history import attempts_without_progress, broken_operations
+from hpcrl.durable.indexes import indexes_of
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError, StoppedError
@@ -77,7 +78,7 @@ class Master:
         sockets = Sockets(RunKey.of(run), f"master.{submission}.{os.getpid()}", network, signals.fileno())
         members = Members(cluster.nodes, cluster.lost_after_s)
         self._reactor = Reactor(sockets, members, signals, Control(run, submission), cluster)
-        self._data = self._reactor.in_background(lambda: open_data(self._experiment))
+        self._data = self._reactor.in_background(lambda: open_data(self._experiment, indexes_of(run, submission)))
         evaluates = algorithm_of(self._experiment).evaluates(self._experiment)
         self._schedule = RunSchedule(self._experiment.control, evaluates)
         self._watch = AllocationWatch(allocation, self._reactor.note)

@@ -9,7 +9,7 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
-from hpcrl.data.rows.kind import Dataset
+from hpcrl.data.rows.kind import Dataset, Indexes
 from hpcrl.durable.journal import Cuts, Ids, Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
@@ -48,10 +48,10 @@ class RunData:
         return [row_of(sample) for sample in ids] if self.batch.kept_whole == "row" else None
 
 
-def open_data(experiment: ExperimentConfig) -> RunData:
+def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
     """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
     algorithm = algorithm_of(experiment)
-    datasets, batch = open_datasets(experiment, algorithm.rows), algorithm.batch(experiment)
+    datasets, batch = open_datasets(experiment, algorithm.rows, indexes), algorithm.batch(experiment)
     order = open_order(experiment, algorithm.rows, batch, datasets["train"].ids)
     eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
     notices = [dataset.notice for dataset in datasets.values() if dataset.notice]

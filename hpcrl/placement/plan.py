@@ -1,5 +1,6 @@
 """Which calls are made, which workers hold which model: the whole of an attempt before it begins, as one JSON value."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -81,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The version of the run's settings that `experiment` is."""
     earlier: dict[int, dict[str, Any]] = {}
     """Older versions, under which something is executed again; where and how, `experiment` says for them too."""
+    inputs: dict[str, str] = {}
+    """Setting → fingerprint of what it names and the workers read."""
 
     @property
     def world(self) -> int:
@@ -183,11 +186,11 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
     )
 
 
-def plan_under(settings: RunSettings, nodes: int) -> Plan:
-    """The plan of an attempt, with all the settings that it executes something under."""
+def plan_under(settings: RunSettings, nodes: int, inputs: Mapping[str, str]) -> Plan:
+    """The plan of an attempt, with all the settings that it executes something under, and what is read."""
     earlier = {version: to_dict(experiment) for version, experiment in settings.earlier.items()}
     plan = make_plan(settings.newest, nodes)
-    return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier)
+    return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier, inputs=dict(inputs))
 
 
 def _place(role: str, placement: PlacementConfig, world: int, trainable: bool) -> ReplicaPlan:

@@ -185,13 +185,12 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """Everybody is connected: join the peers and load the roles, from the checkpoint's shards where a role has them.
 
-    Before that, compare what is read with its fingerprints, which `inputs` has by setting.
+    Before that, compare what is read with the plan's fingerprints.
     """
 
     addresses: tuple[str, ...]
     prepared: tuple[str, ...]
     checkpoint: dict[str, tuple[str, ...]]
-    inputs: dict[str, str] = {}
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):

@@ -19,6 +19,7 @@ from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import Share, input_files
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError
@@ -58,7 +59,9 @@ class ModelWorker:
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
         self._forms = algorithm.forms
-        self._datasets = open_datasets(self._experiment, algorithm.rows)
+        self._datasets = open_datasets(
+            self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
+        )
         self._store = SampleStore()
         self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
@@ -154,7 +157,7 @@ class ModelWorker:
 
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
-        inputs = self._compared(begin)
+        inputs = self._compared()
         self._mailbox.doing("joining its peers", waits=True)
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         self._host.load(begin.prepared, checkpoint)
@@ -163,7 +166,7 @@ class ModelWorker:
         self._mailbox.doing("idle")
         self._mailbox.post(WorkerReady(self._args.rank, time.monotonic() - started))
 
-    def _compared(self, begin: Begin) -> dict[Path, Stamp]:
+    def _compared(self) -> dict[Path, Stamp]:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
         comparing = "comparing what is read with what was submitted"
         self._mailbox.doing(comparing)
@@ -171,10 +174,11 @@ class ModelWorker:
         here = [worker.rank for worker in self._plan.workers if worker.node == own.node]
         roles = {replica.role for replica in self._plan.replicas if not set(here).isdisjoint(replica.ranks)}
         inputs = input_files(self._experiment, algorithm_of(self._experiment).rows, roles)
-        stamps = {path: stamp_of(path) for setting in begin.inputs.keys() & inputs.keys() for path in inputs[setting]}
+        expected = self._plan.inputs
+        stamps = {path: stamp_of(path) for setting in expected.keys() & inputs.keys() for path in inputs[setting]}
         refuse_changed(
             self._run,
-            begin.inputs,
+            expected,
             inputs,
             Share(here.index(own.rank), len(here)),
             lambda read, of: self._mailbox.doing(f"{comparing}, {read / 2**30:.1f} of {of / 2**30:.1f} GiB"),

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.jsonl import AnswerLine, JsonLines, PromptLine
 from hpcrl.errors import DataError
 
@@ -14,9 +15,9 @@ def written(folder: Path, *lines: str | bytes) -> Path:
 
 def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
     path = written(tmp_path, '{"id": "ü", "prompt": "p0", "more": [1]}', "", '{"id": 7, "prompt": "p1"}', "")
-    records = JsonLines(path, "data.train", PromptLine)
-    assert records.ids == ("ü", "7")
-    assert records.read(["7", "ü", "7"]) == [
+    records = JsonLines(path, "data.train", PromptLine, ScratchIndexes())
+    assert records.ids == ("ü", "7") and "7" in records.ids and "8" not in records.ids
+    assert records.read([records.row(row) for row in ("7", "ü", "7")]) == [
         {"id": "7", "prompt": "p1"},
         {"id": "ü", "prompt": "p0", "more": [1]},
         {"id": "7", "prompt": "p1"},
@@ -25,14 +26,18 @@ def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
 
 def test_rows_without_ids_are_counted_from_0_and_blank_lines_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path, '{"prompt": "a"}', "   ", '{"prompt": "b"}\r', '{"prompt": "c"}')
-    records = JsonLines(path, "data.train", PromptLine)
+    records = JsonLines(path, "data.train", PromptLine, ScratchIndexes())
     assert records.ids == ("0", "1", "2")
-    assert [record["prompt"] for record in records.read(records.ids)] == ["a", "b", "c"]
+    assert [record["prompt"] for record in records.read(range(3))] == ["a", "b", "c"]
 
 
 GOOD = '{"prompt": "p", "answer": "a"}'
 REFUSED = [
-    ("bad JSON", [GOOD, '{"prompt": '], r"line 2: .*data.train a JSON object with the text of prompt and answer"),
+    (
+        "bad JSON",
+        [GOOD, '{"prompt": '],
+        r"line 2: .*Make each line of data.train a JSON object with the text of prompt and answer",
+    ),
     ("no object", ["[1]"], "line 1: Expected `object`"),
     ("no prompt", ['{"answer": "a"}'], "line 1: .*`prompt`"),
     ("no answer", [GOOD, "", '{"prompt": "p"}'], "line 3: .*`answer`"),
@@ -49,10 +54,10 @@ def test_a_row_that_cannot_be_used_is_named_by_file_line_field_and_setting(
     tmp_path: Path, lines: list[str], says: str
 ) -> None:
     with pytest.raises(DataError, match=says) as caught:
-        JsonLines(written(tmp_path, *lines), "data.train", AnswerLine)
+        JsonLines(written(tmp_path, *lines), "data.train", AnswerLine, ScratchIndexes())
     assert "rows.jsonl" in str(caught.value) and "data.train" in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*gone.jsonl: No such file.*another data\.evaluate"):
-        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", PromptLine)
+        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", PromptLine, ScratchIndexes())

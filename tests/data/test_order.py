@@ -1,4 +1,6 @@
+import hashlib
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,6 +16,10 @@ def batches(order: SampleOrder, count: int, cursor: int = SampleOrder.start) -> 
         found.append(order.batch_at(cursor))
         cursor = found[-1].next_cursor
     return found
+
+
+def names(order: SampleOrder, epoch: int, rows: Sequence[str] = ROWS) -> tuple[str, ...]:
+    return tuple(rows[at] for at in order.epoch(epoch))
 
 
 def test_every_row_comes_once_per_epoch_and_batches_end_with_it() -> None:
@@ -55,24 +61,25 @@ def test_a_batch_can_be_asked_for_again_from_its_cursor() -> None:
 def test_the_order_differs_by_epoch_and_seed_and_not_by_anything_else() -> None:
     np.random.seed(0)
     first = SampleOrder(ROWS, batch_size=4, seed=3)
-    orders = {first.epoch(0), first.epoch(1), SampleOrder(ROWS, batch_size=4, seed=4).epoch(0)}
+    orders = {names(first, 0), names(first, 1), names(SampleOrder(ROWS, batch_size=4, seed=4), 0)}
     assert len(orders) == 3
     np.random.seed(1)
-    assert SampleOrder(ROWS[::-1], batch_size=7, seed=3, samples_per_prompt=2).epoch(0) == first.epoch(0)
+    backwards = SampleOrder(ROWS[::-1], batch_size=7, seed=3, samples_per_prompt=2)
+    assert names(backwards, 0, ROWS[::-1]) == names(first, 0)
 
 
 def test_the_order_is_what_it_has_always_been() -> None:
-    assert " ".join(SampleOrder(ROWS, batch_size=4, seed=1).epoch(0)) == "r4 r6 r2 r5 r3 r8 r9 r7 r1 r0"
+    assert " ".join(names(SampleOrder(ROWS, batch_size=4, seed=1), 0)) == "r4 r6 r2 r5 r3 r8 r9 r7 r1 r0"
 
 
 def test_without_shuffling_rows_keep_the_order_of_the_file() -> None:
     order = SampleOrder(ROWS, batch_size=4, seed=1, shuffle=False)
-    assert order.epoch(0) == order.epoch(5) == tuple(ROWS)
+    assert names(order, 0) == names(order, 5) == tuple(ROWS)
 
 
 def test_all_orders_of_three_rows_are_about_equally_frequent() -> None:
     order = SampleOrder(["a", "b", "c"], batch_size=1, seed=0)
-    seen = [order.epoch(epoch) for epoch in range(3000)]
+    seen = [names(order, epoch, "abc") for epoch in range(3000)]
     counts = [seen.count(permutation) for permutation in itertools.permutations("abc")]
     assert sum(counts) == 3000 and all(400 < count < 600 for count in counts)
 
@@ -96,7 +103,7 @@ def test_an_order_of_nothing_is_refused(wrong: dict) -> None:
 @pytest.mark.parametrize("samples", [1, 3])
 def test_rows_are_drawn_on_into_the_next_epochs_and_none_is_left_out(samples: int) -> None:
     order = SampleOrder(ROWS, batch_size=4, seed=3, drop_last=True, samples_per_prompt=samples)
-    every = [sample for epoch in range(5) for sample in sample_ids(order.epoch(epoch), epoch, samples)]
+    every = [sample for epoch in range(5) for sample in sample_ids(names(order, epoch), epoch, samples)]
     cursor, taken = 0, []
     for rows in (4, 3, 9, 1, 13, 10):
         drawn = order.draw(cursor, rows)
@@ -111,3 +118,34 @@ def test_the_samples_of_a_row_in_an_epoch_are_a_group() -> None:
         for epoch in (0, 12):
             groups = {group_of(sample) for sample in sample_ids([row], epoch, 3)}
             assert groups == {f"{row}@{epoch}"} == {group_of(sample) for sample in sample_ids([row], epoch)}
+
+
+def test_the_order_is_that_of_whole_hashes_of_seed_epoch_and_id() -> None:
+    rows = [f"row-{i}" for i in range(500)]
+
+    def place(row: str) -> bytes:
+        return hashlib.blake2b(f"7\n2\n{row}".encode(), digest_size=16).digest()
+
+    assert names(SampleOrder(rows, batch_size=4, seed=7), 2, rows) == tuple(sorted(rows, key=place))
+
+
+def test_equal_first_halves_of_hashes_leave_the_order_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Alike:
+        """Hashes whose first bytes are the last two letters of the row, so that many are equal."""
+
+        def __init__(self, text: bytes, digest_size: int) -> None:
+            self._text = text
+
+        def copy(self) -> "Alike":
+            return Alike(self._text, 16)
+
+        def update(self, text: bytes) -> None:
+            self._text += text
+
+        def digest(self) -> bytes:
+            return self._text[-1:] * 8 + self._text[-2:-1] * 8
+
+    monkeypatch.setattr(hashlib, "blake2b", Alike)
+    rows = [f"{i:02d}" for i in range(40)]
+    order = SampleOrder(rows, batch_size=4, seed=7)
+    assert names(order, 0, rows) == tuple(sorted(rows, key=lambda row: (row[1], row[0])))

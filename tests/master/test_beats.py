@@ -15,6 +15,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.rows.texts import TextDataset
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
@@ -84,7 +85,7 @@ def test_while_a_master_tokenises_all_rows_its_beats_go_on(experiment: SFTExperi
     members.agent(b"agent", AgentHello(0, "host", 1, 1))
     reactor = Reactor(line, members, line, line, experiment.cluster)  # type: ignore[arg-type]
     began = time.monotonic()
-    data = reactor.while_beating(lambda: open_data(experiment))
+    data = reactor.while_beating(lambda: open_data(experiment, ScratchIndexes()))
     reactor.close()
     assert len(data.order.epoch(0)) == ROWS
     moments = [began, *line.beats, ended := time.monotonic()]
@@ -109,7 +110,7 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
     reactor = Reactor(line, Members(1, 1e9), line, line, experiment.cluster)  # type: ignore[arg-type]
     schedule = RunSchedule(experiment.control, evaluates=True)
     plan = make_plan(experiment, nodes=1)
-    data = reactor.while_beating(lambda: open_data(experiment))
+    data = reactor.while_beating(lambda: open_data(experiment, ScratchIndexes()))
     source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background))
     opened = None
     for step in range(3):

@@ -8,6 +8,7 @@ import msgspec
 from support.chaos import toy_experiment
 
 from hpcrl.config.model import PlacementConfig
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.durable.journal import Opened
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
@@ -29,7 +30,7 @@ def at_once(work: Callable[[], None]) -> Future[None]:
 def source_of(experiment: ToyExperiment, in_background: Callable[..., Future[None]] = at_once) -> StepSource:
     plan = make_plan(experiment, experiment.cluster.nodes)
     schedule = RunSchedule(experiment.control, algorithm_of(experiment).evaluates(experiment))
-    return StepSource(plan, experiment, open_data(experiment), schedule, in_background)
+    return StepSource(plan, experiment, open_data(experiment, ScratchIndexes()), schedule, in_background)
 
 
 def on(workers: int) -> ToyExperiment:

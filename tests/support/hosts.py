@@ -18,6 +18,7 @@ from tokenizers.pre_tokenizers import Split
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
 from hpcrl.durable.checkpoints import write_shard
@@ -154,7 +155,7 @@ class Conductor:
     def __init__(self, plan: Plan, experiment: Any, ranks: Ranks) -> None:
         self.plan = plan
         self.ranks = ranks
-        self._data = open_data(experiment)
+        self._data = open_data(experiment, ScratchIndexes())
         self._forms = algorithm_of(experiment).forms
 
     @property

@@ -19,7 +19,7 @@ from hpcrl.config.model import PlacementConfig, TrainedModelConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.form import NUMBERS, TOKENS
 from hpcrl.data.order import row_of
-from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, Indexes, RowKind
 from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.data.tokens import Tokens
@@ -94,7 +94,7 @@ class Letters:
         return msgspec.to_builtins(self._lines[row_of(sample)])
 
 
-def open_letters(experiment: LettersExperiment, evaluates: bool) -> dict[str, Dataset]:
+def open_letters(experiment: LettersExperiment, evaluates: bool, indexes: Indexes) -> dict[str, Dataset]:
     """The rows to train on, and those at the end of the file."""
     path, tokens, lines = Path(experiment.letters.file), open_tokens(experiment), {}
     for number, text in enumerate(path.read_bytes().splitlines(), 1):

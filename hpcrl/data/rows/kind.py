@@ -19,22 +19,40 @@ EVAL_PREFIX = "eval_"
 """What stands before the keys of samples of the evaluation data set."""
 
 
+class Indexes(Protocol):
+    """Where the indexes of sources are kept, by name. A name is never used for another content."""
+
+    def fingerprint(self, setting: str, files: Sequence[Path]) -> str:
+        """That by which the files of a setting are known. Raises DataError where they cannot be read."""
+
+    def confirm(self, setting: str, files: Sequence[Path]) -> None:
+        """Raise DataError where the files, which have just been read, are not those of the fingerprint."""
+
+    def find(self, name: str) -> Path | None: ...
+
+    def keep(self, name: str, chunks: Sequence[bytes | memoryview]) -> Path:
+        """Write it whole; where it is then."""
+
+    def discard(self, name: str) -> None:
+        """It turned out to be damaged."""
+
+
 class Dataset(Protocol):
     """Rows under keys. Sample ids come from `hpcrl.data.order`; several may be of one row."""
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def ids(self) -> Sequence[str]:
         """The rows to use, in the order of the file."""
 
     @property
-    def left_out(self) -> tuple[str, ...]:
+    def left_out(self) -> Sequence[str]:
         """The rows that are not used."""
 
     @property
     def notice(self) -> str:
         """What is left out and why, in a sentence; empty if nothing is."""
 
-    def look(self) -> tuple[str, ...]:
+    def look(self) -> Sequence[str]:
         """Look at the first rows, and return those of them that are used. Raises DataError where one cannot be."""
 
     def lengths(self, samples: Sequence[str]) -> list[int]:
@@ -54,9 +72,10 @@ class RowKind(Generic[E]):
     """What a line of its file has; empty where there is no file."""
     keys: Mapping[str, Form]
     """What it gives to the graph, and the form of each key's rows."""
-    open: Callable[[E, bool], Mapping[str, Dataset]]
-    """(experiment, whether it evaluates) → "train" and maybe "eval". Reads and checks every line, and tokenises
-    nothing yet. Raises DataError naming file, line, field and setting."""
+    open: Callable[[E, bool, Indexes], Mapping[str, Dataset]]
+    """(experiment, whether it evaluates, where indexes are kept) → "train" and maybe "eval". Reads and checks every
+    line of a source without an index, and tokenises nothing yet. Raises DataError naming file, line, field and
+    setting."""
     evaluates: Callable[[E], bool] = lambda experiment: True
     """Whether there are rows to evaluate on."""
     inputs: Callable[[E], Iterable[tuple[str, list[Path]]]] = lambda experiment: ()

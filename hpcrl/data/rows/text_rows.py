@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.data.rows.kind import Dataset, RowKind
+from hpcrl.data.rows.kind import Dataset, Indexes, RowKind
 from hpcrl.data.rows.text_form import TextForm
 
 
@@ -16,10 +16,10 @@ def text_rows(form: TextForm) -> RowKind[Any]:
     An experiment of such rows has a section `data`, and `generation` if responses follow the prompts.
     """
 
-    def opened(experiment: Any, evaluates: bool) -> Mapping[str, Dataset]:
+    def opened(experiment: Any, evaluates: bool, indexes: Indexes) -> Mapping[str, Dataset]:
         from hpcrl.data.rows.texts import open_rows
 
-        return open_rows(experiment, evaluates, form)
+        return open_rows(experiment, evaluates, indexes, form)
 
     def inputs(experiment: Any) -> Iterable[tuple[str, list[Path]]]:
         from hpcrl.data.rows import texts

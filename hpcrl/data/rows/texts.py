@@ -1,5 +1,6 @@
 """Rows of texts: prompts, and what follows them, of .jsonl files, tokenised when asked for."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,26 +16,29 @@ from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate import REWARDS
 from hpcrl.data.form import TOKENS
-from hpcrl.data.jsonl import AnswerLine, JsonLines
+from hpcrl.data.index import RowIds
+from hpcrl.data.jsonl import AnswerLine, JsonLines, open_kept
 from hpcrl.data.order import row_of
-from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, refuse_small
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, Indexes, refuse_small
+from hpcrl.data.rows.lengths import TOTAL, RowLengths
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.table import Table
 from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
 from hpcrl.errors import DataError
 from hpcrl.families.reader import read_config
 
-_CHUNK = 1024  # rows tokenised at once when all lengths are needed
+_LOOKED_AT = 1024  # rows that are tried before the start
 _SHOWN = 20  # ids in a notice
 
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """A length that no row may exceed: (tokens of the prompt, of the longest answer with its EOS) → what is bounded."""
+    """A length that no row may exceed: (tokens of prompts, of their longest answers with EOS) → what is bounded."""
 
     text: str
     limit: int
-    length: Callable[[int, int], int]
+    length: Callable[[np.ndarray, np.ndarray], np.ndarray]
     always: bool = True
     """Whether it is worth tokenising all rows; else only those that have more bytes than the limit has tokens."""
 
@@ -52,92 +56,116 @@ class TextDataset:
         config: DataConfig,
         *,
         form: TextForm,
-        knob: str,
         prefix: str = "",
         first_rows: int | None = None,
         bounds: Sequence[LengthLimit] = (),
         vocabulary_size: int | None = None,
+        indexes: Indexes,
+        measured_by: str = "",
     ) -> None:
+        """`measured_by` is what lengths depend on, besides the rows and this configuration."""
         self._records = records
         self._tokens = tokens
         self._config = config
-        self._knob = knob
         self._form = form
         self._prefix = prefix
-        self._candidates = records.ids[:first_rows]
+        self._candidates = np.arange(len(records.index), dtype=np.uint32)[:first_rows]
         self._bounds = tuple(bounds)
         self._vocabulary_size = vocabulary_size
-        # row → tokens of (prompt, longest answer with its EOS, all sequences)
-        self._lengths: dict[str, tuple[int, int, int]] = {}
+        self._indexes = indexes
+        self._measured_by = measured_by
+        self._lengths = RowLengths(len(records.index), self._measure)
 
     @cached_property
-    def ids(self) -> tuple[str, ...]:
-        unwanted = frozenset(self.left_out)
-        kept = tuple(row for row in self._candidates if row not in unwanted)
-        if not kept:
+    def ids(self) -> RowIds:
+        kept = self._candidates[~self._exceeding]
+        if not len(kept):
             raise DataError(f"{self.notice} No row remains.", "Raise the bound.")
-        return kept
+        return RowIds(self._records.index, kept)
+
+    @cached_property
+    def left_out(self) -> RowIds:
+        return RowIds(self._records.index, self._candidates[self._exceeding])
 
     @property
     def notice(self) -> str:
         if not self.left_out:
             return ""
-        bounds = [bound.text for bound in self._bounds if any(self._exceeds(bound, row) for row in self.left_out)]
-        count, shown = len(self.left_out), ", ".join(self.left_out[:_SHOWN])
+        rows = self.left_out.rows
+        bounds = [bound.text for bound in self._bounds if self._exceeds(bound, rows).any()]
+        count, shown = len(rows), ", ".join(self.left_out[:_SHOWN])
         return (
-            f"{count} of {len(self._candidates)} rows of {self._knob} ({self._records.path}) are longer than "
+            f"{count} of {len(self._candidates)} rows of {self._records.knob} ({self._records.path}) are longer than "
             f"{' or '.join(bounds)} tokens and left out: {shown}{', …' if count > _SHOWN else ''}."
         )
 
-    def look(self) -> tuple[str, ...]:
+    def look(self) -> Sequence[str]:
         """All rows, where the tokenizer has tokens that the models do not have; else a few."""
         size = self._vocabulary_size
         known = size is None or max(self._tokens.tokenizer.get_vocab().values()) < size
-        rows = self._candidates[:_CHUNK] if known else self._candidates
-        self._measure(rows)
-        kept = tuple(row for row in rows if not any(self._exceeds(bound, row) for bound in self._bounds))
-        return kept or self.ids
+        rows = self._candidates[:_LOOKED_AT] if known else self._candidates
+        self._lengths.of(rows)
+        kept = rows[~self._exceeds_any(rows)]
+        return RowIds(self._records.index, kept) if len(kept) else self.ids
 
     def lengths(self, samples: Sequence[str]) -> list[int]:
-        rows = [row_of(sample) for sample in samples]
-        self._measure(rows)
-        return [self._lengths[row][2] for row in rows]
+        return [int(length) for length in self._lengths.of(np.array(self._rows(samples), np.uint32))[TOTAL]]
 
     def rows(self, samples: Sequence[str]) -> SequenceSample:
-        rows = [row_of(sample) for sample in samples]
+        rows = self._rows(samples)
         distinct = list(dict.fromkeys(rows))
         of_row = dict(zip(distinct, self._encode(distinct), strict=True))
         made = {self._prefix + key: [of_row[row].rows[key] for row in rows] for key in self._form.keys}
         return SequenceSample.from_rows(samples, made)
 
     def text(self, sample: str) -> dict[str, Any]:
-        return self._records.read([row_of(sample)])[0]
+        return self._records.read(self._rows([sample]))[0]
+
+    def _rows(self, samples: Sequence[str]) -> list[int]:
+        return [self._records.row(row_of(sample)) for sample in samples]
 
     @cached_property
-    def left_out(self) -> tuple[str, ...]:
-        rows = [row for row in self._candidates if any(self._may_exceed(bound, row) for bound in self._bounds)]
-        self._measure(rows)
-        return tuple(row for row in rows if any(self._exceeds(bound, row) for bound in self._bounds))
+    def _exceeding(self) -> np.ndarray:
+        """Whether each candidate is longer than one of the bounds, bool [candidates]."""
+        wanted = np.zeros(len(self._candidates), np.bool_)
+        for bound in self._bounds:
+            wanted |= self._may_exceed(bound)
+        if wanted.any():
+            self._lengths.keep(open_kept(self._indexes, *self._kept_lengths(self._candidates[wanted])))
+        return self._exceeds_any(self._candidates)
 
-    def _may_exceed(self, bound: LengthLimit, row: str) -> bool:
-        """Without tokenising it. A token stands for a byte of text at least; the prefix and an EOS come on top."""
-        texts = self._records.size(row) + len(self._config.prompt_template.encode())
-        return bound.always or texts + len(self._tokens.prefix) + 1 > bound.limit
+    def _kept_lengths(self, rows: np.ndarray) -> tuple[str, Callable[[], Table]]:
+        """What a table of these rows' lengths is called, and what makes it."""
+        what = (self._records.name, self._measured_by, self._config.prompt_template, self._form.line.__name__)
+        digest = hashlib.blake2b(repr(what).encode(), digest_size=8)
+        digest.update(rows.tobytes())
+        name = f"{self._records.knob}.lengths.{digest.hexdigest()}"
+        return name, lambda: self._lengths.table(name, rows)
 
-    def _exceeds(self, bound: LengthLimit, row: str) -> bool:
-        return row in self._lengths and bound.length(*self._lengths[row][:2]) > bound.limit
+    def _may_exceed(self, bound: LengthLimit) -> np.ndarray:
+        """Without tokenising them. A token stands for a byte of text at least; the prefix and an EOS come on top."""
+        if bound.always:
+            return np.ones(len(self._candidates), np.bool_)
+        beside = len(self._config.prompt_template.encode()) + len(self._tokens.prefix) + 1
+        return self._records.index.sizes[self._candidates].astype(np.int64) + beside > bound.limit
 
-    def _measure(self, rows: Sequence[str]) -> None:
-        """Note the lengths of rows that are not known yet, some at a time."""
-        pending = list(dict.fromkeys(row for row in rows if row not in self._lengths))
-        for start in range(0, len(pending), _CHUNK):
-            chunk = pending[start : start + _CHUNK]
-            self._lengths.update(
-                (row, (encoded.prompt, encoded.answer, encoded.tokens))
-                for row, encoded in zip(chunk, self._encode(chunk), strict=True)
-            )
+    def _exceeds_any(self, rows: np.ndarray) -> np.ndarray:
+        found = np.zeros(len(rows), np.bool_)
+        for bound in self._bounds:
+            found |= self._exceeds(bound, rows)
+        return found
 
-    def _encode(self, rows: Sequence[str]) -> list[Encoded]:
+    def _exceeds(self, bound: LengthLimit, rows: np.ndarray) -> np.ndarray:
+        """Of rows that are measured; the others fit."""
+        found = self._lengths.known(rows)
+        prompts, answers, _ = self._lengths.of(rows[found])
+        found[found] = bound.length(prompts, answers) > bound.limit
+        return found
+
+    def _measure(self, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+        return [(encoded.prompt, encoded.answer, encoded.tokens) for encoded in self._encode(rows)]
+
+    def _encode(self, rows: Sequence[int]) -> list[Encoded]:
         records = self._records.read(rows)
         texts = [self._config.prompt_template.replace("{prompt}", record["prompt"]) for record in records]
         found = self._form.encode(self._tokens, self._tokens.encode_prompts(texts), records)
@@ -145,9 +173,9 @@ class TextDataset:
             self._check(row, encoded)
         return found
 
-    def _check(self, row: str, encoded: Encoded) -> None:
+    def _check(self, row: int, encoded: Encoded) -> None:
         """Refuse a row that no model can be given. Raises DataError."""
-        where = f"row {row!r} of {self._knob} ({self._records.path})"
+        where = f"row {self._records.index.id(row)!r} of {self._records.knob} ({self._records.path})"
         if not encoded.prompt:
             raise DataError(
                 f"the prompt of {where} has no tokens, and a response needs one to follow.",
@@ -175,15 +203,16 @@ def open_tokens(experiment: Any) -> Tokens:
     return load_tokens(folder, knob if knob == "data.tokenizer" else f"{knob} or data.tokenizer")
 
 
-def open_rows(experiment: Any, evaluates: bool, form: TextForm) -> dict[str, Dataset]:
+def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm) -> dict[str, Dataset]:
     data, learns = experiment.data, form.has_answers
     tokens, limits = open_tokens(experiment), _limits(experiment)
     _refuse_unknown_end(experiment, tokens, limits)
     # A user's function says itself what it needs of a row.
     judged = any(reward.function in REWARDS for reward in sections_of(experiment, RewardConfig).values())
     line = AnswerLine if judged and not learns else form.line
-    records = JsonLines(data.train, "data.train", line)
-    refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.ids))
+    records = JsonLines(data.train, "data.train", line, indexes)
+    refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.index))
+    measured_by = "".join(indexes.fingerprint(*each) for each in inputs(experiment) if each[0] == "data.tokenizer")
     room = _room(section(experiment, "generation", GenerationConfig), limits)
     learnt = [*_answer_bounds(data), *_whole_bounds(limits)]
     training = TextDataset(
@@ -191,22 +220,24 @@ def open_rows(experiment: Any, evaluates: bool, form: TextForm) -> dict[str, Dat
         tokens,
         data,
         form=form,
-        knob="data.train",
         bounds=[*_prompt_bounds(data), *(learnt if learns else room)],
         vocabulary_size=limits.vocabulary_size,
+        indexes=indexes,
+        measured_by=measured_by,
     )
     if not evaluates:
         return {"train": training}
     held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", line),
+        JsonLines(data.evaluate, "data.evaluate", line, indexes),
         tokens,
         data,
         form=form,
-        knob="data.evaluate",
         prefix=EVAL_PREFIX,
         first_rows=data.evaluate_rows,
         bounds=[*_prompt_bounds(data), *room, *(_whole_bounds(limits) if learns else ())],
         vocabulary_size=limits.vocabulary_size,
+        indexes=indexes,
+        measured_by=measured_by,
     )
     return {"train": training, "eval": held_out}
 

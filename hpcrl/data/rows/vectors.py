@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcrl.data.form import Form
 from hpcrl.data.order import row_of
-from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, RowKind
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, Indexes, RowKind
 from hpcrl.data.samples import SequenceSample
 
 VECTORS = Form("float64")
@@ -17,7 +17,7 @@ VECTORS = Form("float64")
 def vector_rows(key: str, size: Callable[[Any], tuple[int, int]], batch_setting: str) -> RowKind[Any]:
     """`size` says of an experiment how many rows there are, and how long they are at most."""
 
-    def opened(experiment: Any, evaluates: bool) -> dict[str, Dataset]:
+    def opened(experiment: Any, evaluates: bool, indexes: Indexes) -> dict[str, Dataset]:
         train: dict[str, Dataset] = {"train": VectorDataset(key, "r", *size(experiment))}
         return train | ({"eval": VectorDataset(EVAL_PREFIX + key, "e", *size(experiment))} if evaluates else {})
 

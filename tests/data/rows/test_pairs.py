@@ -1,6 +1,7 @@
 """Rows with pairs of answers: a row's pairs are one sample."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from support.tiny_tokenizer import train_tokenizer
 
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
+from hpcrl.data.indexes import ScratchIndexes
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.rows.pairs import PAIRS
 from hpcrl.data.tokens import load_tokens
 from hpcrl.errors import DataError
@@ -27,10 +30,14 @@ def experiment(folder: Path, *rows: Any, **data: Any) -> SFTExperiment:
     return SFTExperiment(data=config, actor=SFTModelConfig(path="model"), control=ControlConfig(steps=1))
 
 
+def opened(of: SFTExperiment, evaluates: bool) -> Mapping[str, Dataset]:
+    return PAIRS.open(of, evaluates, ScratchIndexes())
+
+
 def test_all_pairs_of_a_row_are_one_sample_with_a_part_for_each(tmp_path: Path) -> None:
     found = experiment(tmp_path, ONE, SEVERAL)
     tokens = load_tokens(found.data.tokenizer or "")
-    batch = PAIRS.open(found, False)["train"].rows(["1@0", "0@0"])
+    batch = opened(found, False)["train"].rows(["1@0", "0@0"])
     for field in ("chosen", "rejected"):
         texts = [[tokens.decode(part) for part in parts] for parts in batch.parts(field)]
         assert texts == [SEVERAL[field], [ONE[field]]]
@@ -40,7 +47,7 @@ def test_all_pairs_of_a_row_are_one_sample_with_a_part_for_each(tmp_path: Path) 
 
 
 def test_a_row_weighs_what_a_model_is_given_of_it(tmp_path: Path) -> None:
-    training = PAIRS.open(experiment(tmp_path, SEVERAL), False)["train"]
+    training = opened(experiment(tmp_path, SEVERAL), False)["train"]
     batch = training.rows(["0@0"])
     (prompt,), (chosen,), (rejected,) = (batch.length(key) for key in ("prompts", "chosen", "rejected"))
     assert training.lengths(["0@0"]) == [4 * prompt + chosen + rejected]
@@ -48,14 +55,14 @@ def test_a_row_weighs_what_a_model_is_given_of_it(tmp_path: Path) -> None:
 
 def test_the_longest_answer_of_a_row_is_bounded(tmp_path: Path) -> None:
     found = experiment(tmp_path, ONE, SEVERAL)
-    longest = max(len(part) for part in PAIRS.open(found, False)["train"].rows(["1@0"]).parts("rejected")[0])
-    bounded = PAIRS.open(experiment(tmp_path, ONE, SEVERAL, max_answer_tokens=longest - 1), False)["train"]
+    longest = max(len(part) for part in opened(found, False)["train"].rows(["1@0"]).parts("rejected")[0])
+    bounded = opened(experiment(tmp_path, ONE, SEVERAL, max_answer_tokens=longest - 1), False)["train"]
     assert bounded.ids == ("0",) and f"data.max_answer_tokens = {longest - 1}" in bounded.notice
 
 
 def test_an_evaluation_has_the_same_rows_under_keys_of_its_own(tmp_path: Path) -> None:
-    opened = PAIRS.open(experiment(tmp_path, ONE, SEVERAL), True)
-    own, same = opened["eval"].rows(["1@0"]), opened["train"].rows(["1@0"])
+    both = opened(experiment(tmp_path, ONE, SEVERAL), True)
+    own, same = both["eval"].rows(["1@0"]), both["train"].rows(["1@0"])
     assert own.keys == tuple("eval_" + key for key in same.keys)
     for key in same.keys:
         np.testing.assert_array_equal(own.data["eval_" + key], same.data[key])
@@ -75,5 +82,5 @@ def test_an_evaluation_has_the_same_rows_under_keys_of_its_own(tmp_path: Path) -
 def test_a_row_that_is_no_pair_is_named_by_line_field_and_setting(
     tmp_path: Path, change: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(DataError, match=rf"rows.jsonl, line 2: .*{says}.*data.train .*prompt and chosen and rejected"):
-        PAIRS.open(experiment(tmp_path, ONE, ONE | change), False)
+    with pytest.raises(DataError, match=rf"(?s)line 2: .*{says}.*data.train .*prompt and chosen and rejected"):
+        opened(experiment(tmp_path, ONE, ONE | change), False)

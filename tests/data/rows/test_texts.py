@@ -17,10 +17,13 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.data import datasets
 from hpcrl.data.datasets import open_texts
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.order import sample_ids
-from hpcrl.data.tokens import load_tokens
+from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.errors import DataError
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
@@ -161,7 +164,7 @@ def test_a_missing_answer_matters_where_it_is_learnt_or_compared(data: DataConfi
     own = RewardConfig(function="judge:score")
     assert open_datasets(replace(ppo(data), reward=own))["train"].ids[:2] == ("0", "1")
     for needs_it in (ppo(data), replace(ppo(data), reward=RewardConfig(function="exact")), sft(data)):
-        with pytest.raises(DataError, match=rf"line 1: .*`answer`.*data.{knob}"):
+        with pytest.raises(DataError, match=rf"(?s)line 1: .*`answer`.*data.{knob}"):
             open_datasets(needs_it)
 
 
@@ -218,7 +221,27 @@ def test_rows_that_surely_fit_are_not_tokenised_before_they_are_used(data: DataC
     )
     training = open_datasets(experiment)["train"]
     assert training.ids == ("0", "1", "2")
-    assert training._lengths == {}
+    assert not training._lengths.known(np.arange(3)).any()
+
+
+def test_lengths_that_a_bound_asks_for_are_measured_once_and_found_by_other_processes(
+    data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded, indexes, rows = replace(data, max_prompt_tokens=8), ScratchIndexes(), algorithm_of(sft(data)).rows
+    first = datasets.open_datasets(sft(bounded), rows, indexes)["train"]
+    left_out, lengths = tuple(first.left_out), first.lengths(["0@0", "1@0"])
+    found = ScratchIndexes(below=lambda name: indexes.made.get(name))
+    monkeypatch.setattr(Tokens, "encode_prompts", lambda *_: pytest.fail("tokenised again"))
+    again = datasets.open_datasets(sft(bounded), rows, found)["train"]
+    assert tuple(again.left_out) == left_out == ("2",) and again.notice == first.notice
+    assert again.lengths(["0@0", "1@0"]) == lengths and found.made == {}
+    for other in (replace(bounded, prompt_template="{prompt}:"), replace(bounded, tokenizer=None)):
+        named = replace(sft(other), actor=SFTModelConfig(path=data.tokenizer))
+        if other.tokenizer is None:
+            assert tuple(datasets.open_datasets(named, rows, found)["train"].left_out) == ("2",)
+        else:
+            with pytest.raises(pytest.fail.Exception, match="tokenised again"):
+                _ = datasets.open_datasets(named, rows, found)["train"].ids
 
 
 def test_a_token_that_the_models_do_not_know_is_refused_with_its_row(data: DataConfig, tmp_path: Path) -> None:
