@@ -19,6 +19,7 @@ from support.tiny_ppo import tiny_ppo
 from hpcrl.config.experiment import to_dict
 from hpcrl.data.contents import Contents
 from hpcrl.data.datasets import open_datasets
+from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.order import sample_ids
 from hpcrl.durable.history import accepted_inputs, read_history
@@ -102,7 +103,7 @@ def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) ->
         key=KeyPair("", ""),
         inputs=fingerprints(input_files(experiment, rows), Contents()),
     )
-    ids = open_datasets(experiment, rows)["train"].ids
+    ids = open_datasets(experiment, rows, ScratchIndexes())["train"].ids
     number, adopted = run.claim_attempt("s0"), Adopted((), {})
     run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
     opened = Opened(1, sample_ids((ids[0], ids[-1]), 0), 0, 2, {}, {}, (), 0, False, False)
