@@ -36,7 +36,8 @@ class ControlConfig:
     stop_when: str | None = None
     """Stop when a metric gets there, e.g. "eval_rew/accuracy >= 0.35"."""
     checkpoint: Frequency = Frequency(seconds=600.0)
-    """When to write parameters and optimizer. Between two checkpoints, finished calls are on disk all the same."""
+    """When to write parameters and optimizer. Between two checkpoints, finished calls are on disk all the same. A run
+    that trains nothing goes on from its last closed step, whatever is set here."""
     keep_checkpoints: Annotated[
         int, Meta(ge=2, description="at least 2: the newest may turn out to be damaged"), ChangeClass.PLACEMENT
     ] = 2

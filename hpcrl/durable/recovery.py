@@ -338,7 +338,7 @@ def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
     if checkpoint is None:
         yield "starts from the base weights: no checkpoint"
     else:
-        roles = ", ".join(checkpoint.roles)
+        roles = ", ".join(checkpoint.roles) or "no role changes"
         yield f"starts from the checkpoint of step {checkpoint.step}, written by attempt {checkpoint.attempt}: {roles}"
     yield f"reads {_some('finished part', [_unit(*unit) for unit in plan.recorded])}"
     yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in plan.replay])}"

@@ -132,7 +132,7 @@ class StepSource:
             partitions=partitions,
             minibatches=minibatches,
             seed=self._seed,
-            checkpoint=due.checkpoint,
+            checkpoint=due.checkpoint or not self._plan.trained,  # where no role changes, a cut costs nothing
             export=due.export,
             eval_ids=self._data.eval_ids if due.evaluate else (),
             eval_partitions=self._eval_partitions if due.evaluate else {},

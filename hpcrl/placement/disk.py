@@ -46,8 +46,10 @@ class Disk:
 
     def describe(self) -> str:
         """In words: 3 checkpoints of 1.20 GiB, 1 export of …"""
-        parts = [_counted(self.checkpoints, "checkpoint", self.checkpoint)]
-        parts += [_counted(self.exports, "export", self.export)]
+        parts = []
+        if self.checkpoint:
+            parts += [_counted(self.checkpoints, "checkpoint", self.checkpoint)]
+            parts += [_counted(self.exports, "export", self.export)]
         if self.spill:
             steps = "of a step" if self.spilled is None else f"of each of {self.spilled} steps"
             parts += [f"about {size_in_words(self.spill)} of spills {steps}"]
@@ -63,7 +65,7 @@ def estimate_disk(experiment: ExperimentConfig) -> Disk:
         if role in trained:
             _, count = parameters_of_role(role, model, algorithm)
             checkpoint[role], export[role] = count * STORED * state_size(model.dtype), count * BYTES[model.dtype]
-    every = control.checkpoint.steps
+    every = control.checkpoint.steps if trained else 1
     return Disk(
         checkpoint=checkpoint,
         checkpoints=control.keep_checkpoints + 1,
