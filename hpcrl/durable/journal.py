@@ -127,6 +127,13 @@ class Exported(_Event, frozen=True):
     path: str
 
 
+class Archived(_Event, frozen=True):
+    """What a step made of its samples is in a file of lines. It comes before the step's `Closed`."""
+
+    step: int
+    samples: FileRef
+
+
 class Pruned(_Event, frozen=True):
     """Spills and checkpoints of steps before this one were removed."""
 
@@ -197,6 +204,7 @@ Event = (
     | Compacted
     | Checkpointed
     | Exported
+    | Archived
     | Pruned
     | Accepted
     | Stopped

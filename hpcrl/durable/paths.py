@@ -56,6 +56,10 @@ class RunPaths:
         return self.root / "export"
 
     @property
+    def samples(self) -> Path:
+        return self.root / "samples"
+
+    @property
     def code(self) -> Path:
         return self.root / "code"
 
@@ -150,6 +154,9 @@ class RunPaths:
 
     def compacted(self, step: int, attempt: int) -> Path:
         return self.spills / f"step-{step:08d}.a{attempt:03d}.h5"
+
+    def step_samples(self, step: int, attempt: int) -> Path:
+        return self.samples / f"step-{step:08d}.a{attempt:03d}.jsonl"
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step:08d}.a{attempt:03d}"

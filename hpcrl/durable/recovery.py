@@ -20,6 +20,7 @@ from hpcrl.durable.history import History, believed_count, has_grown, has_new_at
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
+    Archived,
     Checkpointed,
     Closed,
     Compacted,
@@ -76,6 +77,7 @@ class RecoveryPlan:
     lost: Mapping[UnitKey, Done] = field(default_factory=dict)
     metrics: tuple[Closed, ...] = ()
     exported: frozenset[tuple[int, str]] = frozenset()
+    archived: Mapping[int, FileRef] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
 
@@ -154,6 +156,7 @@ def plan_recovery(
         lost=lost,
         metrics=tuple(row for _, row in sorted(rows.items())),
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
+        archived={event.step: event.samples for event in events if isinstance(event, Archived)},
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
         damage=tuple(damage),
     )
@@ -185,9 +188,10 @@ def recover(
     run.files.publish(run.adopted(attempt), encode_line(adopted), "adopted")
     journal = open_journal(run.files, run.journal(attempt))
     journal.append([adopted])
-    remove_litter(run, attempt)
     checkpoints = [read_manifest(run.files, files[name]) for name in survey.manifests]
-    return plan_recovery(survey.events, checkpoints, files, trained_by, survey.damage), journal
+    plan = plan_recovery(survey.events, checkpoints, files, trained_by, survey.damage)
+    remove_litter(run, attempt, {file.name for file in plan.archived.values()})
+    return plan, journal
 
 
 def survey_run(run: RunDirectory, history: History, trained_roles: Collection[str], keep: int) -> Survey:

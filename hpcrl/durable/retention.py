@@ -4,7 +4,7 @@ Removes only; a kill at any point leaves a directory from which everything that 
 the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pruned` after `prune`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -69,9 +69,18 @@ def prune(
     return Pruning(before_step, tuple(removed)) if removed else None
 
 
-def remove_litter(run: RunDirectory, attempt: int) -> tuple[str, ...]:
-    """Remove the temporary files of older attempts' killed processes; returns the names removed."""
+def remove_litter(run: RunDirectory, attempt: int, archived: Collection[str] = ()) -> tuple[str, ...]:
+    """Remove the temporary files of older attempts' killed processes, and what they left in samples/ without a line of
+    the journal, which would tell of samples twice; returns the names removed.
+
+    `archived` are the files in samples/ that lines name.
+    """
     removed = []
+    for name in run.files.listing(run.samples):
+        number = attempt_of(name)
+        if number is not None and number < attempt and run.files.name(run.samples / name) not in archived:
+            run.files.remove_tree(run.samples / name)
+            removed.append(run.files.name(run.samples / name))
     for top in (run.spills, run.checkpoints, run.exports):
         for folder in (top, *(top / name for name in run.files.listing(top) if (top / name).is_dir())):
             for name in run.files.listing(folder):

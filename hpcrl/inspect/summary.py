@@ -90,6 +90,8 @@ def _facts(run: RunDirectory, view: RunView) -> RenderableType:
         exports = sorted(name for name in run.files.listing(run.exports / role) if not name.startswith("."))
         if exports:
             facts[f"{role}, exported"] = str(run.exports / role / exports[-1])
+    if files := [name for name in run.files.listing(run.samples) if not name.startswith(".")]:
+        facts["samples"] = f"{run.samples}, {len(files)} file{'s' if len(files) > 1 else ''}, a line each"
     width = max(map(len, facts)) + 2
     return Text(plain("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items())))
 

@@ -92,13 +92,18 @@ class Attempt:
         plan = plan_under(self._settings, self._members.nodes, self._files.inputs())
         if ending := self._nodes.unfit(plan.workers):
             return self._stop(ending)
-        self._reactor.while_beating(lambda: self._files.publish_plan(plan))
+        self._reactor.while_beating(lambda: self._begin(plan, data))
         self._plan = plan
         if ending := self._start_workers(plan):
             return self._stop(ending) if ending.asked else ending
         ending = self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
         self.note(AttemptEnded(ending.state, plain(ending.reason)))
         return ending
+
+    def _begin(self, plan: Plan, data: RunData) -> None:
+        self._files.publish_plan(plan)
+        if algorithm_of(self._settings.newest).archived:
+            self._files.archive(self._settings.newest, data.datasets)
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""

@@ -8,12 +8,27 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 from hpcrl.data.inputs import Inputs
+from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Accepted, Checkpointed, Compacted, Done, Event, Exported, Journal, Opened, Pruned
+from hpcrl.durable.journal import (
+    Accepted,
+    Archived,
+    Checkpointed,
+    Compacted,
+    Done,
+    Event,
+    Exported,
+    Ids,
+    Journal,
+    Opened,
+    Pruned,
+)
 from hpcrl.durable.recovery import RecoveryPlan, recover
 from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
@@ -21,6 +36,7 @@ from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef, read_meta
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
+from hpcrl.master.archive import Archive
 from hpcrl.placement.plan import Plan
 
 
@@ -50,6 +66,25 @@ def begin_attempt(
     return AttemptFiles(run, number, recovery, journal, events, tuple(train_steps.values()), keep, compacts)
 
 
+@dataclass
+class Archiving:
+    """What an attempt writes to samples/, None where its algorithm leaves nothing there. Steps that have their file are
+    `done`; others are `wanted`, with their samples, until they have `begun` to get it."""
+
+    archive: Archive | None
+    done: set[int]
+    wanted: dict[int, Ids] = field(default_factory=dict)
+    begun: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How many checkpoints are kept, and whether closed steps' spills are merged."""
+
+    checkpoints: int
+    compacts: bool
+
+
 class AttemptFiles:
     """Open from `begin_attempt` to `close`. One thread calls it."""
 
@@ -70,8 +105,8 @@ class AttemptFiles:
         self._run = run
         self._journal = journal
         self._trained_roles = trained_roles
-        self._keep = max(keep, LEAST_KEPT)
-        self._compacts = compacts
+        self._retention = Retention(max(keep, LEAST_KEPT), compacts)
+        self._archiving = Archiving(None, set(recovery.archived))
         self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
         self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
         self._verified = {manifest.step for manifest in self._checkpoints}
@@ -155,7 +190,7 @@ class AttemptFiles:
         self.append([Checkpointed(opened.step, ref)])
         self._checkpoints.append(manifest)
         self.events.write(StepCheckpointed(opened.step, sum(s.size for refs in shards.values() for s in refs)))
-        del self._checkpoints[: -self._keep - 1]
+        del self._checkpoints[: -self._retention.checkpoints - 1]
         self._chore(self._prune, tuple(self._checkpoints))
 
     def exported(self, step: int, role: str, path: str) -> None:
@@ -163,17 +198,48 @@ class AttemptFiles:
         self.append([Exported(step, role, path)])
         self.events.write(RoleExported(step, role, path))
 
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def archive(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
+        """Every step that closes from now on gets its file in samples/ before."""
+        self._archiving.archive = Archive(self._run, self.number, experiment, datasets)
+
+    def may_close(self, opened: Opened) -> bool:
+        """Whether the step has its file in samples/, or needs none; else it gets one, by `tidy`."""
+        archiving, step = self._archiving, opened.step
+        if archiving.archive is None or not opened.ids or step in archiving.done:
+            return True
+        if step not in archiving.begun:
+            archiving.wanted[step] = opened.ids
+        return False
+
+    def _archive(self, step: int, ids: Ids) -> Callable[[], None]:
+        archive = self._archiving.archive
+        assert archive is not None, step
+        samples = archive.write(step, ids, dict(self._spills[step]))
+
+        def journal() -> None:
+            self.append([Archived(step, samples)])
+            self._archiving.done.add(step)
+
+        return journal
+
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
     def closed(self, step: int, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its row, and merge its spills behind the work."""
         self._write_metrics(row)
         self.events.write(StepClosed(step, seconds))
         parts = self._spills.pop(step, {})
-        if self._compacts and len(parts) > 1:
+        if self._retention.compacts and len(parts) > 1:
             self._chore(self._compact, step, parts)
 
     def tidy(self) -> None:
-        """Journal what the janitor has finished. Raises what it raised."""
+        """Journal what the janitor has finished, and give it the steps that are to get their files. Raises what it
+        raised."""
+        archiving = self._archiving
+        for step, ids in archiving.wanted.items():
+            self._chore(self._archive, step, ids)
+        archiving.begun |= archiving.wanted.keys()
+        archiving.wanted.clear()
         while self._chores and self._chores[0].done():
             self._chores.pop(0).result()()
 
@@ -206,7 +272,7 @@ class AttemptFiles:
         return lambda: None
 
     def _prune(self, checkpoints: Sequence[Manifest]) -> Callable[[], None]:
-        done = prune(self._run, self.number, checkpoints, self._is_whole, self._keep)
+        done = prune(self._run, self.number, checkpoints, self._is_whole, self._retention.checkpoints)
 
         def journal() -> None:
             if done is not None:

@@ -209,7 +209,7 @@ class GraphDriver:
     def _write_lines(self) -> None:
         """Append every line that may be written now; one fsync for all."""
         lines: list[Event] = list(self.dispatcher.lines())
-        closed = self._readiness.closable()
+        closed = [step for step in self._readiness.closable() if self._attempt.may_close(self._opened[step])]
         rows = [self.dispatcher.metrics.row(self._opened[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:

@@ -176,7 +176,7 @@ def test_a_missing_algorithm_is_reported_with_the_known_ones(folder):
     values = ppo_values()
     del values["algorithm"]
     (problem,) = problems_of(values)
-    assert "ppo, sft, toy, or file.py:NAME" in problem
+    assert f"{', '.join(KNOWN)}, or file.py:NAME" in problem
 
 
 def test_a_misspelt_algorithm_does_not_hide_other_problems(folder):

@@ -115,5 +115,6 @@ def _as_json(experiment: ExperimentConfig) -> dict[str, Any]:
 
 
 def test_a_name_that_is_none_gets_the_list_and_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match=r"algorithm = pppo must be one of ppo, sft, toy, or file.py:NAME"):
+    listed = ", ".join(names(ALGORITHMS))
+    with pytest.raises(ConfigurationError, match=f"algorithm = pppo must be one of {listed}, or file.py:NAME"):
         algorithm_of("pppo")

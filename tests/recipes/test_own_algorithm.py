@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file
 from support.chaos import Remains, held, outputs, process_of, remains, rows_of, started_twice, wait_until, workers_of
 from support.cluster import alive_of
+from support.experiments import KNOWN
 from support.tiny_tokenizer import train_tokenizer
 
 import hpcrl
@@ -157,8 +158,8 @@ WRONG = {
     "actor.family=toi": "actor.family = toi must be one of llama, qwen2, or file.py:NAME. Set actor.family.",
     "actor.family=null": "model_type 'toy' is not supported; supported are llama, qwen2. Name the family in "
     "actor.family.",
-    "algorithm=pppo": "algorithm = pppo (command line) must be one of ppo, sft, toy, or file.py:NAME. Set algorithm, "
-    "probably to ppo.",
+    "algorithm=pppo": f"algorithm = pppo (command line) must be one of {', '.join(KNOWN)}, or file.py:NAME. Set "
+    "algorithm, probably to ppo.",
 }
 
 
@@ -333,9 +334,8 @@ def package(folder: Path) -> Path:
 def test_dropped_into_the_rooms_they_are_found_by_name(folder: Path, package: Path) -> None:
     shown = " ".join(obeyed(folder, "plan", "--help", "--algorithm", "letters", package=package).split())
     assert "Settings of algorithm letters" in shown and "--letters.rows" in shown
-    assert (
-        "letters, ppo, sft, toy" in client(folder, "plan", "named.yaml", "--algorithm=leters", package=package).stderr
-    )
+    listed = ", ".join(sorted([*KNOWN, "letters"]))
+    assert listed in client(folder, "plan", "named.yaml", "--algorithm=leters", package=package).stderr
     refused = client(folder, "plan", "named.yaml", "--actor.family", "toi", package=package)
     assert refused.returncode == ExitCode.CONFIGURATION
     assert "must be one of llama, qwen2, toy, or file.py:NAME. Set actor.family, probably to toy." in refused.stderr
