@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
+from support.experiments import KNOWN, load_config, values_of, write_config, write_inputs
 
 from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ExperimentConfig
@@ -14,10 +14,8 @@ from hpcrl.dataflow.graph import producers, topological_order, trained_by
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.memory import estimate_roles
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-
-TEXTS = {"algorithm", "control", "data", "actor", "reward", "generation"}
-SECTIONS = {"ppo": {*TEXTS, "critic", "reference"}, "sft": TEXTS, "toy": {"control"}}
+from hpcrl.plugins import names
+from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
 
 
 @pytest.fixture
@@ -27,8 +25,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def made(algorithm: str, every: int | None = None, **data: Any) -> Any:
-        values = {key: value for key, value in ppo_values().items() if key in SECTIONS[algorithm]}
-        values["algorithm"] = algorithm
+        values = values_of(algorithm)
         if "data" in values:
             values["data"] |= {"evaluate": "rows.jsonl"} | data
         experiment = load_config(write_config(Path("config.yaml"), values))
@@ -67,9 +64,10 @@ def test_the_toy_has_the_shape_of_ppo(make) -> None:
 @pytest.mark.parametrize("name", KNOWN)
 def test_evaluation_is_seen_by_the_roles_under_plain_names(make, name: str) -> None:
     algorithm, experiment = algorithm_of(name), make(name, every=5)
-    expected = {"eval_gen", "eval_rew"} | ({"eval_loss"} if name == "sft" else set())
-    assert set(topological_order(algorithm.graph(experiment))[-len(expected) :]) == expected
-    for mfc in (mfc for mfc in algorithm.calls(experiment) if mfc.dataset == "eval"):
+    evaluating = [mfc for mfc in algorithm.calls(experiment) if mfc.dataset == "eval"]
+    order = topological_order(algorithm.graph(experiment))
+    assert set(order[len(order) - len(evaluating) :]) == {mfc.name for mfc in evaluating}
+    for mfc in evaluating:
         assert all(mfc.input_remap[key] == key.removeprefix("eval_") for key in mfc.inputs)
         assert all(f"eval_{plain}" == key for plain, key in mfc.output_remap.items())
         assert set(mfc.output_remap.values()) == set(mfc.outputs)

@@ -12,11 +12,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 
 from hpcrl.config import load
+from hpcrl.config.fields import settings
 from hpcrl.config.validate import Check, bound_problems, section_problems
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import shapes
 from hpcrl.plugins import names
-from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE
+from hpcrl.recipes.algorithm import ALGORITHMS, CATALOGUE, algorithm_of
 from hpcrl.recipes.check import algorithm_problems
 
 KNOWN = names(ALGORITHMS)
@@ -81,6 +82,17 @@ def ppo_values() -> dict[str, Any]:
         "reward": {"function": "gsm8k"},
         "generation": {"max_new_tokens": 16},
     }
+
+
+def values_of(algorithm: str) -> dict[str, Any]:
+    """A short valid configuration of an algorithm of hpcrl's, relative to the folder of `write_inputs`."""
+    known = {setting.key for setting in settings(algorithm_of(algorithm).experiment)}
+    sections = {name: values for name, values in ppo_values().items() if isinstance(values, dict)}
+    fitting = {
+        name: {key: value for key, value in values.items() if f"{name}.{key}" in known}
+        for name, values in sections.items()
+    }
+    return {name: values for name, values in fitting.items() if values} | {"algorithm": algorithm}
 
 
 def write_config(path: Path, values: dict[str, Any]) -> Path:
