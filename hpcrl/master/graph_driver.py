@@ -7,6 +7,7 @@ and after the lines of all that it consumed.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 
 import msgspec
 
@@ -76,8 +77,12 @@ class GraphDriver:
             in_order = {role: digests[role] for role in roles if role in digests}
             self._attempt.checkpointed(self._opened[step], roles, in_order)
         ends = self._no_more_steps or not self.opens_steps
-        if ends and not self._readiness.unfinished() and not self.dispatcher.draining:
+        if ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()
+
+    @property
+    def _all_closed(self) -> bool:
+        return not self._readiness.unfinished() and not self._readiness.closable()
 
     @property
     def why_finished(self) -> str:
@@ -167,7 +172,7 @@ class GraphDriver:
         step = self._source.schedule.first_step if self._last_opened is None else self._last_opened.step + 1
         if not self._readiness.can_open(step):
             return None
-        if self._source.schedule.waits_for_metrics and self._last_opened is not None and self._readiness.unfinished():
+        if self._source.schedule.waits_for_metrics and self._last_opened is not None and not self._all_closed:
             return None
         return step
 
@@ -209,7 +214,8 @@ class GraphDriver:
     def _write_lines(self) -> None:
         """Append every line that may be written now; one fsync for all."""
         lines: list[Event] = list(self.dispatcher.lines())
-        closed = [step for step in self._readiness.closable() if self._attempt.may_close(self._opened[step])]
+        closable = self._readiness.closable()
+        closed = list(takewhile(lambda step: self._attempt.may_close(self._opened[step]), closable))
         rows = [self.dispatcher.metrics.row(self._opened[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:
