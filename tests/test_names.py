@@ -4,16 +4,21 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from hpcrl.backends.backend import BACKENDS
+from hpcrl.dataflow.graph import Kind
 from hpcrl.families.family import FAMILIES
 from hpcrl.plugins import names
-from hpcrl.recipes.algorithm import ALGORITHMS
+from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 
 PACKAGE = Path(__file__).parent.parent / "hpcrl"
 NAMES = (*names(ALGORITHMS), *names(FAMILIES), *names(BACKENDS))
+
+WORDS = {*get_args(Kind), *(role for name in names(ALGORITHMS) for role in algorithm_of(name).roles)}
+"""What an algorithm may be called although others say it: kinds of call, and roles. Only paths with it are searched."""
 
 ELSEWHERE = {
     "cli/main.py": "  hpcrl plan ppo.yaml",
@@ -47,6 +52,8 @@ def texts(path: Path) -> Iterator[str]:
 
 def holds(text: str, name: str) -> bool:
     """As a word of its own, or as the beginning or a part of a CamelCase name."""
+    if name in WORDS:
+        return bool(re.search(rf"(?:recipes|algos)[./]{name}(?![a-z0-9_])", text))
     as_word = re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", text, re.IGNORECASE)
     in_class = re.search(rf"(?:{name.capitalize()}|{name.upper()})[A-Z]", text)
     return bool(as_word or in_class)
