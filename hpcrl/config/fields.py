@@ -1,7 +1,7 @@
 """What the dataclasses of the configuration say of themselves: key, type, default, help, bound, class of change."""
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -24,6 +24,9 @@ FunctionText = Annotated[str, "function"]
 
 NameText = Annotated[str, "name"]
 """The name of a file of hpcrl's that declares something, or the user's `file.py:NAME`; the file is stored absolute."""
+
+ComponentsMapping = Annotated[Mapping[str, Any], "components"]
+"""Names to mappings, whose `function` is a function as above."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,31 @@ class Setting:
     def is_in_file(self) -> bool:
         """Whether its value may be something in a file, `file.py:name`."""
         return bool({"function", "name"} & set(marks(self.hint)))
+
+    def functions(self, config: Any) -> Iterator[tuple[str, str]]:
+        """Dotted key → what may be something in a file, of all that this setting names in a configuration."""
+        value = self.of(config)
+        if self.is_in_file and value:
+            yield self.key, value
+        elif "components" in marks(self.hint):
+            named = (
+                (name, it["function"]) for name, it in value.items() if isinstance(it, Mapping) and "function" in it
+            )
+            yield from ((f"{self.key}.{name}.function", place) for name, place in named if isinstance(place, str))
+
+    def with_places(self, value: Any, place: Callable[[str], str]) -> Any:
+        """The value with other places for what may be in a file."""
+        if self.is_in_file and value:
+            return place(value)
+        if "components" not in marks(self.hint) or not isinstance(value, Mapping):
+            return value
+
+        def placed(component: Any) -> Any:
+            if isinstance(component, Mapping) and isinstance(component.get("function"), str):
+                return {**component, "function": place(component["function"])}
+            return component
+
+        return {name: placed(component) for name, component in value.items()}
 
     @property
     def plain_type(self) -> Any:

@@ -287,7 +287,7 @@ def _settled(setting: Setting, value: Any) -> Any:
         return str(find_snapshot(value, hub_cache(os.environ)) or value)
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
-    return _absolute(value) if setting.is_in_file and value else value
+    return setting.with_places(value, _absolute)
 
 
 def _absolute(place: str) -> str:

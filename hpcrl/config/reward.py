@@ -1,25 +1,89 @@
 """What scores a response."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from hpcrl.config.bounds import Natural, Positive
-from hpcrl.config.fields import ChangeClass, FunctionText
+import msgspec
+
+from hpcrl.config.bounds import Count, Natural, Positive, Share
+from hpcrl.config.built_in_rewards import BUILT_IN
+from hpcrl.config.fields import ChangeClass, ComponentsMapping, FunctionText
 from hpcrl.config.model import PlacementConfig
+
+REPORTED = ("reward", "accuracy", "dropped", "not_scorable")
+"""The statistics of every call that scores; no component has the name of one."""
+
+
+class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing that scores a response; a reward is the sum of its components' scores, each times its weight."""
+
+    function: str = ""
+    """One of hpcrl's functions or the user's."""
+    kwargs: dict[str, Any] = {}
+    """Its further named arguments."""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardConfig(PlacementConfig):
-    """A function of (prompt, response, row) in processes of its own. Knows nothing of models."""
+    """A function of (prompt, response, row), or several that add up. Knows nothing of models."""
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
-    function: Annotated[FunctionText, ChangeClass.FORK]
-    """gsm8k (the last "#### NUMBER"), exact (the whole text), "module:function" or "/path/file.py:function"."""
-    timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 60.0
-    """A response whose score takes longer ends the run with an error, never with a zero."""
-    trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
-    """Rows of the training data on which the function is tried before the start, where you submit; 0 tries none."""
+    function: Annotated[FunctionText | None, ChangeClass.FORK] = None
+    """exact (the whole text), gsm8k (the last "#### NUMBER"), math (the last \\boxed{}), format, length, by_source,
+    "module:function" or "/path/file.py:function"; the short form of one component."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further named arguments of the function."""
+    components: Annotated[ComponentsMapping, ChangeClass.FORK] = field(default_factory=dict)
+    """In the place of function: NAME: {function: …, kwargs: {…}, weight: 1.0} for each score; the reward is their
+    weighted sum, and each is reported under its name."""
+    right_component: str | None = None
+    """The component by whose score `accuracy` counts a response as right; null: by the reward."""
+    right_at: float = 1.0
+    """The least score with which `accuracy` counts a response as right."""
+    timeout_s: Annotated[Positive, ChangeClass.PLACEMENT] = 60.0
+    """A response, or a batch of them, whose score takes longer is an error, never a zero."""
+    on_error: Literal["fail", "drop", "retry"] = "fail"
+    """What follows where a response cannot be scored: fail ends the run; retry tries it three times before that; drop
+    leaves the response out of everything that is computed, and shows it in the worker's log."""
+    max_dropped: Share = 0.1
+    """The share of a step's responses of which no more may be dropped; the run ends at more."""
+    processes: Annotated[Count, ChangeClass.PLACEMENT] = 1
+    """Processes, on each worker that scores, in which a function that is not hpcrl's runs at the same time."""
+    concurrency: Annotated[Count, ChangeClass.PLACEMENT] = 32
+    """Responses on which an asynchronous function works at the same time in each of its processes."""
+    batch_size: Annotated[Count, ChangeClass.PLACEMENT] = 64
+    """Most responses in one call of a function that scores several together."""
+    trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
+    """Rows of the training data on which the function is tried before the start, where you submit; 0 tries none."""
+
+    @property
+    def parts(self) -> Mapping[str, Component]:
+        """Name → component, in their order; the one of the short form is called `reward`."""
+        if self.function is not None:
+            return {"reward": Component(function=self.function, kwargs=dict(self.kwargs))}
+        return {name: component_of(value) for name, value in self.components.items()}
+
+    def functions(self, role: str) -> Iterator[tuple[str, str]]:
+        """Setting → the function that it names, of a section of this name."""
+        if self.function is not None:
+            yield f"{role}.function", self.function
+        for name, it in self.components.items():
+            yield f"{role}.components.{name}.function", component_of(it).function
+
+    @property
+    def needs_answers(self) -> bool:
+        """Whether rows must say what is right. A user's function says itself what it needs of a row."""
+        return any(BUILT_IN[it.function].needs_answer for it in self.parts.values() if it.function in BUILT_IN)
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The statistics of a call that scores, as far as they are known before the start."""
+        return (*REPORTED, *self.components)
+
+
+def component_of(value: Any) -> Component:
+    """A component as the configuration has it. Raises msgspec.ValidationError."""
+    return msgspec.convert(value, Component)

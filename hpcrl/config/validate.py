@@ -1,11 +1,9 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
@@ -17,6 +15,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
 from hpcrl.config.model import ModelConfig, models_of
 from hpcrl.config.reward import RewardConfig
+from hpcrl.config.validate_reward import reward_problems
 from hpcrl.errors import Problem
 
 OURS = (
@@ -31,18 +30,6 @@ OURS = (
     "--dependency",
 )
 """The options of sbatch without which hpcrl could not find or restart its jobs."""
-
-REWARDS: Mapping[str, Mapping[str, tuple[str, Callable[[Any], bool]]]] = MappingProxyType(
-    {
-        "gsm8k": {
-            "method": ("one of strict, flexible", lambda value: value in ("strict", "flexible")),
-            "format_score": ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
-        },
-        "exact": {},
-    }
-)
-"""The reward functions that hpcrl brings, and what each of their kwargs may be."""
-
 
 Check = Callable[[Any], Iterable[Problem]]
 """What is wrong with an experiment."""
@@ -81,7 +68,7 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if generation := section(experiment, "generation", GenerationConfig):
         yield from _generation_problems(generation)
     for role, reward in sections_of(experiment, RewardConfig).items():
-        yield from _reward_problems(role, reward)
+        yield from reward_problems(role, reward)
 
 
 def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -255,34 +242,3 @@ def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:
             f"= {generation.max_new_tokens}.",
             "Lower the first or raise the second.",
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _reward_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
-    key, function = f"{role}.function", reward.function
-    if function in REWARDS:
-        yield from _kwargs_problems(role, function, reward.kwargs)
-        return
-    place, _, name = function.rpartition(":")
-    if not place or not name.isidentifier():
-        yield Problem(
-            (key,),
-            f'{key} = {function} must be one of {", ".join(REWARDS)}, or "module:function", or '
-            '"/path/file.py:function".',
-            f"Set {key}.",
-        )
-    elif place.endswith(".py") and not Path(place).is_file():
-        yield Problem((key,), f"{key} = {function} names a file that is not there.", f"Set {key}.")
-
-
-def _kwargs_problems(role: str, function: str, kwargs: Mapping[str, Any]) -> Iterator[Problem]:
-    """What a function of hpcrl's takes is known; a user's says itself what it does not take."""
-    key, known = f"{role}.kwargs", REWARDS[function]
-    for name, value in kwargs.items():
-        expectation, holds = known.get(name, ("", lambda _: False))
-        what = f"must be {expectation}" if expectation else f"is not known; it takes {', '.join(known) or 'none'}"
-        if not holds(value):
-            yield Problem((key,), f"{key}.{name} = {value} of {function} {what}.", f"Set {key}.")

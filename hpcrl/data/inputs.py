@@ -36,7 +36,8 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
                 *sorted(folder.glob("*.safetensors")),
             ]
     for role, reward in sections_of(experiment, RewardConfig).items():
-        found[f"{role}.function"] = list(_installed(reward.function))
+        for key, function in reward.functions(role):
+            found[key] = list(_installed(function))
     return {setting: files for setting, files in found.items() if files}
 
 

@@ -47,8 +47,8 @@ def code_places(experiment: ExperimentConfig) -> dict[str, str]:
 
     `/FOLDER/file.py:NAME` or `/FOLDER/module:NAME`, where the module is imported from the folder.
     """
-    named = {setting.key: setting.of(experiment) for setting in settings(type(experiment)) if setting.is_in_file}
-    places = {key: _place(value or "") for key, value in named.items()}
+    every = settings(type(experiment))
+    places = {key: _place(value) for setting in every for key, value in setting.functions(experiment)}
     return {key: place for key, place in places.items() if place}
 
 

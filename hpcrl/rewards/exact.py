@@ -3,12 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hpcrl.errors import DataError
+from hpcrl.rewards.response import expected_text
 
 
-def score(prompt: str, response: str, record: Mapping[str, Any]) -> float:
-    """1 if the response is `record["answer"]`, else 0."""
-    answer = record.get("answer")
-    if not isinstance(answer, str):
-        raise DataError(f"row {record.get('id')!r} has the answer {answer!r}; an exact match needs a text.")
-    return float(response.strip() == answer.strip())
+def score(response: str, row: Mapping[str, Any]) -> float:
+    """1 if the response is what the row says is right, else 0. Raises DataError where the row does not say it."""
+    return float(response.strip() == expected_text(row, "an exact match needs a text").strip())

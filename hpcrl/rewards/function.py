@@ -5,34 +5,35 @@ what it sends on its only socket merely has its parent look there. What the func
 The process ends with its parent; the signals that ask a run to drain do not end it, since calls in flight need it.
 """
 
+import asyncio
 import importlib
 import importlib.util
-import math
 import mmap
 import os
 import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from numbers import Real
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
 from hpcrl.foreign import plain
 from hpcrl.processes import die_with_parent
-from hpcrl.rewards.messages import AHEAD, Load, Scored, ToScore
+from hpcrl.rewards.calling import Call, call_of
+from hpcrl.rewards.messages import Answer, Load, ToScore
+from hpcrl.rewards.results import as_results
 
 SHOWN_OF_AN_ERROR = 10_000
 """Characters of an error that are told, and of its traceback; the log has all of it."""
 
 
-NOT_SHOWN = (__file__, "<frozen importlib")
+LONGEST_LINE = 1 << 30
+NOT_SHOWN = (str(Path(__file__).parent), "<frozen importlib")
 """Files, by the beginnings of their names, whose frames a user's traceback does not need."""
 
 
@@ -42,12 +43,15 @@ class AnswerBox:
     _HEADER = struct.Struct("QQ")
     _SLOT_BYTES = 1 << 18
 
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 2 * AHEAD * self._SLOT_BYTES)
+    def __init__(self, ahead: int) -> None:
+        self._slots = 2 * ahead
+        self._memory = mmap.mmap(-1, self._slots * self._SLOT_BYTES)
 
     def put(self, number: int, answer: bytes) -> None:
         """Answer question `number`, in the place of a much older one; who looks finds the whole answer, or none."""
         at = self._slot(number)
+        if self._HEADER.size + len(answer) > self._SLOT_BYTES:
+            answer = msgspec.json.encode(Answer(error=f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most"))
         start = at + self._HEADER.size
         self._memory[start : start + len(answer)] = answer
         self._HEADER.pack_into(self._memory, at, number, len(answer))
@@ -60,7 +64,7 @@ class AnswerBox:
         return self._memory[start : start + size] if answered == number else None
 
     def _slot(self, number: int) -> int:
-        return number % (2 * AHEAD) * self._SLOT_BYTES
+        return number % self._slots * self._SLOT_BYTES
 
 
 class Replies:
@@ -70,7 +74,7 @@ class Replies:
         self._parent, self._box = parent, box
         self._pid, self._last = os.getpid(), 0
 
-    def give(self, number: int, answer: Scored) -> None:
+    def give(self, number: int, answer: Answer) -> None:
         """Raises OSError where the socket is gone."""
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the function, and let return as if it were this process
@@ -81,33 +85,72 @@ class Replies:
 
     def give_up(self) -> None:
         """Whether or not the parent has seen the last answer: it waits for this one, or for the next."""
-        closed = msgspec.json.encode(Scored(error="it closed descriptors of its process that it had not opened"))
+        closed = msgspec.json.encode(Answer(error="it closed descriptors of its process that it had not opened"))
         for number in (self._last, self._last + 1):
             self._box.put(number, closed)
 
 
 def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
-    """Answer each line of the socket, of which `Load` is the first, until there are no more or one has gone wrong."""
+    """Answer each line of the socket, of which `Load` is the first, until there are no more."""
     die_with_parent(parent_pid)
     sys.dont_write_bytecode = True  # a run's copy of the code stays as it was copied
     replies = Replies(parent, box)
+    # Lines that are read ahead would be lost to whoever reads next.
+    with parent.makefile("rb", buffering=0) as lines:
+        order = msgspec.json.decode(lines.readline(), type=Load)
+    call, answer = _attempt(lambda: call_of(load(order.function), order.kwargs), lambda call: Answer(takes=call.takes))
+    try:
+        replies.give(1, answer)
+        if call is None:
+            return
+        if call.takes.awaited:
+            asyncio.run(_answer_together(parent, call, order, replies))
+        else:
+            _answer_in_turn(parent, call, replies)
+    except OSError:
+        replies.give_up()
+
+
+def _answer_in_turn(parent: socket.socket, call: Call, replies: Replies) -> None:
+    decode = msgspec.json.Decoder(ToScore).decode
     with parent.makefile("rb") as lines:
+        while line := lines.readline():
+            asked = decode(line)
+            replies.give(asked.number, _attempt(lambda asked=asked: call(asked.responses), _judge(call, asked))[1])
+
+
+async def _answer_together(parent: socket.socket, call: Call, order: Load, replies: Replies) -> None:
+    """Up to `order.concurrency` lines at a time, each with a time limit of its own."""
+    reader, _ = await asyncio.open_connection(sock=parent.dup(), limit=LONGEST_LINE)
+    free = asyncio.Semaphore(order.concurrency)
+    decode = msgspec.json.Decoder(ToScore).decode
+
+    async def answer(asked: ToScore) -> None:
+        found = await _attempt_awaited(call, asked, order.timeout_s)
+        free.release()
         try:
-            _answer(lines, replies)
+            replies.give(asked.number, found)
         except OSError:
             replies.give_up()
 
+    async with asyncio.TaskGroup() as tasks:
+        while line := await reader.readline():
+            await free.acquire()
+            tasks.create_task(answer(decode(line)))
 
-def _answer(lines: BinaryIO, replies: Replies) -> None:
-    order = msgspec.json.decode(lines.readline(), type=Load)
-    function, answer = _attempt(lambda: load(order.function), lambda _: 0.0)
-    replies.give(1, answer)
-    decode = msgspec.json.Decoder(ToScore).decode
-    while not answer.error and (line := lines.readline()):
-        wanted = decode(line)
-        call = partial(function, wanted.prompt, wanted.response, wanted.record, **order.kwargs)
-        answer = _attempt(call, as_score)[1]
-        replies.give(wanted.number, answer)
+
+async def _attempt_awaited(call: Call, asked: ToScore, timeout_s: float) -> Answer:
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            returned = await call(asked.responses)
+    except BaseException as error:
+        return Answer(late=True) if limit.expired() else _told(error)
+    return _attempt(lambda: returned, _judge(call, asked))[1]
+
+
+def _judge(call: Call, asked: ToScore) -> Callable[[Any], Answer]:
+    return lambda returned: Answer(as_results(returned, len(asked.responses), call.takes.several))
 
 
 def load(function: str) -> Callable[..., Any]:
@@ -125,38 +168,24 @@ def load(function: str) -> Callable[..., Any]:
     return found
 
 
-def as_score(result: Any) -> float:
-    """What a reward function returned, as the finite number that it must be.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
-    value: Any = result.get("score") if isinstance(result, Mapping) else result
-    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        value = value.item()  # numpy's bool is no Real, and numpy need not be here to know it
-    if not isinstance(value, Real):
-        raise TypeError(
-            f'returned {result!r}; expected one number or bool, or a mapping with one under "score" (no tuple, no '
-            "list): the function is called for one response at a time"
-        )
-    if not math.isfinite(value):
-        raise ValueError(f"returned {float(value)}; expected a finite number")
-    return float(value)
-
-
-def _attempt(act: Callable[[], Any], judge: Callable[[Any], float]) -> tuple[Any, Scored]:
+def _attempt(act: Callable[[], Any], judge: Callable[[Any], Answer]) -> tuple[Any, Answer]:
     """The user's code may raise anything, SystemExit included; all of it is an answer."""
     try:
         result = act()
-        return result, Scored(score=judge(result))
+        return result, judge(result)
     except BaseException as error:
-        every = traceback.extract_tb(error.__traceback__)
-        frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
-        texts = f"{type(error).__name__}: {error}", "".join(traceback.format_list(frames))
-        if max(map(len, texts)) > SHOWN_OF_AN_ERROR:
-            print(*texts, sep="\n", file=sys.stderr, flush=True)
-        error_shown, frames_shown = (plain(text, SHOWN_OF_AN_ERROR) for text in texts)
-        return None, Scored(error=error_shown, traceback=frames_shown)
+        return None, _told(error)
+
+
+def _told(error: BaseException) -> Answer:
+    """What went wrong; where that is long, the log has all of it."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
+    texts = f"{type(error).__name__}: {error}", "".join(traceback.format_list(frames))
+    if max(map(len, texts)) > SHOWN_OF_AN_ERROR:
+        print(*texts, sep="\n", file=sys.stderr, flush=True)
+    error_shown, frames_shown = (plain(text, SHOWN_OF_AN_ERROR) for text in texts)
+    return Answer(error=error_shown, traceback=frames_shown)
 
 
 def _load_module(place: str) -> ModuleType:

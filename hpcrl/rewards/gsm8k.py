@@ -4,10 +4,10 @@ Both parsers are those of verl's `reward_score/gsm8k.py`, quirks included, so th
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from hpcrl.errors import ConfigurationError, DataError
+from hpcrl.rewards.response import expected_text
 
 LOOKED_AT = 300
 """Characters at the end of a response in which its number is looked for."""
@@ -28,26 +28,25 @@ def flexible(response: str) -> str | None:
 
 
 def score(
-    prompt: str, response: str, record: Mapping[str, Any], *, method: str = "strict", format_score: float = 0.0
+    response: str,
+    row: Mapping[str, Any],
+    *,
+    method: Literal["strict", "flexible"] = "strict",
+    format_score: float = 0.0,
 ) -> float:
     """1 for the right number, `format_score` for a wrong one, 0 for none.
 
-    `record["answer"]` ends with "#### NUMBER" or is the number alone.
+    What the row says is right ends with "#### NUMBER" or is the number alone.
     """
-    parsers: dict[str, Callable[[str], str | None]] = {"strict": strict, "flexible": flexible}
-    if method not in parsers:
-        raise ConfigurationError([f"reward.kwargs.method is {method!r}, but gsm8k knows {', '.join(parsers)}."])
-    number = parsers[method](response)
+    number = (strict if method == "strict" else flexible)(response)
     if number is None:
         return 0.0
-    return 1.0 if number == expected(record) else format_score
+    return 1.0 if number == expected(row) else format_score
 
 
-def expected(record: Mapping[str, Any]) -> str:
-    """The number that a row's answer gives."""
-    answer = record.get("answer")
-    if not isinstance(answer, str):
-        raise DataError(f"row {record.get('id')!r} has the answer {answer!r}; gsm8k needs a text with '#### NUMBER'.")
+def expected(row: Mapping[str, Any]) -> str:
+    """The number that is right. Raises DataError where the row has no text that says it."""
+    answer = expected_text(row, "gsm8k needs a text with '#### NUMBER'")
     found = AFTER_HASHES.findall(answer)
     return _without_separators(found[-1] if found else answer.strip())
 

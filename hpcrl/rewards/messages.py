@@ -1,4 +1,4 @@
-"""What crosses between a worker and the processes of a user's reward function: JSON lines, by producer → consumer.
+"""What crosses between a worker and a process of a user's reward function: JSON lines, by producer → consumer.
 
 Before the first of them the worker sends a nonce, and believes only answers that begin with it.
 """
@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.rewards.response import Response, Result
+
 AHEAD = 32
-"""Lines that may be on their way at most."""
+"""Lines that may be on their way to a function that scores one response at a time."""
 NONCE_BYTES = 32
 
 
@@ -18,25 +20,42 @@ class Load(msgspec.Struct, frozen=True):
 
     function: str
     kwargs: dict[str, Any]
+    concurrency: int
+    """Lines that an asynchronous function works on at a time."""
+    timeout_s: float
+    """A line whose answer takes an asynchronous function longer is given up; any other is the worker's to time."""
 
 
 class ToScore(msgspec.Struct, frozen=True):
-    """Every other: one response; `number` is one more than that of the line before it, and 1 is `Load`."""
+    """Every other: one response, or several for a function that takes them together; `number` is one more than that of
+    the line before it, and 1 is `Load`."""
 
     number: int
-    prompt: str
-    response: str
-    record: dict[str, Any]
+    responses: list[Response]
 
 
 # ── process → worker ──────────────────────────────────────────────────────────────────────────────────────────────────
-class Scored(msgspec.Struct, frozen=True):
-    """One per line, behind the nonce: a score (0 for a `Load` that worked), or what went wrong.
+class Takes(msgspec.Struct, frozen=True):
+    """How a function wants to be called."""
+
+    several: bool = False
+    """All responses of a line together."""
+    tokens: bool = False
+    """Tokens too, which are not sent otherwise."""
+    awaited: bool = False
+    """It is asynchronous."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One per line, behind the nonce: a result per response (`takes` for a `Load` that worked), or what went wrong.
 
     `traceback` is the user's part of it; `ended` says how the function's process has ended (-n for signal n).
     """
 
-    score: float | None = None
+    results: list[Result] = []
+    takes: Takes | None = None
     error: str = ""
     traceback: str = ""
+    late: bool = False
+    """An asynchronous function has taken longer than it may."""
     ended: int | None = None

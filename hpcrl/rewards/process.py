@@ -1,4 +1,4 @@
-"""The process between a worker and a user's reward function: `… process DESCRIPTOR WORKER`, started by the worker.
+"""The process between a worker and a user's reward function: `… process DESCRIPTOR WORKER AHEAD`, started by the worker.
 
 Forks the one that runs the function, and hands rows to it and its answers back. It alone has the worker's socket,
 and learns the nonce that answers begin with only after the fork: whatever the function writes, and wherever, no answer
@@ -16,19 +16,19 @@ import msgspec
 
 from hpcrl.processes import die_with_parent
 from hpcrl.rewards.function import AnswerBox, serve
-from hpcrl.rewards.messages import NONCE_BYTES, Scored
+from hpcrl.rewards.messages import NONCE_BYTES, Answer
 
 CHUNK_BYTES = 1 << 16
 LOOK_AGAIN_MS = 1000
 """How often a function that is silent is looked for: one that has forked may end without closing its socket."""
 
 
-def main(descriptor: int, worker_pid: int) -> None:
+def main(descriptor: int, worker_pid: int, ahead: int) -> None:
     """Hand on lines and answers until the worker has gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
     die_with_parent(worker_pid)
-    worker, box, pid = socket.socket(fileno=descriptor), AnswerBox(), os.getpid()
+    worker, box, pid = socket.socket(fileno=descriptor), AnswerBox(ahead), os.getpid()
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -81,7 +81,7 @@ class Relay:
                     return
                 self._lines += chunk
             self._hand_on()
-        self._answer(msgspec.json.encode(Scored(ended=self._ended)))
+        self._answer(msgspec.json.encode(Answer(ended=self._ended)))
         while self._worker.recv(CHUNK_BYTES):
             pass
 

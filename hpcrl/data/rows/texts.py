@@ -14,7 +14,6 @@ from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
-from hpcrl.config.validate import REWARDS
 from hpcrl.data.form import TOKENS
 from hpcrl.data.index import RowIds
 from hpcrl.data.jsonl import AnswerLine, JsonLines, open_kept
@@ -207,8 +206,7 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     data, learns = experiment.data, form.has_answers
     tokens, limits = open_tokens(experiment), _limits(experiment)
     _refuse_unknown_end(experiment, tokens, limits)
-    # A user's function says itself what it needs of a row.
-    judged = any(reward.function in REWARDS for reward in sections_of(experiment, RewardConfig).values())
+    judged = any(reward.needs_answers for reward in sections_of(experiment, RewardConfig).values())
     line = AnswerLine if judged and not learns else form.line
     records = JsonLines(data.train, "data.train", line, indexes)
     refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.index))

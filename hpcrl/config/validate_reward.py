@@ -1,0 +1,92 @@
+"""What is wrong with the settings of a reward, whatever the rows and the functions."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcrl.config.built_in_rewards import BUILT_IN, option_problems
+from hpcrl.config.reward import REPORTED, Component, RewardConfig, component_of
+from hpcrl.errors import Problem
+
+_NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
+
+
+def reward_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
+    """Of a section of this name."""
+    short, several = f"{role}.function", f"{role}.components"
+    if (reward.function is None) == (not reward.components):
+        found = f"both are: {short} = {reward.function}" if reward.components else "neither is"
+        yield Problem(
+            (short, several),
+            f"Either {short} or {several} must be set, but {found}.",
+            f"Set one and leave the other out{', as null' * bool(reward.components)}.",
+        )
+        return
+    if reward.function is not None:
+        component = Component(function=reward.function, kwargs=dict(reward.kwargs))
+        yield from _function_problems(short, f"{role}.kwargs", component)
+    elif reward.kwargs:
+        yield Problem(
+            (f"{role}.kwargs",),
+            f"{role}.kwargs belongs to {short}, which is not set.",
+            f"Write it into {several}.NAME.",
+        )
+    for name, value in reward.components.items():
+        yield from _component_problems(several, name, value)
+    yield from _accuracy_problems(role, reward)
+
+
+def _component_problems(key: str, name: str, value: Any) -> Iterator[Problem]:
+    place = f"{key}.{name}"
+    if not _NAME.fullmatch(name) or name in REPORTED:
+        yield Problem(
+            (key,),
+            f"{place}: the name of a component must be letters, digits and _ after a first letter, and none of "
+            f"{', '.join(REPORTED)}, which every reward reports.",
+            f"Rename it in {key}.",
+        )
+    try:
+        component = component_of(value)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Component.__struct_fields__)
+        yield Problem((key,), f"{place} = {value} must be a mapping of {known}: {error}.", f"Set {place}.")
+        return
+    if not math.isfinite(component.weight):
+        yield Problem((key,), f"{place}.weight = {component.weight} must be a finite number.", f"Set {place}.weight.")
+    yield from (
+        Problem((key,), problem.text, problem.advice)
+        for problem in _function_problems(f"{place}.function", f"{place}.kwargs", component)
+    )
+
+
+def _function_problems(key: str, kwargs: str, component: Component) -> Iterator[Problem]:
+    function = component.function
+    if function in BUILT_IN:
+        for text in option_problems(kwargs, function, component.kwargs):
+            yield Problem((kwargs,), f"{text}.", f"Set {kwargs}.")
+        return
+    place, _, name = function.rpartition(":")
+    if not place or not name.isidentifier():
+        yield Problem(
+            (key,),
+            f'{key} = {function} must be one of {", ".join(BUILT_IN)}, or "module:function", or '
+            '"/path/file.py:function".',
+            f"Set {key}.",
+        )
+    elif place.endswith(".py") and not Path(place).is_file():
+        yield Problem((key,), f"{key} = {function} names a file that is not there.", f"Set {key}.")
+
+
+def _accuracy_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
+    by = reward.right_component
+    if by is not None and by not in reward.components:
+        known: Mapping[str, Any] = reward.components
+        yield Problem(
+            (f"{role}.right_component",),
+            f"{role}.right_component = {by} must be one of {role}.components: {', '.join(known) or 'there are none'}.",
+            f"Set {role}.right_component, or leave it out: accuracy then goes by the reward.",
+        )

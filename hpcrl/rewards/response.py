@@ -1,0 +1,64 @@
+"""What is scored, and what a score is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from hpcrl.errors import DataError
+
+SHOWN = 200
+"""Characters of a text that a message shows."""
+
+
+class Response(msgspec.Struct, frozen=True):
+    """One response. `row` is the row of the data set that its prompt was made of."""
+
+    prompt: str
+    response: str
+    row: Mapping[str, Any]
+    finished: bool = True
+    """Whether it ended by itself, not at the longest length."""
+    tokens: tuple[int, ...] = ()
+    """As they were sampled."""
+
+    @property
+    def named(self) -> str:
+        """The response in a message: row, prompt and text, by their beginnings."""
+        return f"on row {self.row.get('id')!r}\nprompt: {shown(self.prompt)}\nresponse: {shown(self.response)}"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one function says of one response."""
+
+    score: float | None = None
+    """None: it cannot be scored, or it has been dropped."""
+    numbers: dict[str, float] = {}
+    """To be reported."""
+    places: tuple[tuple[int, float], ...] = ()
+    """The shares of the score that belong to a place in the response: (character at which it ends, number)."""
+    dropped: bool = False
+
+
+DROPPED = Result(dropped=True)
+
+
+def shown(text: str) -> str:
+    """The beginning of a text, in quotes."""
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+
+
+def ground_truth(row: Mapping[str, Any]) -> Any:
+    """What a row says is right: its `answer`, or in verl's rows `reward_model.ground_truth`; None where it is silent."""
+    if (answer := row.get("answer")) is not None:
+        return answer
+    judged = row.get("reward_model")
+    return judged.get("ground_truth") if isinstance(judged, Mapping) else None
+
+
+def expected_text(row: Mapping[str, Any], needed: str) -> str:
+    """What is right, as a text. Raises DataError saying what was `needed`."""
+    found = ground_truth(row)
+    if not isinstance(found, str):
+        raise DataError(f"row {row.get('id')!r} has the answer {found!r}; {needed}.")
+    return found
