@@ -632,7 +632,7 @@ def code_is_where_its_settings_say(folder: Path) -> None:
 
     judge.write_text("def score(")
     refused("data/user_code.py: Fix the file, or submit a new run with another {}.", find)
-    judge.write_text("def score(prompt, response, record): return 1.0\n")
+    judge.write_text("def score(prompt, response, row): return 1.0\n")
     refused(
         "data/user_code.py: Make it readable, or submit a new run with another {}.", lambda: find(folder / "gone.py")
     )

@@ -82,8 +82,8 @@ class BuiltIn:
 
 BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "exact": BuiltIn(Exact),
         "gsm8k": BuiltIn(Gsm8k),
+        "exact": BuiltIn(Exact),
         "math": BuiltIn(Math),
         "format": BuiltIn(Format, needs_answer=False, in_process=False),
         "length": BuiltIn(Length, needs_answer=False),
@@ -113,16 +113,15 @@ def option_problems(key: str, function: str, kwargs: Mapping[str, Any]) -> Itera
 
 def _wrong(setting: Setting, value: Any) -> str | None:
     """What a value has to be and is not."""
-    if isinstance(value, bool) and setting.type in (int, float):
+    if setting.type in (int, float) and type(value) not in (int, setting.type):
         return setting.expectation
     if setting.key == "pattern" and isinstance(value, str):
         return _no_pattern(value)
     if setting.key == "sources" and isinstance(value, Mapping):
         named = [name for name, kind in BUILT_IN.items() if kind.options is not BySource and not _required(kind)]
         return None if set(value.values()) <= set(named) else f"a mapping of names to {', '.join(named)}"
-    if setting.broken_bound(value):
-        bound = setting.broken_bound(value)
-        return bound if isinstance(value, int | float) and setting.type in (int, float) else setting.expectation
+    if bound := setting.broken_bound(value):
+        return bound if setting.type in (int, float) else setting.expectation
     return None
 
 

@@ -79,9 +79,9 @@ class RewardConfig(PlacementConfig):
         return any(BUILT_IN[it.function].needs_answer for it in self.parts.values() if it.function in BUILT_IN)
 
     @property
-    def reports(self) -> tuple[str, ...]:
-        """The statistics of a call that scores, as far as they are known before the start."""
-        return (*REPORTED, *self.components)
+    def named_scores(self) -> tuple[str, ...]:
+        """What a call that scores reports besides `REPORTED`, as far as it is known before the start."""
+        return tuple(self.components)
 
 
 def component_of(value: Any) -> Component:

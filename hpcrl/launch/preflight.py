@@ -28,6 +28,7 @@ from hpcrl.placement.capacity import check_memory
 from hpcrl.placement.disk import check_room
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
+from hpcrl.rewards.response import Response, ground_truth
 from hpcrl.rewards.run import RewardFunction
 
 
@@ -112,12 +113,15 @@ def _try_reward(
     texts, samples = open_texts(experiment, datasets), sample_ids(rows, 0)
     tokens = datasets["train"].rows(samples).rows(next(iter(algorithm.rows.keys)))
     records = [datasets["train"].text(sample) for sample in samples]
-    answers = [str(record.get("answer") or "") for record in records]
-    responses = [*answers[:-1], ""]
+    answers = [str(ground_truth(record) or "") for record in records]
+    responses = [
+        Response(texts.decode(prompt), answer, record, tokens=tuple(texts.tokens.encode_answers([answer])[0].tolist()))
+        for prompt, answer, record in zip(tokens, [*answers[:-1], ""], records, strict=True)
+    ]
     try:
-        function = RewardFunction(getattr(experiment, role))
+        function = RewardFunction(getattr(experiment, role), role)
         try:
-            function.score([texts.decode(row) for row in tokens], responses, records)
+            function.score(responses)
         finally:
             function.close()
     except UserCodeError as error:

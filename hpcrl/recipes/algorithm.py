@@ -12,6 +12,8 @@ import msgspec
 import networkx as nx
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
+from hpcrl.config.fields import sections_of
+from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.form import Form
@@ -74,6 +76,17 @@ class Algorithm(Generic[E]):
         """The calls that are made: those of an evaluation only where there may be one."""
         every = self.evaluates(experiment)
         return tuple(call for call in self.recipe(experiment) if every or call.dataset == "train")
+
+    def reported(self, experiment: E) -> Mapping[str, tuple[str, ...]]:
+        """Call → the statistics that it reports, those of the reward's components with them."""
+        rewards = sections_of(experiment, RewardConfig)
+        return {
+            call.name: (
+                *self.metrics.get(call.name, ()),
+                *(rewards[call.role].named_scores if call.role in rewards else ()),
+            )
+            for call in self.calls(experiment)
+        }
 
     def eval_keys(self, experiment: E) -> tuple[str, ...]:
         """What samples of the evaluation data set begin with."""

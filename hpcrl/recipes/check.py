@@ -97,7 +97,7 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     except ValueError:
         return
     algorithm = algorithm_of(experiment)
-    reported = {call.name: algorithm.metrics.get(call.name, ()) for call in algorithm.calls(experiment)}
+    reported = dict(algorithm.reported(experiment))
     if condition.name in reported.get(condition.call, ()):
         return
     lacking = f"is a metric of a call {condition.call!r}, but the calls are {', '.join(reported)}"

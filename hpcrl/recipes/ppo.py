@@ -22,7 +22,17 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, REWARD, TRAINED, sampling_problems, warm_up_notices
+from hpcrl.recipes.texts import (
+    EVALUATION,
+    GENERATED,
+    JUDGED,
+    MADE,
+    REWARD,
+    SCORING,
+    TRAINED,
+    sampling_problems,
+    warm_up_notices,
+)
 
 ADAPTIVE_ERROR_LIMIT = 0.2
 """An adaptive weight moves by at most this share in `horizon` samples."""
@@ -128,7 +138,7 @@ def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
     rollout = ("prompts", "responses", "finished", "logprobs", *["ref_logprobs"] * held, "rewards", "values")
     return (
         MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
-        MFC("rew_inf", "reward", "inference", ("prompts", "responses"), ("rewards",)),
+        SCORING,
         *reference * held,
         MFC("critic_inf", "critic", "inference", ("prompts", "responses"), ("values",)),
         MFC("actor_train", "actor", "train_step", rollout),

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from hpcrl.config.fields import sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
@@ -21,17 +23,25 @@ REWARD = RoleKind("hpcrl.workers.rewards:reward")
 """The role that scores responses by the functions of its section, a RewardConfig."""
 
 GENERATED = ("response_length", "finished")
-JUDGED = ("reward", "accuracy")
+JUDGED = ("reward", "accuracy", "dropped", "not_scorable")
 TRAINED = ("loss", "lr", "grad_norm", "skipped")
+
+SCORES = ("rewards", "reward_components", "token_rewards")
+"""What it makes. `rewards` [1] is NaN where a sample has none and is not to be counted; `reward_components`
+[components] are the scores that it is the weighted sum of; `token_rewards` [T] adds up to it where some of it belongs
+to a place in the response, and is [0] where all of it is at the end."""
+
+SCORING = MFC("rew_inf", "reward", "inference", ("prompts", "responses", "finished"), SCORES)
+"""Score the responses of training."""
 
 EVALUATION = (
     on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), greedy=True)),
-    on_eval(MFC("eval_rew", "reward", "inference", ("prompts", "responses"), ("rewards",))),
+    on_eval(msgspec.structs.replace(SCORING, name="eval_rew")),
 )
 """Generate answers to held-out prompts greedily, and judge them."""
 
 MADE: Mapping[str, Form] = MappingProxyType(
-    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, "rewards": NUMBERS}
+    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, **dict.fromkeys(SCORES, NUMBERS)}
 )
 """The keys of generation and judgement."""
 

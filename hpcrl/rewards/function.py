@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +86,9 @@ class Replies:
 
     def give_up(self) -> None:
         """Whether or not the parent has seen the last answer: it waits for this one, or for the next."""
-        closed = msgspec.json.encode(Answer(error="it closed descriptors of its process that it had not opened"))
+        closed = msgspec.json.encode(
+            Answer(error="it closed descriptors of its process that it had not opened", broken=True)
+        )
         for number in (self._last, self._last + 1):
             self._box.put(number, closed)
 
@@ -116,7 +119,7 @@ def _answer_in_turn(parent: socket.socket, call: Call, replies: Replies) -> None
     with parent.makefile("rb") as lines:
         while line := lines.readline():
             asked = decode(line)
-            replies.give(asked.number, _attempt(lambda asked=asked: call(asked.responses), _judge(call, asked))[1])
+            replies.give(asked.number, _attempt(partial(call, asked.responses), _judge(call, asked))[1])
 
 
 async def _answer_together(parent: socket.socket, call: Call, order: Load, replies: Replies) -> None:

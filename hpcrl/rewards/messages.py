@@ -58,4 +58,6 @@ class Answer(msgspec.Struct, frozen=True):
     traceback: str = ""
     late: bool = False
     """An asynchronous function has taken longer than it may."""
+    broken: bool = False
+    """Its process can answer nothing more."""
     ended: int | None = None

@@ -1,4 +1,4 @@
-"""The process between a worker and a user's reward function: `… process DESCRIPTOR WORKER AHEAD`, started by the worker.
+"""The process between a worker and a reward function: `… process DESCRIPTOR WORKER AHEAD`, started by the worker.
 
 Forks the one that runs the function, and hands rows to it and its answers back. It alone has the worker's socket,
 and learns the nonce that answers begin with only after the fork: whatever the function writes, and wherever, no answer

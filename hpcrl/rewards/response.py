@@ -49,7 +49,7 @@ def shown(text: str) -> str:
 
 
 def ground_truth(row: Mapping[str, Any]) -> Any:
-    """What a row says is right: its `answer`, or in verl's rows `reward_model.ground_truth`; None where it is silent."""
+    """What a row says is right: its `answer`, or in verl's rows `reward_model.ground_truth`; None where nothing."""
     if (answer := row.get("answer")) is not None:
         return answer
     judged = row.get("reward_model")

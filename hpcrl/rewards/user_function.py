@@ -88,6 +88,8 @@ class UserFunction:
             self._restart_killed(process, asked)
         elif answer.ended is not None:
             self._restart(process, self._failure(f"ended its process ({_how(answer.ended)}) {_where(asked)}"))
+        elif answer.broken:
+            self._restart(process, self._failure(f"failed {_where(asked)}\n{answer.error}"))
         elif answer.late:
             self._tried(asked, self._late(asked))
         elif answer.error:
@@ -110,9 +112,9 @@ class UserFunction:
 
     def _restart(self, process: UserProcess, error: HpcrlError) -> None:
         """In the place of a process that is of no use any more; what it had been given is given to others."""
-        oldest, *others = process.asked
-        self._tried(oldest, error)
-        self._replace(process, others)
+        if process.takes is None or process.asked:
+            self._tried(process.asked[0], error)
+        self._replace(process, list(process.asked)[1:])
 
     def _restart_killed(self, process: UserProcess, asked: Asked) -> None:
         """Try what a killed process was working on once more, in a new one."""

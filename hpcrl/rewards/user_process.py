@@ -32,6 +32,10 @@ class Asked:
     responses: tuple[Response, ...]
 
 
+IDLE = Asked((), ())
+"""A process that ends while nothing is asked of it."""
+
+
 class UserProcess:
     """The processes of a function, and the socket to the one that answers for it."""
 
@@ -49,7 +53,7 @@ class UserProcess:
         self._received = b""
         self._number = 1
         self._since = time.monotonic()
-        self._asked: deque[Asked] = deque([Asked((), ())])
+        self._asked: deque[Asked] = deque([IDLE])
         self.takes: Takes | None = None
         """How the function is called, once it has been imported."""
 
@@ -106,7 +110,10 @@ class UserProcess:
             self._to_send = self._to_send[self._socket.send(self._to_send) :]
 
     def receive(self) -> list[tuple[Asked, Answer]]:
-        """The answers that have come, each with what was asked; the last says so where the process has ended."""
+        """The answers that have come, each with what was asked; the last says so where the process has ended.
+
+        What it had been asked then, and has not answered, is still in `asked`.
+        """
         try:
             while chunk := self._socket.recv(CHUNK_BYTES):
                 self._received += chunk
@@ -125,9 +132,14 @@ class UserProcess:
             answers.append(Answer(ended=self._process.wait()))
         found = []
         for answer in answers:
-            found.append((self._asked[0] if answer.ended is not None else self._asked.popleft(), answer))
+            over = answer.broken or answer.ended is not None
+            if not self._asked and not over:
+                continue
+            found.append(((self._asked[0] if over else self._asked.popleft()) if self._asked else IDLE, answer))
             self._since = time.monotonic()
             self.takes = answer.takes or self.takes
+            if over:
+                break
         return found
 
     def close(self) -> None:

@@ -8,12 +8,12 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
+from hpcrl.rewards.places import token_rewards
+from hpcrl.rewards.response import Response
 from hpcrl.rewards.run import RewardFunction
+from hpcrl.rewards.statistics import statistics
 from hpcrl.workers.host import Outcome, Work
 from hpcrl.workers.role import RoleContext
-
-FULL_MARKS = 1.0
-"""A response with this reward counts as right in `accuracy`."""
 
 
 class Reward:
@@ -23,22 +23,37 @@ class Reward:
         self.experiment = experiment
         self._role = role
         self._texts = texts
-        self._functions = [(self._settings, RewardFunction(self._settings))]
+        self._functions = [(self._settings, RewardFunction(self._settings, self._role))]
 
     def inference(self, work: Work, call: MFC) -> Outcome:
-        """prompts, responses → rewards."""
-        records = [self._texts.record(call.dataset, sample_id) for sample_id in work.batch.ids]
-        prompts, answers = (
-            [self._texts.decode(row) for row in work.batch.rows(key)] for key in ("prompts", "responses")
-        )
-        scores = self._function().score(prompts, answers, records)
-        count = float(len(scores))
-        stats = {
-            "reward": (float(sum(scores)), count),
-            "accuracy": (float(sum(score >= FULL_MARKS for score in scores)), count),
+        """prompts, responses, finished → rewards [1]; reward_components [components]; token_rewards [T] or [0].
+
+        NaN is where there is none. With `token_rewards` of length 0 all of a reward is at the end.
+        """
+        tokens = work.batch.rows("responses")
+        scored = self._function().score(self._responses(work.batch, call))
+        rows = {
+            "rewards": [np.array([it.total], np.float32) for it in scored],
+            "reward_components": [np.array(it.scores, np.float32) for it in scored],
+            "token_rewards": [token_rewards(*pair, self._texts.decode) for pair in zip(scored, tokens, strict=True)],
         }
-        rows = [np.array([score], np.float32) for score in scores]
-        return Outcome(SequenceSample.from_rows(work.batch.ids, {"rewards": rows}), stats)
+        wanted = {key: made for key, made in rows.items() if call.output_remap.get(key, key) in call.outputs}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), statistics(self._settings, scored))
+
+    def _responses(self, batch: SequenceSample, call: MFC) -> list[Response]:
+        """The texts, each decoded once."""
+        finished = batch.rows("finished") if "finished" in batch.keys else [np.ones(1, np.bool_)] * len(batch.ids)
+        rows = zip(batch.ids, batch.rows("prompts"), batch.rows("responses"), finished, strict=True)
+        return [
+            Response(
+                prompt=self._texts.decode(prompt),
+                response=self._texts.decode(response),
+                row=self._texts.record(call.dataset, sample_id),
+                finished=bool(ended[0]),
+                tokens=tuple(response.tolist()),
+            )
+            for sample_id, prompt, response, ended in rows
+        ]
 
     def close(self) -> None:
         for _, function in self._functions:
@@ -53,7 +68,7 @@ class Reward:
         for settings, function in self._functions:
             if settings == self._settings:
                 return function
-        self._functions.append((self._settings, RewardFunction(self._settings)))
+        self._functions.append((self._settings, RewardFunction(self._settings, self._role)))
         return self._functions[-1][1]
 
 

@@ -291,7 +291,7 @@ def test_a_text_ends_with_the_tokenizers_end_or_the_models(split):
 
 
 def test_a_crashed_reward_ends_the_run(folder):
-    (folder / "crash.py").write_text("def crash(prompt, response, record):\n    raise RuntimeError('no')\n")
+    (folder / "crash.py").write_text("def crash(prompt, response, row):\n    raise RuntimeError('no')\n")
     with run_of(ppo(folder, function="crash.py:crash")) as conductor, pytest.raises(UserCodeError, match="crash"):
         conductor.step(1)
 

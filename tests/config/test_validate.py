@@ -1,18 +1,20 @@
 """Values that make no sense are named, with what is expected and the knob."""
 
+import dataclasses
+import importlib
 import inspect
 from dataclasses import replace
 
 import pytest
 from support.experiments import KNOWN, VALUES, load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.built_in_rewards import BUILT_IN
 from hpcrl.config.control import Frequency
 from hpcrl.config.fields import settings
-from hpcrl.config.validate import REWARDS, collect
+from hpcrl.config.validate import collect
 from hpcrl.errors import ConfigurationError
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.toy import ToyExperiment
-from hpcrl.rewards.run import BUILT_IN
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def problems_of(experiment):
         (["ppo.kl.coef=0", "ppo.kl.adaptive=true"], "ppo.kl.coef = 0 must be above 0"),
         (["reward.kwargs={methd: strict}"], "reward.kwargs.methd = strict of gsm8k is not known"),
         (["reward.kwargs={method: x}"], "reward.kwargs.method = x of gsm8k must be one of strict, flexible"),
-        (["reward.kwargs={format_score: [1]}"], "reward.kwargs.format_score = [1] of gsm8k must be a finite number"),
+        (["reward.kwargs={format_score: [1]}"], "reward.kwargs.format_score = [1] of gsm8k must be a number"),
         (["ppo.kl.coef=-1"], "ppo.kl.coef = -1.0 must be at least 0"),
     ],
 )
@@ -124,9 +126,14 @@ def test_a_toy_that_waits_for_evaluations_makes_some():
 
 
 def test_what_hpcrls_rewards_take_is_what_is_checked():
-    for name, function in BUILT_IN.items():
-        parameters = inspect.signature(function).parameters.values()
-        assert {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} == REWARDS[name].keys()
+    for name, known in BUILT_IN.items():
+        function = importlib.import_module(f"hpcrl.rewards.{name}").score
+        keywords = [it for it in inspect.signature(function).parameters.values() if it.kind is it.KEYWORD_ONLY]
+        fields = {setting.key: setting.default for setting in settings(known.options)}
+        assert {it.name: it.default for it in keywords if it.default is not it.empty} == {
+            key: default for key, default in fields.items() if default is not dataclasses.MISSING
+        }
+        assert {it.name for it in keywords} == fields.keys()
 
 
 def test_sft_may_evaluate_with_a_least_length_that_is_no_longer_than_the_longest(load_sft):

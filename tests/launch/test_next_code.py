@@ -20,7 +20,7 @@ def test_a_file_of_several_settings_is_taken_anew_with_all_of_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path)
-    (tmp_path / "judge.py").write_text("import part\ndef score(prompt, response, record): return part.ONE\n")
+    (tmp_path / "judge.py").write_text("import part\ndef score(prompt, response, row): return part.ONE\n")
     (tmp_path / "part.py").write_text("ONE = 1.0\n")
     words = ["reward.function=judge.py:score", f"code.files=[{tmp_path}/part.py]"]
     experiment = load_config(write_config(tmp_path / "c.yaml", ppo_values()), words)

@@ -28,7 +28,7 @@ def test_a_worker_that_the_kernel_kills_is_lost_for_want_of_memory(tmp_path: Pat
 
 def test_a_reward_function_that_the_kernel_kills_is_out_of_memory_and_no_error_of_the_user(tmp_path: Path) -> None:
     write_task(tmp_path)
-    (tmp_path / "reward.py").write_text("def ones(prompt, response, record):\n" + TAKES_ALL)
+    (tmp_path / "reward.py").write_text("def ones(prompt, response, row):\n" + TAKES_ALL)
     limits = {"lost_after_s": 30.0, "start_timeout_s": 60.0, "orphan_timeout_s": 30.0}
     run = create_run(tmp_path / "run", tiny_ppo(tmp_path, steps=1, nodes=1, workers=1, **limits))
     with memory_group(1 << 30) as group:

@@ -125,7 +125,10 @@ def test_a_training_set_that_is_all_too_long_is_refused(config, capsys):
     [
         ("import no_such_module\n", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         ("def scores(*row): return 0\n", "has no function 'score'; it has scores"),
-        ("def score(prompt, response): return 0\n", "takes 2 positional arguments but 3 were given"),
+        (
+            "def score(response, record): return 0\n",
+            "nothing fills its parameter 'record'; by name it may have prompt, re",
+        ),
         ("def score(prompt, response, row): return row['solution']\n", "KeyError: 'solution'"),
         ("def score(prompt, response, row): return [1.0]\n", r"returned \[1.0\]; expected one number"),
         ("def score(prompt, response, row): return float('nan')\n", "returned nan; expected a finite number"),

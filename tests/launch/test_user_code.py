@@ -84,13 +84,13 @@ def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_acce
 
 def test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it(plain: RunDirectory, undisturbed: Remains) -> None:
     folder = plain.root.parent
-    (folder / "other.py").write_text("def score(prompt, response, record):\n    return 7.0\n")
+    (folder / "other.py").write_text("def score(prompt, response, row):\n    return 7.0\n")
     words = ("--reward.function", "other.py:score", "--generation.temperature", "0.5")
     refused = hpcrl(folder, "resume", "run", "--control.steps", "8", *words)
     assert refused.returncode == ExitCode.CONFIGURATION
     for key, value in zip(words[::2], words[1::2], strict=True):
         assert f"`hpcrl fork RUN --step N {key} {value}`" in refused.stderr
-    (folder / "wrong.py").write_text("def score(prompt, response, record):\n    return None\n")
+    (folder / "wrong.py").write_text("def score(prompt, response, row):\n    return None\n")
     tried = hpcrl(folder, "fork", "run", "--step", "4", "--reward.function", "wrong.py:score", "--dry-run")
     assert tried.returncode == ExitCode.USER_CODE and "returned None" in tried.stderr
 

@@ -51,7 +51,12 @@ def test_a_condition_on_a_number_that_a_reward_function_returns_beside_its_score
     """A reward's call reports its mean and the share of full marks, whatever else the function returns."""
     for call in ("rew_inf", "eval_rew"):
         said = refusal(load, f"control.stop_when={call}/format > 0.5")
-        assert f"is no statistic of {call}, which reports reward, accuracy. Set control.stop_when" in said
+        assert (
+            f"is no statistic of {call}, which reports reward, accuracy, dropped, not_scorable. Set control.stop_when"
+            in said
+        )
+    components = "reward.components={style: {function: length, kwargs: {most: 9}}}"
+    assert load("reward.function=null", "reward.kwargs={}", components, "control.stop_when=rew_inf/style > -1")
     assert load("control.stop_when=eval_rew/accuracy > 0.5") and load("control.stop_when=actor_train/kl_coef > 0.5")
 
 

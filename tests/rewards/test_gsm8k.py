@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcrl.errors import ConfigurationError, DataError
+from hpcrl.errors import DataError
 from hpcrl.rewards.gsm8k import expected, flexible, score, strict
 
 SENTENCES = "So she has 3 apples."
@@ -60,13 +60,13 @@ def test_only_the_last_300_characters_are_looked_at(parse: object) -> None:
 
 def test_only_the_right_number_scores() -> None:
     row = {"id": "r", "answer": "48+24 = 72\n#### 72"}
-    assert score("p", "#### 72", row) == 1.0
-    assert score("p", "#### 72.0", row) == 0.0
-    assert score("p", "#### 73", row) == 0.0
-    assert score("p", "72", row) == 0.0
-    assert score("p", "#### 73", row, format_score=0.1) == 0.1
-    assert score("p", "72", row, format_score=0.1) == 0.0
-    assert score("p", "it is 72", row, method="flexible") == 1.0
+    assert score("#### 72", row) == 1.0
+    assert score("#### 72.0", row) == 0.0
+    assert score("#### 73", row) == 0.0
+    assert score("72", row) == 0.0
+    assert score("#### 73", row, format_score=0.1) == 0.1
+    assert score("72", row, format_score=0.1) == 0.0
+    assert score("it is 72", row, method="flexible") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,10 @@ def test_a_rows_answer_is_a_solution_or_the_number_alone(answer: str, number: st
     assert expected({"answer": answer}) == number
 
 
-def test_a_row_without_an_answer_and_an_unknown_method_are_named() -> None:
+def test_a_row_without_an_answer_is_named() -> None:
     with pytest.raises(DataError, match="'row-7' has the answer None"):
-        score("p", "#### 1", {"id": "row-7"})
-    with pytest.raises(ConfigurationError, match="method is 'lenient', but gsm8k knows strict, flexible"):
-        score("p", "#### 1", {"answer": "1"}, method="lenient")
+        score("#### 1", {"id": "row-7"})
+
+
+def test_a_row_of_verls_says_what_is_right() -> None:
+    assert score("#### 72", {"reward_model": {"style": "rule", "ground_truth": "72"}}) == 1.0

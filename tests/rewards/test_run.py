@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from support.cluster import is_alive
 
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ExitCode, InternalError, UserCodeError
-from hpcrl.rewards.run import RewardFunction
+from hpcrl.rewards.response import Response
+from hpcrl.rewards.run import RewardFunction, Scored
 
 USER_FILE = """
 import os, signal, socket, sys, time
@@ -24,66 +25,66 @@ import neighbour
 
 started = time.time()
 
-def length(prompt, response, record, **kwargs):
+def length(response, **kwargs):
     return len(response) / kwargs.get("most", 1)
 
-def right(prompt, response, record):
-    return response == record["answer"]
+def right(prompt, response, row):
+    return response == row["answer"]
 
-def rich(prompt, response, record):
+def rich(prompt, response, row):
     return {"score": np.float32(0.5), "why": "half"}
 
-def numpy_bool(prompt, response, record):
-    return np.bool_(response == record["answer"])
+def numpy_bool(prompt, response, row):
+    return np.bool_(response == row["answer"])
 
-def numpy_scalar(prompt, response, record):
+def numpy_scalar(prompt, response, row):
     return np.array(0.25)
 
-def told(prompt, response, record):
+def told(prompt, response, row):
     print("to the log", flush=True)
     return neighbour.ONE
 
-def echo(prompt, response, record):
-    assert prompt == "prompt\\n\\u2028🦆" and record == {"id": "r", "answer": "ключ", "nested": {"a": [1, None]}}
+def echo(prompt, response, row):
+    assert prompt == "prompt\\n\\u2028🦆" and row == {"id": "r", "answer": "ключ", "nested": {"a": [1, None]}}
     return float(response)
 
-def raises(prompt, response, record):
+def raises(prompt, response, row):
     def deeper():
         raise KeyError("no such thing")
     return deeper()
 
-def exits(prompt, response, record):
+def exits(prompt, response, row):
     sys.exit(3)
 
-def dies(prompt, response, record):
+def dies(prompt, response, row):
     os._exit(9)
 
-def killed(prompt, response, record):
+def killed(prompt, response, row):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def sleeps(prompt, response, record):
+def sleeps(prompt, response, row):
     time.sleep(60)
 
-def gives(prompt, response, record):
-    results = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "1.0", "list": [1.0], "empty": {}}
+def gives(prompt, response, row):
+    results = {"nan": float("nan"), "inf": float("inf"), "text": "1.0", "list": [1.0], "empty": {}}
     return (results | {"tuple": (1.0, "why")})[response]
 
-def sees(prompt, response, record):
+def sees(prompt, response, row):
     return {"pid": os.getpid(), "torch": "torch" in sys.modules, "numpy": True}[response]
 
-def killed_once(prompt, response, record):
+def killed_once(prompt, response, row):
     mark = os.path.join(os.path.dirname(__file__), response)
     if response != "never" and not os.path.exists(mark):
         open(mark, "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return 0.25
 
-def kills_parent(prompt, response, record):
+def kills_parent(prompt, response, row):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
-def forges(prompt, response, record):
-    row = b'{"number":3,"prompt":"","response":"","record":{}}\\n'
+def forges(prompt, response, row):
+    row = b'{"number":3,"prompt":"","response":"","responses":[]}\\n'
     fakes = [b'{"score":1.0}\\n', b'\\n00 {"score":1.0}\\n', b"." * 10, row * 9]
     for fd in range(1025):
         for place in (fd, f"/proc/self/fd/{fd}", f"/proc/{os.getppid()}/fd/{fd}"):
@@ -100,17 +101,17 @@ def forges(prompt, response, record):
     print("x" * 10_000_000, flush=True)
     return 0.25
 
-def forks(prompt, response, record):
+def forks(prompt, response, row):
     child = os.fork()
     if child:
         os.waitpid(child, 0)
     return 0.25 if child else 1.0
 
-def closes(prompt, response, record):
+def closes(prompt, response, row):
     os.closerange(3, 1025)
     return 0.25
 
-def shuts(prompt, response, record):
+def shuts(prompt, response, row):
     for fd in range(1025):
         try:
             socket.socket(fileno=os.dup(fd)).shutdown(socket.SHUT_RDWR)
@@ -118,13 +119,33 @@ def shuts(prompt, response, record):
             pass
     return 0.25
 
-def floods(prompt, response, record):
+def floods(prompt, response, row):
     raise ValueError("begin" + "y" * 5_000_000 + "end")
 
 number = 4
 """
 ROW = {"id": "gsm8k-7", "answer": "yes"}
-Scorer = Callable[..., RewardFunction]
+
+
+class Judge:
+    """A reward function that is given lists."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._function = RewardFunction(RewardConfig(**settings))
+
+    def scored(
+        self, prompts: Sequence[str], responses: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> list[Scored]:
+        return self._function.score([Response(*it) for it in zip(prompts, responses, rows, strict=True)])
+
+    def score(self, prompts: Sequence[str], responses: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float]:
+        return [it.total for it in self.scored(prompts, responses, rows)]
+
+    def close(self) -> None:
+        self._function.close()
+
+
+Scorer = Callable[..., Judge]
 
 
 @pytest.fixture
@@ -132,11 +153,10 @@ def user(tmp_path: Path) -> Iterator[Scorer]:
     """Makes the reward function of a user's file."""
     (tmp_path / "neighbour.py").write_text("ONE = 1\n")
     (tmp_path / "mine.py").write_text(USER_FILE)
-    made: list[RewardFunction] = []
+    made: list[Judge] = []
 
-    def make(function: str, timeout_s: float = 20.0, kwargs: Mapping[str, Any] | None = None) -> RewardFunction:
-        config = RewardConfig(function=f"{tmp_path}/mine.py:{function}", timeout_s=timeout_s, kwargs=kwargs or {})
-        made.append(RewardFunction(config))
+    def make(function: str, timeout_s: float = 20.0, **settings: Any) -> Judge:
+        made.append(Judge(function=f"{tmp_path}/mine.py:{function}", timeout_s=timeout_s, **settings))
         return made[-1]
 
     yield make
@@ -145,9 +165,9 @@ def user(tmp_path: Path) -> Iterator[Scorer]:
 
 
 def test_built_in_functions_score_in_this_process() -> None:
-    reward = RewardFunction(RewardConfig(function="gsm8k", kwargs={"method": "flexible"}))
+    reward = Judge(function="gsm8k", kwargs={"method": "flexible"})
     assert reward.score(["p", "p"], ["#### 3", "it is 4"], [{"answer": "3"}, {"answer": "4"}]) == [1.0, 1.0]
-    assert RewardFunction(RewardConfig(function="exact")).score(["p"], ["no"], [{"answer": "yes"}]) == [0.0]
+    assert Judge(function="exact").score(["p"], ["no"], [{"answer": "yes"}]) == [0.0]
 
 
 def test_a_users_function_gives_numbers_bools_or_mappings(user: Scorer) -> None:
@@ -162,10 +182,10 @@ def test_a_users_function_gives_numbers_bools_or_mappings(user: Scorer) -> None:
 
 def test_a_function_of_a_module_is_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "package_of_mine").mkdir()
-    (tmp_path / "package_of_mine" / "scores.py").write_text("def one(prompt, response, record): return 1\n")
+    (tmp_path / "package_of_mine" / "scores.py").write_text("def one(prompt, response, row): return 1\n")
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{root}")
-    reward = RewardFunction(RewardConfig(function="package_of_mine.scores:one"))
+    reward = Judge(function="package_of_mine.scores:one")
     assert reward.score(["p"], ["r"], [{}]) == [1.0]
     reward.close()
 
@@ -239,7 +259,7 @@ def test_a_process_that_the_kernel_killed_for_memory_is_out_of_memory(
     user: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kills = itertools.count()
-    monkeypatch.setattr("hpcrl.rewards.run.oom_kills", lambda: next(kills))
+    monkeypatch.setattr("hpcrl.rewards.user_process.oom_kills", lambda: next(kills))
     with pytest.raises(InternalError, match=r"out of memory: the kernel has killed 1 .*raise cluster\.slurm\.memory"):
         user("killed").score(["p"], ["r"], [ROW])
 
@@ -258,7 +278,6 @@ def test_an_error_of_megabytes_is_told_by_its_ends_and_is_whole_in_the_log(
     [
         ("nan", "returned nan; expected a finite number"),
         ("inf", "returned inf; expected a finite number"),
-        ("none", "returned None; expected one number"),
         ("text", "returned '1.0'; expected one number"),
         ("list", r"returned \[1.0\]; expected one number"),
         ("tuple", r"returned \(1.0, 'why'\); expected one number .*\(no tuple, no list\)"),
@@ -281,7 +300,7 @@ def test_a_function_that_takes_too_long_is_ended_at_its_limit(user: Scorer) -> N
 @pytest.mark.parametrize(
     ("function", "content", "what"),
     [
-        ("rite", "def right(prompt, response, record): return 1", "has no function 'rite'; it has right"),
+        ("rite", "def right(prompt, response, row): return 1", "has no function 'rite'; it has right"),
         ("right", "import no_such_package", "No module named 'no_such_package'"),
         ("right", "def right(:", "SyntaxError"),
         ("right", "import os; os._exit(1)", r"ended its process \(exit code 1\) while it was imported"),
@@ -292,12 +311,12 @@ def test_a_file_that_cannot_be_used_is_refused_when_it_is_loaded(
 ) -> None:
     (tmp_path / "broken.py").write_text(content)
     with pytest.raises(UserCodeError, match=what):
-        RewardFunction(RewardConfig(function=f"{tmp_path}/broken.py:{function}"))
+        Judge(function=f"{tmp_path}/broken.py:{function}")
 
 
 def test_the_limit_of_a_response_does_not_count_the_import(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(2.5)\ndef one(*_): return 1\n")
-    reward = RewardFunction(RewardConfig(function=f"{tmp_path}/slow.py:one", timeout_s=2.0))
+    reward = Judge(function=f"{tmp_path}/slow.py:one", timeout_s=2.0)
     assert reward.score(["p"], ["r"], [ROW]) == [1.0]
     reward.close()
 
@@ -321,7 +340,7 @@ def test_signals_that_ask_for_a_drain_do_not_end_it(user: Scorer) -> None:
 
 def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "import os, time\ndef slow(prompt, response, record):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
+        "import os, time\ndef slow(prompt, response, row):\n    print(os.getpid(), flush=True)\n    time.sleep(60)\n"
     )
     worker = subprocess.Popen(
         [
@@ -329,8 +348,9 @@ def test_a_killed_worker_leaves_no_process_behind(tmp_path: Path) -> None:
             "-c",
             "import sys\n"
             "from hpcrl.config.reward import RewardConfig\n"
+            "from hpcrl.rewards.response import Response\n"
             "from hpcrl.rewards.run import RewardFunction\n"
-            "RewardFunction(RewardConfig(function=sys.argv[1])).score(['p'], ['r'], [{}])",
+            "RewardFunction(RewardConfig(function=sys.argv[1])).score([Response('p', 'r', {})])",
             f"{tmp_path}/mine.py:slow",
         ],
         stdout=subprocess.PIPE,

@@ -34,8 +34,8 @@ from hpcrl.workers.model_worker import load_host
 
 LETTERS = "0123456789+=# "
 REWARD = """
-def ones(prompt, response, record):
-    return response.count("1") - 0.1 * len(response) + 0.5 * (response == record["answer"])
+def ones(prompt, response, row):
+    return response.count("1") - 0.1 * len(response) + 0.5 * (response == row["answer"])
 """
 
 

@@ -28,24 +28,24 @@ HOLD = pathlib.Path("hold")
 LET_THROUGH = int(HOLD.read_text()) if HOLD.exists() else 0
 WEIGHT = float((pathlib.Path(__file__).parent / "weights" / "one.txt").read_text())
 
-def score(prompt, response, record):
+def score(prompt, response, row):
     from late import bonus
     call = next(CALLS)
     while call >= LET_THROUGH and HOLD.exists():
         time.sleep(0.05)
-    return WEIGHT * response.count("1") - parts.length.cost(response) + bonus(response, record)
+    return WEIGHT * response.count("1") - parts.length.cost(response) + bonus(response, row)
 """
 FILES = {
     "score.py": SCORE,
     "parts/__init__.py": "",
     "parts/length.py": "from . import factor\ndef cost(response):\n    return factor.FACTOR * len(response)\n",
     "parts/factor.py": "FACTOR = 0.1\n",
-    "late.py": "def bonus(response, record):\n    return 0.5 * (response == record['answer'])\n",
+    "late.py": "def bonus(response, row):\n    return 0.5 * (response == row['answer'])\n",
     "weights/one.txt": "1.0",
 }
 SPOILT = {
     "parts/factor.py": "FACTOR = 70.0\n",
-    "late.py": "def bonus(response, record):\n    return 1000.0\n",
+    "late.py": "def bonus(response, row):\n    return 1000.0\n",
     "weights/one.txt": "-5.0",
 }
 

@@ -1,0 +1,43 @@
+"""What is reported of the scores of a call: name → (total, weight)."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from hpcrl.config.reward import RewardConfig
+from hpcrl.rewards.run import Scored
+
+Statistic = tuple[float, float]
+
+
+def statistics(reward: RewardConfig, scored: Sequence[Scored]) -> Mapping[str, Statistic]:
+    """Means over the responses that have a score; `dropped` and `not_scorable` are shares of all.
+
+    A component has its name; what a function reports besides comes after it, as `component_name`.
+    """
+    count = float(len(scored))
+    kept = [it for it in scored if not math.isnan(it.total)]
+    dropped = sum(it.dropped for it in scored)
+    found: dict[str, Statistic] = {
+        "reward": _mean(it.total for it in kept),
+        "accuracy": _mean(float(score >= reward.right_at) for score in _judged(reward, kept)),
+        "dropped": (float(dropped), count),
+        "not_scorable": (float(len(scored) - len(kept) - dropped), count),
+    }
+    for i, name in enumerate(reward.components):
+        found[name] = _mean(it.scores[i] for it in kept if not math.isnan(it.scores[i]))
+    for name in dict.fromkeys(name for it in kept for name in it.numbers):
+        found.setdefault(name, _mean(it.numbers[name] for it in kept if name in it.numbers))
+    return found
+
+
+def _judged(reward: RewardConfig, kept: Sequence[Scored]) -> list[float]:
+    """The scores by which responses are right or wrong."""
+    if reward.right_component is None:
+        return [it.total for it in kept]
+    number = list(reward.components).index(reward.right_component)
+    return [it.scores[number] for it in kept if not math.isnan(it.scores[number])]
+
+
+def _mean(values: Iterable[float]) -> Statistic:
+    numbers = list(values)
+    return math.fsum(numbers), float(len(numbers))
