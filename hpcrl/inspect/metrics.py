@@ -23,7 +23,7 @@ class Figure:
 
 
 ACCURACY = "accuracy"
-ACCURACY_IS = "accuracy: the share of held-out responses, greedily sampled, whose reward is reward.right_at (1) or more"
+ACCURACY_IS = "accuracy: the share of held-out responses, greedily sampled, with reward.right_at (1) or more"
 
 FIGURES = (
     Figure("reward", "rew_inf/reward"),

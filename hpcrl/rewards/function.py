@@ -26,7 +26,7 @@ import msgspec
 from hpcrl.foreign import plain
 from hpcrl.processes import die_with_parent
 from hpcrl.rewards.calling import Call, call_of
-from hpcrl.rewards.messages import Answer, Load, ToScore
+from hpcrl.rewards.messages import Load, Reply, ToScore
 from hpcrl.rewards.results import as_results
 
 SHOWN_OF_AN_ERROR = 10_000
@@ -49,10 +49,10 @@ class AnswerBox:
         self._memory = mmap.mmap(-1, self._slots * self._SLOT_BYTES)
 
     def put(self, number: int, answer: bytes) -> None:
-        """Answer question `number`, in the place of a much older one; who looks finds the whole answer, or none."""
+        """Reply question `number`, in the place of a much older one; who looks finds the whole answer, or none."""
         at = self._slot(number)
         if self._HEADER.size + len(answer) > self._SLOT_BYTES:
-            answer = msgspec.json.encode(Answer(error=f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most"))
+            answer = msgspec.json.encode(Reply(error=f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most"))
         start = at + self._HEADER.size
         self._memory[start : start + len(answer)] = answer
         self._HEADER.pack_into(self._memory, at, number, len(answer))
@@ -75,7 +75,7 @@ class Replies:
         self._parent, self._box = parent, box
         self._pid, self._last = os.getpid(), 0
 
-    def give(self, number: int, answer: Answer) -> None:
+    def give(self, number: int, answer: Reply) -> None:
         """Raises OSError where the socket is gone."""
         if os.getpid() != self._pid:
             os._exit(0)  # forked by the function, and let return as if it were this process
@@ -87,21 +87,21 @@ class Replies:
     def give_up(self) -> None:
         """Whether or not the parent has seen the last answer: it waits for this one, or for the next."""
         closed = msgspec.json.encode(
-            Answer(error="it closed descriptors of its process that it had not opened", broken=True)
+            Reply(error="it closed descriptors of its process that it had not opened", broken=True)
         )
         for number in (self._last, self._last + 1):
             self._box.put(number, closed)
 
 
 def serve(parent: socket.socket, box: AnswerBox, parent_pid: int) -> None:
-    """Answer each line of the socket, of which `Load` is the first, until there are no more."""
+    """Reply each line of the socket, of which `Load` is the first, until there are no more."""
     die_with_parent(parent_pid)
     sys.dont_write_bytecode = True  # a run's copy of the code stays as it was copied
     replies = Replies(parent, box)
     # Lines that are read ahead would be lost to whoever reads next.
     with parent.makefile("rb", buffering=0) as lines:
         order = msgspec.json.decode(lines.readline(), type=Load)
-    call, answer = _attempt(lambda: call_of(load(order.function), order.kwargs), lambda call: Answer(takes=call.takes))
+    call, answer = _attempt(lambda: call_of(load(order.function), order.kwargs), lambda call: Reply(takes=call.takes))
     try:
         replies.give(1, answer)
         if call is None:
@@ -142,18 +142,18 @@ async def _answer_together(parent: socket.socket, call: Call, order: Load, repli
             tasks.create_task(answer(decode(line)))
 
 
-async def _attempt_awaited(call: Call, asked: ToScore, timeout_s: float) -> Answer:
+async def _attempt_awaited(call: Call, asked: ToScore, timeout_s: float) -> Reply:
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
             returned = await call(asked.responses)
     except BaseException as error:
-        return Answer(late=True) if limit.expired() else _told(error)
+        return Reply(late=True) if limit.expired() else _told(error)
     return _attempt(lambda: returned, _judge(call, asked))[1]
 
 
-def _judge(call: Call, asked: ToScore) -> Callable[[Any], Answer]:
-    return lambda returned: Answer(as_results(returned, len(asked.responses), call.takes.several))
+def _judge(call: Call, asked: ToScore) -> Callable[[Any], Reply]:
+    return lambda returned: Reply(as_results(returned, len(asked.responses), call.takes.several))
 
 
 def load(function: str) -> Callable[..., Any]:
@@ -171,7 +171,7 @@ def load(function: str) -> Callable[..., Any]:
     return found
 
 
-def _attempt(act: Callable[[], Any], judge: Callable[[Any], Answer]) -> tuple[Any, Answer]:
+def _attempt(act: Callable[[], Any], judge: Callable[[Any], Reply]) -> tuple[Any, Reply]:
     """The user's code may raise anything, SystemExit included; all of it is an answer."""
     try:
         result = act()
@@ -180,7 +180,7 @@ def _attempt(act: Callable[[], Any], judge: Callable[[Any], Answer]) -> tuple[An
         return None, _told(error)
 
 
-def _told(error: BaseException) -> Answer:
+def _told(error: BaseException) -> Reply:
     """What went wrong; where that is long, the log has all of it."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
@@ -188,7 +188,7 @@ def _told(error: BaseException) -> Answer:
     if max(map(len, texts)) > SHOWN_OF_AN_ERROR:
         print(*texts, sep="\n", file=sys.stderr, flush=True)
     error_shown, frames_shown = (plain(text, SHOWN_OF_AN_ERROR) for text in texts)
-    return Answer(error=error_shown, traceback=frames_shown)
+    return Reply(error=error_shown, traceback=frames_shown)
 
 
 def _load_module(place: str) -> ModuleType:

@@ -46,7 +46,7 @@ class Takes(msgspec.Struct, frozen=True):
     """It is asynchronous."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """One per line, behind the nonce: a result per response (`takes` for a `Load` that worked), or what went wrong.
 
     `traceback` is the user's part of it; `ended` says how the function's process has ended (-n for signal n).

@@ -16,7 +16,7 @@ import msgspec
 
 from hpcrl.processes import die_with_parent
 from hpcrl.rewards.function import AnswerBox, serve
-from hpcrl.rewards.messages import NONCE_BYTES, Answer
+from hpcrl.rewards.messages import NONCE_BYTES, Reply
 
 CHUNK_BYTES = 1 << 16
 LOOK_AGAIN_MS = 1000
@@ -81,7 +81,7 @@ class Relay:
                     return
                 self._lines += chunk
             self._hand_on()
-        self._answer(msgspec.json.encode(Answer(ended=self._ended)))
+        self._answer(msgspec.json.encode(Reply(ended=self._ended)))
         while self._worker.recv(CHUNK_BYTES):
             pass
 

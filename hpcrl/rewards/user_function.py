@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import HpcrlError, InternalError, UserCodeError
-from hpcrl.rewards.messages import Answer, Load
+from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
 from hpcrl.rewards.response import DROPPED, Response, Result
 from hpcrl.rewards.user_process import Asked, UserProcess
@@ -82,7 +82,7 @@ class UserFunction:
             if process in self._processes and process.asked and process.left_s <= 0:
                 self._restart(process, self._late(process.asked[0]))
 
-    def _take(self, process: UserProcess, asked: Asked, answer: Answer) -> None:
+    def _take(self, process: UserProcess, asked: Asked, answer: Reply) -> None:
         """Keep an answer, or do what has to be done about an error."""
         if answer.ended == -signal.SIGKILL:
             self._restart_killed(process, asked)

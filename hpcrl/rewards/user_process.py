@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from hpcrl.processes import oom_kills
-from hpcrl.rewards.messages import AHEAD, NONCE_BYTES, Answer, Load, Takes, ToScore
+from hpcrl.rewards.messages import AHEAD, NONCE_BYTES, Load, Reply, Takes, ToScore
 from hpcrl.rewards.response import Response
 
 IMPORT_S = 120.0
@@ -109,7 +109,7 @@ class UserProcess:
         with suppress(OSError):
             self._to_send = self._to_send[self._socket.send(self._to_send) :]
 
-    def receive(self) -> list[tuple[Asked, Answer]]:
+    def receive(self) -> list[tuple[Asked, Reply]]:
         """The answers that have come, each with what was asked; the last says so where the process has ended.
 
         What it had been asked then, and has not answered, is still in `asked`.
@@ -124,12 +124,12 @@ class UserProcess:
             ended = True
         *lines, self._received = self._received.split(b"\n")
         answers = [
-            msgspec.json.decode(line.removeprefix(self._nonce), type=Answer)
+            msgspec.json.decode(line.removeprefix(self._nonce), type=Reply)
             for line in lines
             if line.startswith(self._nonce)
         ]
         if ended and not any(answer.ended is not None for answer in answers):
-            answers.append(Answer(ended=self._process.wait()))
+            answers.append(Reply(ended=self._process.wait()))
         found = []
         for answer in answers:
             over = answer.broken or answer.ended is not None

@@ -189,7 +189,7 @@ def test_evaluation_is_greedy_and_changes_nothing(folder):
     with run_of(ppo(folder, "fp32")) as conductor:
         first, second = conductor.evaluate(1), conductor.evaluate(2)
         assert np.array_equal(first.rows.data["eval_responses"], second.rows.data["eval_responses"])
-        assert first.outcomes["eval_rew"].stats.keys() == {"reward", "accuracy"}
+        assert first.outcomes["eval_rew"].stats.keys() == {"reward", "accuracy", "dropped", "not_scorable"}
         sampled = [conductor.ranks.hosts[0].execute(work) for work in conductor_works(conductor)]
     assert not np.array_equal(sampled[0].sample.data["responses"], sampled[1].sample.data["responses"])
 

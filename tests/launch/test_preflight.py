@@ -127,7 +127,7 @@ def test_a_training_set_that_is_all_too_long_is_refused(config, capsys):
         ("def scores(*row): return 0\n", "has no function 'score'; it has scores"),
         (
             "def score(response, record): return 0\n",
-            "nothing fills its parameter 'record'; by name it may have prompt, re",
+            "nothing fills its parameter 'record'; by name it may have prompt",
         ),
         ("def score(prompt, response, row): return row['solution']\n", "KeyError: 'solution'"),
         ("def score(prompt, response, row): return [1.0]\n", r"returned \[1.0\]; expected one number"),

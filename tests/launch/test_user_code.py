@@ -90,9 +90,9 @@ def test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it(plain: RunDirec
     assert refused.returncode == ExitCode.CONFIGURATION
     for key, value in zip(words[::2], words[1::2], strict=True):
         assert f"`hpcrl fork RUN --step N {key} {value}`" in refused.stderr
-    (folder / "wrong.py").write_text("def score(prompt, response, row):\n    return None\n")
+    (folder / "wrong.py").write_text("def score(prompt, response, row):\n    return 'none'\n")
     tried = hpcrl(folder, "fork", "run", "--step", "4", "--reward.function", "wrong.py:score", "--dry-run")
-    assert tried.returncode == ExitCode.USER_CODE and "returned None" in tried.stderr
+    assert tried.returncode == ExitCode.USER_CODE and "returned 'none'" in tried.stderr
 
     done = hpcrl(folder, "fork", "run", "--step", "4", "--run-dir", "forked", "--name", "forked", *words)
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr

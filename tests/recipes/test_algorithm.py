@@ -39,7 +39,8 @@ def test_ppo_is_the_graph_of_its_paper(make) -> None:
     inference = {"rew_inf": ("rewards",), "ref_inf": ("ref_logprobs",), "critic_inf": ("values",)}
     of_rollout = {"actor_gen": ("responses", "finished", "logprobs"), **inference}
     assert producers(graph, "actor_gen") == {}
-    assert all(producers(graph, call) == {"actor_gen": ("responses",)} for call in inference)
+    assert all(producers(graph, call) == {"actor_gen": ("responses",)} for call in ("ref_inf", "critic_inf"))
+    assert producers(graph, "rew_inf") == {"actor_gen": ("responses", "finished")}
     assert producers(graph, "actor_train") == producers(graph, "critic_train") == of_rollout
     assert trained_by(graph) == {"actor": "actor_train", "critic": "critic_train"}
     assert graph.graph["dataset_keys"] == {"prompts"}
