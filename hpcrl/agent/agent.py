@@ -18,7 +18,7 @@ from typing import Literal
 import zmq
 
 from hpcrl.agent.claims import Claims, Holder
-from hpcrl.agent.gpus import DeviceBinding, bind, bindings
+from hpcrl.agent.gpus import CPU_WORKER, DeviceBinding, bind, bindings
 from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
@@ -84,8 +84,9 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     run = RunDirectory(at.run_dir)
     experiment = experiment_from(run.configuration(at.submission))
     algorithm = algorithm_of(experiment)
-    makers = (kind.maker for kind in algorithm.roles.values())
-    imports = tuple(dict.fromkeys((algorithm.host, *engines_of(experiment), *makers)))
+    roles = algorithm.roles.values()
+    hosts = (algorithm.host, *(kind.host for kind in roles if kind.host is not None))
+    imports = tuple(dict.fromkeys((*hosts, *engines_of(experiment), *(kind.maker for kind in roles))))
     zygote = Zygote(imports, lambda worker: _run_worker(worker, fault))
     signals = Signals()
     # After the zygote, which would hold them too.
@@ -285,10 +286,10 @@ class Agent:
         order, self._ordered = self._ordered, None
         self._started = order
         plan = read_plan(self.run, order.attempt)
-        slots = {worker.rank: worker.slot for worker in plan.workers}
+        given = {rank: self._binding(plan.workers[rank].slot) for rank in order.ranks}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
-            binding = self._bindings[slots[rank]]
+            binding = given[rank]
             args = WorkerArgs(
                 run_dir=str(self.run.root),
                 attempt=order.attempt,
@@ -303,8 +304,12 @@ class Agent:
                 cpus=binding.cpus,
             )
             self.zygote.fork(args)
-        devices = [self._bindings[slots[rank]].device for rank in order.ranks]
+        devices = [binding.device for binding in given.values()]
         log.write(WorkersForked(order.attempt, tuple(order.ranks), devices, list(self._devices)))
+
+    def _binding(self, slot: int) -> DeviceBinding:
+        """CPU workers have the slots after those of the model workers."""
+        return self._bindings[slot] if slot < len(self._bindings) else CPU_WORKER
 
     def _report_draining(self, link: Link) -> None:
         self.signals.quiet()

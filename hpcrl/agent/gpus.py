@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from hpcrl.agent.affinity import parse_cpulist, share_cpus
 from hpcrl.agent.devices import (
@@ -40,6 +41,10 @@ class DeviceBinding:
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     """Where it runs; empty is where its agent may run."""
+
+
+CPU_WORKER = DeviceBinding(environment=MappingProxyType({MASK: ""}))
+"""Where a CPU worker computes, whatever the model workers beside it have: it sees no GPU."""
 
 
 def bindings(

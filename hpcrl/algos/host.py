@@ -37,7 +37,8 @@ class TorchHost:
         torch.set_num_threads(self._experiment.cluster.threads_per_worker)
         self._kernels = Kernels(self._experiment.deterministic)
         self._device = _device(context.device, context.device_uuid)
-        self._parallel = ParallelContext(context.rank, context.plan.world, self._device, context.network)
+        self._peers = context.plan.peers(context.rank)
+        self._parallel = ParallelContext(context.rank, len(self._peers), self._device, context.network)
         self._roles: dict[ModelName, Role] = {}
 
     @property
@@ -50,7 +51,8 @@ class TorchHost:
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
         self._parallel.join(peers[0])
-        replicas = sorted(self._plan.replicas, key=lambda replica: replica.model)
+        held = [replica for replica in self._plan.replicas if not set(self._peers).isdisjoint(replica.ranks)]
+        replicas = sorted(held, key=lambda replica: replica.model)
         self._parallel.form(replica.ranks for replica in replicas)
         for replica in replicas:
             if self._rank not in replica.ranks:

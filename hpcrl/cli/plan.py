@@ -18,7 +18,7 @@ from hpcrl.foreign import plain
 from hpcrl.launch.launcher import choose
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, size_in_words, worker_memory_gib
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, make_plan, workers_in_words
 
 
 def run(words: Sequence[str]) -> int:
@@ -73,7 +73,7 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
     head = Text.assemble(
         (f"{plan.algorithm}", "bold"),
-        f" on {nodes} of {cluster.workers_per_node} workers ({cluster.type}), device {cluster.device}\n",
+        f" on {nodes} of {workers_in_words(experiment)} ({cluster.type}), device {cluster.device}\n",
         f"run directory {plain(str(run_directory(experiment)))}\n",
     )
     tables = (_calls(plan), _roles(plan, roles), _workers(plan, roles))

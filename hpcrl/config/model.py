@@ -22,6 +22,14 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CPUPlacementConfig(PlacementConfig):
+    """Which workers hold a role that needs no model: those of the models, or some of its own."""
+
+    workers: Annotated[Natural, ChangeClass.PLACEMENT] = 0
+    """CPU workers of its own on each node, which load no model; 0: model workers hold it, between their other calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """AdamW and its learning-rate schedule."""
 

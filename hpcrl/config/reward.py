@@ -9,7 +9,7 @@ import msgspec
 from hpcrl.config.bounds import Count, Natural, Positive, Share
 from hpcrl.config.built_in_rewards import BUILT_IN
 from hpcrl.config.fields import ChangeClass, ComponentsMapping, FunctionText
-from hpcrl.config.model import PlacementConfig
+from hpcrl.config.model import CPUPlacementConfig
 
 REPORTED = ("reward", "accuracy", "dropped", "not_scorable")
 """The statistics of every call that scores; no component has the name of one."""
@@ -26,7 +26,7 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardConfig(PlacementConfig):
+class RewardConfig(CPUPlacementConfig):
     """A function of (prompt, response, row), or several that add up. Knows nothing of models."""
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS

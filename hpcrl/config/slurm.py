@@ -48,7 +48,7 @@ class SlurmConfig:
     gpu_type: str | None = None
     """The type of GPU, e.g. a100, where a partition has several."""
     cpus_per_worker: Count = 4
-    """CPU cores for each worker."""
+    """CPU cores for each worker, CPU workers included."""
     master_cpus: Count = 2
     """CPU cores for the master."""
     memory: str | None = None

@@ -13,7 +13,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
-from hpcrl.config.model import ModelConfig, models_of
+from hpcrl.config.model import CPUPlacementConfig, ModelConfig, models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.config.validate_reward import reward_problems
 from hpcrl.errors import Problem
@@ -74,7 +74,8 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     cluster = experiment.cluster
     yield from _slurm_problems(experiment)
-    yield from network_problems(experiment.cluster)
+    others = sum(each.workers for each in sections_of(experiment, CPUPlacementConfig).values())
+    yield from network_problems(experiment.cluster, others)
     for name in ("lost_after_s", "orphan_timeout_s"):
         patience_s = getattr(cluster, name)
         if patience_s < 3 * cluster.heartbeat_s:
@@ -86,7 +87,7 @@ def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
             )
 
 
-def network_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+def network_problems(cluster: ClusterConfig, cpu_workers: int = 0) -> Iterator[Problem]:
     """What can be known of cluster.interface and cluster.ports before a node has been seen."""
     if "/" in (cluster.interface or ""):
         try:
@@ -107,7 +108,7 @@ def network_problems(cluster: ClusterConfig) -> Iterator[Problem]:
             "first. Set cluster.ports.",
         )
         return
-    needed = cluster.workers_per_node + 2
+    needed = cluster.workers_per_node + cpu_workers + 2
     if last - first + 1 < needed:
         yield Problem(
             ("cluster.ports", "cluster.workers_per_node"),

@@ -10,7 +10,7 @@ from itertools import pairwise
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import RecoveryPlan
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.plan import Plan, make_plan, workers_in_words
 
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
 
@@ -18,7 +18,7 @@ PROMISE = "from here on numbers are those of an undisturbed run up to rounding, 
 def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery: RecoveryPlan) -> Iterator[str]:
     """What other workers change: how many there are, what stays cut as it was, what is replayed differently."""
     old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
-    if old.world != new.world:
+    if len(old.workers) != len(new.workers):
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
     yield from _other_replays(recovery, new)
@@ -27,9 +27,8 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
 
 
 def _nodes(experiment: ExperimentConfig) -> str:
-    cluster = experiment.cluster
-    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
-    return f"{nodes} of {cluster.workers_per_node} worker{'s' if cluster.workers_per_node > 1 else ''}"
+    nodes = "1 node" if experiment.cluster.nodes == 1 else f"{experiment.cluster.nodes} nodes"
+    return f"{nodes} of {workers_in_words(experiment)}"
 
 
 def _kept_parts(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:

@@ -100,7 +100,8 @@ class LauncherDeclaration:
     allocation: str = ""
     """The class of the master's Allocation, called with run directory and submission; empty where nodes have no end."""
     memory: str = ""
-    """A function that says what memory workers have: ClusterConfig, Launcher → Capacity; empty where nobody knows."""
+    """A function that says what memory workers have: ClusterConfig, Launcher, number of CPU workers of a node →
+    Capacity; empty where nobody knows."""
     queue: str = ""
     """A function that asks the queue about runs: RunDirectory, … → Queue, …; empty where jobs start at once."""
 

@@ -12,7 +12,7 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 _TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
 
 
-def memory(cluster: ClusterConfig, _: object = None) -> Capacity:
+def memory(cluster: ClusterConfig, *_: object) -> Capacity:
     """The smallest GPU's, where workers compute on GPUs; else this machine's, which all simulated nodes share."""
     gpus = () if cluster.device == "cpu" else read_inventory().devices
     sizes = [gpu.memory for gpu in gpus if gpu.memory is not None]

@@ -26,6 +26,7 @@ from hpcrl.families.stored import check_tensors
 from hpcrl.launch.launcher import Launcher, declaration_of, launcher_for
 from hpcrl.placement.capacity import check_memory
 from hpcrl.placement.disk import check_room
+from hpcrl.placement.plan import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.response import Response, ground_truth
@@ -73,8 +74,8 @@ def _memory_doubts(experiment: ExperimentConfig, launcher: Launcher | None) -> I
         except HpcrlError:
             return  # A plan is made where nothing could be started, too.
     if kind.memory:
-        launcher = launcher or launcher_for(experiment.cluster.type)
-        yield from check_memory(experiment, load(kind.memory)(experiment.cluster, launcher))
+        launcher, others = launcher or launcher_for(experiment.cluster.type), len(cpu_roles(experiment))
+        yield from check_memory(experiment, load(kind.memory)(experiment.cluster, launcher, others))
 
 
 def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:

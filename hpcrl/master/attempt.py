@@ -195,14 +195,20 @@ class Attempt:
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _judged(self) -> Ending | None:
-        """What the judge says. Where it wants to know who is alive, everybody is asked; what broke is written down."""
+        """What the judge says. Where it wants to know who is alive, they are asked; what broke is written down."""
         verdict = judge(self.situation())
         if verdict == "ask":
-            self._reactor.ask_everybody(self.number)
+            self._reactor.ask(self.number, self._peers_of_the_broken())
             return None
         if verdict is not None and verdict.broken:
             self._files.append(verdict.broken)
         return verdict
+
+    def _peers_of_the_broken(self) -> set[int]:
+        """The workers that may have broken what their peers told of; others may be busy with a user's code."""
+        assert self._plan is not None, "workers know each other by a plan"
+        told = [failure.told for failure in self._members.failures]
+        return {peer for failed in told if failed.broken is not None for peer in self._plan.peers(failed.rank)}
 
     def situation(self) -> Situation:
         """What is known now."""

@@ -2,7 +2,7 @@
 
 Losses and errors stand in the order in which this process learned of them. Nobody can know more: one death makes its
 peers fail too, and clocks of other machines are not believed. What peers tell of a death may come long before the death
-itself is noticed, so a collective that broke is no verdict: everybody is asked for a sign of life.
+itself is noticed, so a collective that broke is no verdict: its group and all agents are asked for a sign of life.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ SETTLE_S = 0.5
 """How long to collect failures before deciding which was first: one death makes its peers fail too."""
 
 Ask = Literal["ask"]
-"""Everybody is to give a sign of life."""
+"""The peers of whoever failed are to give a sign of life, and all agents."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Situation:
     worker_log: Callable[[int], str] = "worker-{}".format
     """Rank → what its log is called."""
     roll_called: bool = False
-    """Whether everybody was asked for a sign of life. Who owes one for too long is a loss."""
+    """Whether these were asked for a sign of life. Who owes one for too long is a loss."""
     all_answered: bool = True
     broken_before: Collection[Broken] = ()
     """What broke in attempts before this one while everybody was alive."""

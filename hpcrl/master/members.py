@@ -66,7 +66,7 @@ class Members:
     draining: dict[int, str] = field(default_factory=dict)
     hosts: dict[int, AgentHello] = field(default_factory=dict)
     roll_called: bool = False
-    """Whether everybody was asked for a sign of life in this attempt."""
+    """Whether agents and peers were asked for a sign of life in this attempt."""
     _by_identity: dict[bytes, Member] = field(default_factory=dict)
 
     def new_attempt(self) -> None:
@@ -88,11 +88,13 @@ class Members:
             if beat is not None and (beat.doing, beat.work) != (member.doing, member.work):
                 member.doing, member.work, member.since = beat.doing, beat.work, self.clock()
 
-    def asked(self) -> None:
-        """Everybody has been asked for a sign of life."""
+    def ask(self, ranks: Collection[int]) -> list[Member]:
+        """Agents and these workers, who are asked for a sign of life from now on."""
         self.roll_called = True
-        for member in self.everybody:
+        asked = [*self.agents.values(), *(worker for rank, worker in self.workers.items() if rank in ranks)]
+        for member in asked:
             member.asked = self.clock()
+        return asked
 
     def answered(self, identity: bytes) -> None:
         member = self._by_identity.get(identity)

@@ -27,7 +27,7 @@ def check_nodes(hosts: Mapping[int, AgentHello], workers: Iterable[WorkerPlan]) 
     duplicates = find_duplicates(
         WorkerDevice(f"worker-{worker.rank}", hosts[worker.node].host, hosts[worker.node].devices[worker.slot])
         for worker in workers
-        if hosts[worker.node].devices
+        if worker.slot < len(hosts[worker.node].devices)  # CPU workers have none
     )
     return (ExitCode.CONFIGURATION, "; ".join(duplicates)) if duplicates else (ExitCode.DONE, "")
 

@@ -5,7 +5,7 @@ Knows who is a member, and no calls: what workers report of those goes to the at
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Protocol, TypeVar
 
@@ -174,10 +174,10 @@ class Reactor:
         for member in self.members.everybody:
             self._sockets.send(member.identity, body)
 
-    def ask_everybody(self, attempt: int) -> None:
-        """Who gives no sign of life soon is lost, long before silence alone would tell it."""
-        self.members.asked()
-        self.send_to_all(AreYouThere(attempt))
+    def ask(self, attempt: int, ranks: Collection[int]) -> None:
+        """Agents and these workers: who gives no sign of life soon is lost, long before silence alone would tell it."""
+        for member in self.members.ask(ranks):
+            self._sockets.send(member.identity, AreYouThere(attempt))
 
     def _beat(self) -> None:
         if self._clock() < self._next_beat:

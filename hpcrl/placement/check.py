@@ -10,13 +10,13 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.validate import Check, bound_problems, section_problems
-from hpcrl.data.batch import Batch
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import read_config
 from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
-from hpcrl.placement.layouts import Layout, parse_layout, parse_mesh
+from hpcrl.placement.layouts import Layout, parse_layout
+from hpcrl.placement.plan import cpu_roles, mesh_of
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 from hpcrl.recipes.check import algorithm_problems, declaration_problems, evaluation_problems, statistic_problems
@@ -51,10 +51,13 @@ ALL_CHECKS: tuple[Check, ...] = (
 
 def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role: str) -> Iterator[Problem]:
     cluster, placement = experiment.cluster, getattr(experiment, role)
+    if role in cpu_roles(experiment):
+        yield from _cpu_role_problems(experiment, algorithm, role)
+        return
     world = cluster.nodes * cluster.workers_per_node
     mesh_key, layout_key = f"{role}.mesh", f"{role}.layout"
     try:
-        ranks = parse_mesh(placement.mesh, world)
+        ranks = mesh_of(experiment, role, cluster.nodes)
     except ValueError as error:
         yield Problem((mesh_key, *WORLD), f"{mesh_key} = {error}.", f"Set {mesh_key} or cluster.nodes.")
         return
@@ -74,17 +77,36 @@ def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role
         )
     elif problem := axes_problem(layout_key, placement.layout, layout, axes_of(role, placement)):
         yield problem
-    yield from _batch_problems(algorithm.batch(experiment), algorithm.rows.batch_setting, layout_key, layout)
+    yield from _batch_problems(experiment, algorithm, layout_key, layout.dp, f"{layout_key} has dp = {layout.dp}")
 
 
-def _batch_problems(batch: Batch, key: str, layout_key: str, layout: Layout) -> Iterator[Problem]:
-    if batch.pieces < layout.dp:
+def _cpu_role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role: str) -> Iterator[Problem]:
+    """Of a role on CPU workers of its own, which hold it whole."""
+    workers, placement = f"{role}.workers", getattr(experiment, role)
+    for name in ("mesh", "layout"):
+        if getattr(placement, name) is not None:
+            key = f"{role}.{name}"
+            yield Problem(
+                (key, workers),
+                f"{key} = {getattr(placement, name)} places {role} on model workers, but {workers} = "
+                f"{placement.workers} gives it workers of its own.",
+                f"Leave out {key} or {workers}.",
+            )
+    parts = len(mesh_of(experiment, role, experiment.cluster.nodes))
+    has = f"cluster.nodes · {workers} = {experiment.cluster.nodes} · {placement.workers} = {parts} parts"
+    yield from _batch_problems(experiment, algorithm, workers, parts, f"{has} are to share them")
+
+
+def _batch_problems(
+    experiment: ExperimentConfig, algorithm: Algorithm[Any], parts_key: str, parts: int, has: str
+) -> Iterator[Problem]:
+    batch, key = algorithm.batch(experiment), algorithm.rows.batch_setting
+    if batch.pieces < parts:
         whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
         yield Problem(
-            (key, layout_key, *WORLD),
-            f"{key} gives {batch.pieces} {whole} per step, but {layout_key} has dp = {layout.dp}, and every part "
-            "needs one.",
-            f"Raise {key} or lower {layout_key}.",
+            (key, parts_key, *WORLD),
+            f"{key} gives {batch.pieces} {whole} per step, but {has}, and every part needs one.",
+            f"Raise {key} or lower {parts_key}.",
         )
 
 

@@ -8,7 +8,8 @@ import networkx
 
 from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
-from hpcrl.config.model import PlacementConfig
+from hpcrl.config.fields import sections_of
+from hpcrl.config.model import CPUPlacementConfig
 from hpcrl.dataflow.graph import MFC, build_graph, train_steps
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
@@ -58,11 +59,12 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
-    """Where a worker sits: the slot-th worker of the node-th node."""
+    """Where a worker sits: the slot-th worker of the node-th node. `host` is the class that holds its roles."""
 
     rank: int
     node: int
     slot: int
+    host: str
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -76,7 +78,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Call → the model that makes it."""
     replicas: tuple[ReplicaPlan, ...]
     workers: tuple[WorkerPlan, ...]
-    host: str
+    """By rank: the model workers of all nodes, then their CPU workers."""
     experiment: dict[str, Any]
     settings: int = 0
     """The version of the run's settings that `experiment` is."""
@@ -84,10 +86,6 @@ class Plan(msgspec.Struct, frozen=True):
     """Older versions, under which something is executed again; where and how, `experiment` says for them too."""
     inputs: dict[str, str] = {}
     """Setting → fingerprint of what it names and the workers read."""
-
-    @property
-    def world(self) -> int:
-        return len(self.workers)
 
     @property
     def nodes(self) -> int:
@@ -138,6 +136,11 @@ class Plan(msgspec.Struct, frozen=True):
         """The workers of one unit of a call, in the order of their layout."""
         return self.replica(call).ranks if self.call(call).kind == "train_step" else self.part(call, unit).ranks
 
+    def peers(self, rank: int) -> Ranks:
+        """The workers under the same host as this one, itself among them: who may join a process group."""
+        host = self.workers[rank].host
+        return tuple(worker.rank for worker in self.workers if worker.host == host)
+
     def ranks_on(self, node: int) -> Ranks:
         """The workers of a node."""
         return tuple(worker.rank for worker in self.workers if worker.node == node)
@@ -169,8 +172,6 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
     """Place the recipe's roles on the workers of so many nodes. The experiment is valid; nothing is read or made."""
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
-    slots = experiment.cluster.workers_per_node
-    workers = tuple(WorkerPlan(node * slots + slot, node, slot) for node in range(nodes) for slot in range(slots))
     trained = {call.role for call in calls if call.kind == "train_step"}
     roles = dict.fromkeys(call.role for call in calls)
     return Plan(
@@ -179,9 +180,8 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
         dataset_keys=tuple(algorithm.rows.keys),
         eval_keys=algorithm.eval_keys(experiment),
         at={call.name: ModelName(call.role) for call in calls},
-        replicas=tuple(_place(role, getattr(experiment, role), len(workers), role in trained) for role in roles),
-        workers=workers,
-        host=algorithm.host,
+        replicas=tuple(_place(experiment, role, nodes, role in trained) for role in roles),
+        workers=_workers(experiment, nodes),
         experiment=to_dict(experiment),
     )
 
@@ -193,7 +193,41 @@ def plan_under(settings: RunSettings, nodes: int, inputs: Mapping[str, str]) -> 
     return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier, inputs=dict(inputs))
 
 
-def _place(role: str, placement: PlacementConfig, world: int, trainable: bool) -> ReplicaPlan:
-    ranks = parse_mesh(placement.mesh, world)
+def cpu_roles(experiment: ExperimentConfig) -> tuple[str, ...]:
+    """Whose each CPU worker of a node is, in their order: of the roles that are called and have some of their own."""
+    algorithm = algorithm_of(experiment)
+    sections = sections_of(experiment, CPUPlacementConfig)
+    roles = dict.fromkeys(call.role for call in algorithm.calls(experiment) if call.role in sections)
+    return tuple(role for role in roles for _ in range(sections[role].workers))
+
+
+def workers_in_words(experiment: ExperimentConfig) -> str:
+    """Those of a node: `2 workers`, `8 workers and 1 CPU worker`."""
+    models, others = experiment.cluster.workers_per_node, len(cpu_roles(experiment))
+    said = f"{models} worker{'s' if models > 1 else ''}"
+    return f"{said} and {others} CPU worker{'s' if others > 1 else ''}" if others else said
+
+
+def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
+    """The workers that hold a role. Raises ValueError where its mesh names none."""
+    models, owners = nodes * experiment.cluster.workers_per_node, cpu_roles(experiment)
+    if role in owners:
+        return tuple(models + rank for rank, owner in enumerate(owners * nodes) if owner == role)
+    return parse_mesh(getattr(experiment, role).mesh, models)
+
+
+def _workers(experiment: ExperimentConfig, nodes: int) -> tuple[WorkerPlan, ...]:
+    algorithm, slots, owners = algorithm_of(experiment), experiment.cluster.workers_per_node, cpu_roles(experiment)
+    seats = [(node, slot, algorithm.host) for node in range(nodes) for slot in range(slots)]
+    for node in range(nodes):
+        for slot, role in enumerate(owners, slots):
+            host = algorithm.roles[role].host
+            assert host is not None, role
+            seats.append((node, slot, host))
+    return tuple(WorkerPlan(rank, *seat) for rank, seat in enumerate(seats))
+
+
+def _place(experiment: ExperimentConfig, role: str, nodes: int, trainable: bool) -> ReplicaPlan:
+    ranks, placement = mesh_of(experiment, role, nodes), getattr(experiment, role)
     layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
     return ReplicaPlan(ModelName(role), str(layout), ranks, trainable)

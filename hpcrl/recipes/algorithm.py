@@ -34,6 +34,9 @@ class RoleKind:
     """`module:NAME` of what makes it there; in a user's file, f"{__name__}:NAME"."""
     head: HeadKind | None = None
     """What its model ends with; None where it has none."""
+    host: str | None = None
+    """The class that holds it, as module:Class, on the CPU workers of its own that its section, a CPUPlacementConfig,
+    may ask for; on model workers the algorithm's host does. None: it has no workers of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,7 @@ class Algorithm(Generic[E]):
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
     host: str = "hpcrl.algos.host:TorchHost"
-    """The class that holds its roles in a worker, as module:Class."""
+    """The class that holds its roles on model workers, as module:Class."""
 
     def evaluates(self, experiment: E) -> bool:
         """Whether some step may evaluate."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcrl.config.condition import Condition
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import ModelConfig, PlacementConfig
+from hpcrl.config.model import CPUPlacementConfig, ModelConfig, PlacementConfig
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
@@ -37,6 +37,7 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
             yield f"its recipe calls role {role!r}, but its roles are {', '.join(algorithm.roles)}"
             continue
         section, head = getattr(experiment, role, None), algorithm.roles[role].head
+        host = algorithm.roles[role].host
         needed = PlacementConfig if head is None else ModelConfig
         if not isinstance(section, needed) or (head is None and isinstance(section, ModelConfig)):
             kind = "no model" if head is None else f"a model with a {head} head"
@@ -44,6 +45,13 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
                 f"role {role!r} is declared with {kind}, so {algorithm.experiment.__name__} needs a section {role} "
                 f"that is a {needed.__name__}, but it has {type(section).__name__}"
             )
+        elif host is not None and not isinstance(section, CPUPlacementConfig):
+            yield (
+                f"role {role!r} is declared with a host of its own, so {algorithm.experiment.__name__} needs a section "
+                f"{role} that is a CPUPlacementConfig, but it has {type(section).__name__}"
+            )
+        elif host is None and isinstance(section, CPUPlacementConfig) and section.workers:
+            yield f"{role}.workers = {section.workers}, but role {role!r} is declared without a host of its own"
     for call in sorted(algorithm.metrics.keys() - {call.name for call in calls}):
         yield f"it has metrics of a call {call!r}, but the calls are {', '.join(call.name for call in calls)}"
     choice = algorithm.choice(experiment)

@@ -19,7 +19,7 @@ WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
 )
 """The sampling options under which a response is drawn from the very distribution that training differentiates."""
 
-REWARD = RoleKind("hpcrl.workers.rewards:reward")
+REWARD = RoleKind("hpcrl.workers.rewards:reward", host="hpcrl.workers.reward_host:RewardHost")
 """The role that scores responses by the functions of its section, a RewardConfig."""
 
 GENERATED = ("response_length", "finished")

@@ -1,7 +1,8 @@
-"""What a model worker asks of the code that holds the models. Knows neither torch nor messages.
+"""What a worker asks of the code that holds its roles. Knows neither torch nor messages.
 
-The plan names a host class by import path (`hpcrl.algos.host:TorchHost`, `hpcrl.workers.toy:ToyHost`). One worker
-process builds one host; the host holds this worker's shard of every role that the plan puts on it.
+The plan names a host class for each worker by import path (`hpcrl.algos.host:TorchHost`, `hpcrl.workers.toy:ToyHost`,
+`hpcrl.workers.reward_host:RewardHost`). One worker process builds one host; the host holds this worker's shard of every
+role that the plan puts on it. Workers of one host are each other's peers; they rank before those of the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +99,7 @@ class Host(Protocol):
         """What the peers need to find this worker (rank 0: address of the store of the process group), or ""."""
 
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
-        """Join the peers (what every rank's `prepare` returned, by rank) and load all roles placed here.
+        """Join the peers (what `prepare` returned on each worker of this host, by rank) and load all roles placed here.
 
         `checkpoint` maps a trained role to the shard files of the cut, in rank order; a role that is not in it
         starts from its base weights.

@@ -1,4 +1,4 @@
-"""A model worker: one process, one host, one device. Executes what is acked, spills what it produced.
+"""A worker, of models or of what needs none: one process, one host, one device. Executes what is acked, and spills it.
 
 Owns the rows in its memory and the files that it writes; knows neither the graph nor the order of calls. This thread
 executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
@@ -43,8 +43,8 @@ LEFT = (Exception, SystemExit)
 
 
 def load_host(plan: Plan, context: HostContext) -> Host:
-    """The host class that the plan names as `module:Class`."""
-    return load(plan.host)(context)
+    """The host class that the plan names for this worker as `module:Class`."""
+    return load(plan.workers[context.rank].host)(context)
 
 
 class ModelWorker:
@@ -160,7 +160,8 @@ class ModelWorker:
         inputs = self._compared()
         self._mailbox.doing("joining its peers", waits=True)
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
-        self._host.load(begin.prepared, checkpoint)
+        peers = self._plan.peers(self._args.rank)
+        self._host.load([begin.prepared[rank] for rank in peers], checkpoint)
         for path, stamp in inputs.items():
             refuse_written(path, stamp)
         self._mailbox.doing("idle")
@@ -170,8 +171,7 @@ class ModelWorker:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
         comparing = "comparing what is read with what was submitted"
         self._mailbox.doing(comparing)
-        own = next(worker for worker in self._plan.workers if worker.rank == self._args.rank)
-        here = [worker.rank for worker in self._plan.workers if worker.node == own.node]
+        here = self._plan.ranks_on(self._plan.workers[self._args.rank].node)
         roles = {replica.role for replica in self._plan.replicas if not set(here).isdisjoint(replica.ranks)}
         inputs = input_files(self._experiment, algorithm_of(self._experiment).rows, roles)
         expected = self._plan.inputs
@@ -180,7 +180,7 @@ class ModelWorker:
             self._run,
             expected,
             inputs,
-            Share(here.index(own.rank), len(here)),
+            Share(here.index(self._args.rank), len(here)),
             lambda read, of: self._mailbox.doing(f"{comparing}, {read / 2**30:.1f} of {of / 2**30:.1f} GiB"),
         )
         return stamps

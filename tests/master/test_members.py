@@ -140,7 +140,7 @@ def test_an_agent_of_a_node_beyond_those_that_are_waited_for_has_to_go() -> None
 def test_who_was_asked_and_does_not_answer_in_time_is_lost_however_recently_it_was_heard() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.asked()
+    members.ask((0, 1))
     assert members.roll_called and not members.all_answered
     clock.now += 1.0
     members.answered(b"agent")
@@ -155,7 +155,7 @@ def test_who_was_asked_and_does_not_answer_in_time_is_lost_however_recently_it_w
 def test_an_agent_that_does_not_answer_is_named_before_its_workers_and_leaves() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.asked()
+    members.ask((0, 1))
     clock.now += members.answer_s + 0.1
     members.find_silent()
     assert [loss.who for loss in members.losses] == ["agent-0", "worker-0", "worker-1"]
@@ -174,7 +174,7 @@ def test_an_agent_that_said_why_it_goes_before_it_fell_silent_is_named_with_it()
 def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.asked()
+    members.ask((0, 1))
     clock.now += members.answer_s + 0.1
     members.forgive(slept_s=members.answer_s)
     members.find_silent()
@@ -184,7 +184,7 @@ def test_nobody_owes_an_answer_for_what_the_master_slept() -> None:
 def test_answers_that_were_owed_in_one_attempt_are_not_owed_in_the_next() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
-    members.asked()
+    members.ask((0, 1))
     members.new_attempt()
     assert members.all_answered and not members.roll_called
     clock.now += members.answer_s + 0.1
@@ -195,3 +195,15 @@ def test_answers_that_were_owed_in_one_attempt_are_not_owed_in_the_next() -> Non
 @pytest.mark.parametrize(("lost_after_s", "answer_s"), [(0.8, 3.0), (9.0, 3.0), (60.0, 20.0)])
 def test_where_silence_is_borne_for_long_an_answer_may_take_longer(lost_after_s: float, answer_s: float) -> None:
     assert Members(1, lost_after_s).answer_s == answer_s
+
+
+def test_who_is_not_asked_owes_no_answer() -> None:
+    clock = Clock()
+    members = members_of_one_node(clock)
+    assert [member.identity for member in members.ask((0,))] == [b"agent", b"worker0"]
+    members.answered(b"agent")
+    members.answered(b"worker0")
+    assert members.all_answered
+    clock.now += members.answer_s + 0.1
+    members.find_silent()
+    assert members.losses == []

@@ -5,7 +5,7 @@ from hpcrl.master.node_check import WorkerDevice, check_nodes, find_duplicates
 from hpcrl.placement.plan import WorkerPlan
 from hpcrl.wire.messages import AgentHello, Envelope, Trouble, decode, encode
 
-WORKERS = [WorkerPlan(rank, rank // 2, rank % 2) for rank in range(4)]
+WORKERS = [WorkerPlan(rank, rank // 2, rank % 2, "m:C") for rank in range(4)]
 
 
 def hello(node: int, *devices: str, host: str = "n1", trouble: Trouble | None = None) -> AgentHello:
@@ -44,3 +44,8 @@ def test_a_node_in_trouble_ends_the_attempt_and_what_requeueing_does_not_cure_de
 def test_trouble_crosses_the_wire():
     told = Envelope("agent-0", 1, hello(0, "a", trouble=Trouble("x", 64)))
     assert decode(encode(told)) == told
+
+
+def test_cpu_workers_need_no_device_beside_those_that_have_one():
+    more = [*WORKERS, WorkerPlan(4, 0, 2, "c:D"), WorkerPlan(5, 1, 2, "c:D")]
+    assert check_nodes({0: hello(0, "a", "b"), 1: hello(1, "c", "d")}, more) == (ExitCode.DONE, "")

@@ -230,7 +230,7 @@ def test_commands_are_read_in_every_turn(stage: Stage) -> None:
 
 def test_everybody_is_asked_for_a_sign_of_life_and_only_answers_of_this_attempt_count(stage: Stage) -> None:
     stage.sent.clear()
-    stage.reactor.ask_everybody(3)
+    stage.reactor.ask(3, (0, 1))
     asked = {identity for identity, body in stage.sent if body == AreYouThere(3)}
     assert asked == {b"agent", b"worker0", b"worker1"}
     stage.say((b"agent", Here(3)), (b"worker0", Here(3)), (b"worker1", Here(2)), (b"stranger", Here(3)))

@@ -7,7 +7,7 @@ import networkx as nx
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import Frequency
 from hpcrl.config.model import PlacementConfig
-from hpcrl.placement.plan import ModelName, Part, ReplicaPlan, WorkerPlan, make_plan, plan_from_json
+from hpcrl.placement.plan import ModelName, Part, ReplicaPlan, make_plan, plan_from_json
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 
@@ -26,8 +26,11 @@ def test_a_plan_survives_json():
 
 def test_workers_are_numbered_node_by_node():
     plan = make_plan(EXPERIMENT, 2)
-    assert plan.workers == (WorkerPlan(0, 0, 0), WorkerPlan(1, 0, 1), WorkerPlan(2, 1, 0), WorkerPlan(3, 1, 1))
-    assert plan.world == 4
+    assert [(worker.rank, worker.node, worker.slot) for worker in plan.workers] == [
+        (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1),
+    ]  # fmt: skip
+    assert {worker.host for worker in plan.workers} == {"hpcrl.workers.toy:ToyHost"}
+    assert plan.peers(2) == (0, 1, 2, 3)
 
 
 def test_a_role_without_a_layout_is_data_parallel_over_its_mesh():
@@ -52,7 +55,7 @@ def test_every_call_is_made_at_the_home_of_its_role():
 
 def test_nodes_are_those_that_the_attempt_has_whatever_was_asked_for():
     plan = make_plan(EXPERIMENT, nodes=3)
-    assert plan.world == 6
+    assert len(plan.workers) == 6
     assert plan.home("critic").layout == "d6t1p1"
 
 

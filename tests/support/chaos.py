@@ -28,7 +28,7 @@ from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.recipes.toy import ToyConfig, ToyExperiment
 from hpcrl.wire.channel import RunKey
 
@@ -58,7 +58,7 @@ def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
     return RunDirectory.create(
         root,
         experiment=to_dict(experiment),
-        host=make_plan(experiment, experiment.cluster.nodes).host,
+        host=algorithm_of(experiment).host,
         key=KeyPair(key.public.decode(), key.secret.decode()),
         inputs={},
     )

@@ -166,8 +166,7 @@ class Conductor:
         """A checkpoint, as `TorchHost.load` takes it."""
         self.ranks.save(folder, self.trained)
         return {
-            role: [folder / f"{role}.r{rank:03d}.safetensors" for rank in range(self.plan.world)]
-            for role in self.trained
+            role: [folder / f"{role}.r{rank:03d}.safetensors" for rank in self.plan.peers(0)] for role in self.trained
         }
 
     def batch(self, step: int, size: int | None = None) -> SequenceSample:
@@ -214,7 +213,7 @@ class Conductor:
             (take(rows.ids, minibatches), self._shares(rows, call)) if training else ((), take(rows.ids, cut))
         )
         nothing = SequenceSample.empty({key: self._forms[key] for key in call.inputs}).remap(call.input_remap)
-        works: list[Work | None] = [None] * self.plan.world
+        works: list[Work | None] = [None] * len(self.plan.workers)
         for part, (worker, ids) in enumerate(zip(workers, parts, strict=True)):
             if ids or training:
                 share = inputs.select(ids) if ids else nothing

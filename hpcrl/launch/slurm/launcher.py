@@ -10,17 +10,19 @@ from importlib.resources import files
 from pathlib import Path
 
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.experiment import ExperimentConfig, what_every_run_has
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.records import Submission
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.launch.slurm.commands import Slurm, SlurmError, SlurmUnavailableError
 from hpcrl.launch.slurm.jobs import JobState, State
-from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, render
+from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, comment_of, node_cpus, render
 from hpcrl.launch.slurm.requeue import RequeueRules, rules_of
 from hpcrl.launch.slurm.site import NodeKind, SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
+from hpcrl.placement.plan import cpu_roles
+from hpcrl.recipes.algorithm import experiment_from
 
 POLL_S = 15.0
 """Slurm is asked about a run at most this often."""
@@ -68,6 +70,7 @@ class SlurmLauncher:
         topology, _ = choose_topology(experiment.cluster)
         cluster = dataclasses.replace(experiment.cluster, type="slurm", topology=topology)
         self._refuse(cluster.nodes, topology)
+        self._refuse_cpus(cluster, cpu_roles(experiment))
         prepared = dataclasses.replace(experiment, cluster=cluster)
         # What is wrong with a template or an option is said before anything is made.
         self._scripts(prepared, Path(experiment.run_root), "NONCE")
@@ -87,6 +90,26 @@ class SlurmLauncher:
                 "Set cluster.topology to array.",
             )
 
+    def _refuse_cpus(self, cluster: ClusterConfig, others: Sequence[str]) -> None:
+        """CPU workers that fit no node; of model workers alone sbatch says it. `others` has the role of each."""
+        found = self.site().partitions_of(cluster.slurm.partition)
+        if not others or not found:
+            return
+        names = ",".join(each.name for each in found)
+        most = max((kind.cpus for kind in self.nodes(names)), default=0)
+        asked = node_cpus(cluster, len(others))
+        if most and asked > most:
+            keys = [f"{role}.workers" for role in dict.fromkeys(others)]
+            numbers = [cluster.workers_per_node, *(others.count(role) for role in dict.fromkeys(others))]
+            raise ConfigurationError(
+                [
+                    f"cluster.slurm.cpus_per_worker · ({' + '.join(['cluster.workers_per_node', *keys])}) = "
+                    f"{cluster.slurm.cpus_per_worker} · ({' + '.join(map(str, numbers))}) = {asked} CPUs of each node, "
+                    f"but the largest node of partition {names} has {most}."
+                ],
+                f"Lower cluster.slurm.cpus_per_worker or {' or '.join(keys)}.",
+            )
+
     def describe(self, experiment: ExperimentConfig, run_dir: Path) -> str:
         """What `start` would send, word for word, and why."""
         topology, why = choose_topology(experiment.cluster)
@@ -102,7 +125,7 @@ class SlurmLauncher:
         return "\n".join(lines)
 
     def start(self, run: RunDirectory, nonce: str) -> Submission:
-        experiment = what_every_run_has(run.configuration(nonce))
+        experiment: ExperimentConfig = experiment_from(run.configuration(nonce))
         scripts = self._scripts(experiment, run.root, nonce)
         rules = {script.name: self._rules(script.name, experiment.cluster) for script in scripts}
         run.files.make_directory(run.submitit_folder(nonce))
@@ -199,7 +222,8 @@ class SlurmLauncher:
     def _scripts(self, experiment: ExperimentConfig, run_dir: Path, nonce: str) -> Sequence[Script]:
         topology, _ = choose_topology(experiment.cluster)
         code = code_folder(run_dir, nonce) if experiment.cluster.snapshot else None
-        return render(experiment.cluster, topology, Target(run_dir, experiment.name, nonce, code))
+        target = Target(run_dir, experiment.name, nonce, code)
+        return render(experiment.cluster, topology, target, len(cpu_roles(experiment)))
 
     def site(self) -> SlurmSite:
         """What this Slurm is; asked once."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.launch.slurm.commands import SlurmError
+from hpcrl.launch.slurm.render import node_cpus
 from hpcrl.launch.slurm.site import NodeKind, Partition, SlurmSite
 from hpcrl.placement.capacity import Capacity
 from hpcrl.placement.memory import GIB
@@ -36,7 +37,7 @@ class Asking(Protocol):
     def nodes(self, partitions: str) -> list[NodeKind]: ...
 
 
-def memory(cluster: ClusterConfig, asking: Asking) -> Capacity:
+def memory(cluster: ClusterConfig, asking: Asking, cpu_workers: int = 0) -> Capacity:
     """Slurm is asked only for what the options leave open; where it gives no answer, nobody knows."""
     slurm = cluster.slurm
     on_gpus = cluster.device != "cpu" and slurm.gpus != "none"
@@ -49,18 +50,18 @@ def memory(cluster: ClusterConfig, asking: Asking) -> Capacity:
         if asked is not None and int(asked[1]):
             size = int(asked[1]) << {"K": 10, "M": 20, "G": 30, "T": 40}[asked[2].upper() or "M"]
             return Capacity(size, "node", "cluster.slurm.memory gives it", MORE)
-        return _of_nodes(cluster, asking)
+        return _of_nodes(cluster, asking, node_cpus(cluster, cpu_workers))
     except SlurmError:
         return Capacity(None, "worker" if on_gpus else "node", "Slurm does not say what it gets")
 
 
-def _of_nodes(cluster: ClusterConfig, asking: Asking) -> Capacity:
-    """What a job gets of a node that asks for no memory, or for all."""
+def _of_nodes(cluster: ClusterConfig, asking: Asking, cpus: int) -> Capacity:
+    """What a job gets of a node that asks for so many CPUs, and for no memory, or for all."""
     slurm, site = cluster.slurm, asking.site()
     found = site.partitions_of(slurm.partition)
     names = ",".join(each.name for each in found)
     takes_all = slurm.memory is not None or "--exclusive" in slurm.flags or not site.limits_memory
-    given = None if takes_all else _largest([_given(each, cluster) for each in found])
+    given = None if takes_all else _largest([_given(each, cpus) for each in found])
     if given is not None:
         return Capacity(given, "node", f"without cluster.slurm.memory a job gets, on partition {names},", MORE)
     sizes = [kind.memory_bytes for kind in asking.nodes(names)] if found else []
@@ -72,10 +73,10 @@ def _of_nodes(cluster: ClusterConfig, asking: Asking) -> Capacity:
     return Capacity(most, "node", f"{'the largest' if len(set(sizes)) > 1 else 'a'} node of partition {names} has")
 
 
-def _given(partition: Partition, cluster: ClusterConfig) -> int | None:
+def _given(partition: Partition, cpus: int) -> int | None:
     if partition.node_bytes is not None or partition.cpu_bytes is None:
         return partition.node_bytes
-    return partition.cpu_bytes * cluster.slurm.cpus_per_worker * cluster.workers_per_node
+    return partition.cpu_bytes * cpus
 
 
 def _of_gpus(cluster: ClusterConfig, asking: Asking) -> Capacity:

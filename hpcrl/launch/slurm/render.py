@@ -68,17 +68,20 @@ def choose_topology(cluster: ClusterConfig) -> tuple[Topology, str]:
     return "array", f"{cluster.nodes} nodes: a lost one is replaced while the others wait"
 
 
-def render(cluster: ClusterConfig, topology: Topology, target: Target) -> tuple[Script, ...]:
-    """The scripts in the order in which they are sent. Raises ConfigurationError for a template that lacks a place."""
+def render(cluster: ClusterConfig, topology: Topology, target: Target, cpu_workers: int = 0) -> tuple[Script, ...]:
+    """The scripts in the order in which they are sent; a node has so many `cpu_workers` besides its model workers.
+
+    Raises ConfigurationError for a template that lacks a place.
+    """
     template = read_template(topology, cluster.template)
-    slurm = cluster.slurm
+    slurm, cpus = cluster.slurm, node_cpus(cluster, cpu_workers)
     if topology == "array":
         elements = [f"--array=0-{cluster.nodes - 1}", "--nodes=1"]
-        parts = [("master", _master_options(slurm, topology)), ("workers", [*elements, *_node_options(cluster)])]
+        parts = [("master", _master_options(slurm, topology)), ("workers", [*elements, *_node_options(cluster, cpus)])]
     else:
-        nodes = [f"--nodes={cluster.nodes}", *_node_options(cluster)]
+        nodes = [f"--nodes={cluster.nodes}", *_node_options(cluster, cpus)]
         parts = [("run", nodes if topology == "colocated" else [*_master_options(slurm, topology), HETJOB, *nodes])]
-    return tuple(_script(cluster, target, name, options, template) for name, options in parts)
+    return tuple(_script(cluster, target, name, options, template, cpus) for name, options in parts)
 
 
 def read_template(topology: Topology, own: str | None = None) -> str:
@@ -97,7 +100,9 @@ def template_folder() -> Traversable:
     return files("hpcrl") / "sbatch"
 
 
-def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str) -> Script:
+def _script(
+    cluster: ClusterConfig, target: Target, name: str, options: Sequence[str], template: str, cpus: int
+) -> Script:
     slurm = cluster.slurm
     comment = comment_of(target.nonce, name)
     note = slurm.comment or ""
@@ -131,7 +136,7 @@ def _script(cluster: ClusterConfig, target: Target, name: str, options: Sequence
         "CONTAINER": _container_options(slurm, target.run_dir),
         "COMMAND": _command(cluster, target.run_dir),
         "ON_EXIT": f"{_python_outside(slurm)} -m hpcrl.launch.slurm.on_exit",
-        "CPUS": str(_node_cpus(cluster)),
+        "CPUS": str(cpus),
         "NO_GPUS": "--gres=none" if list(_gpu_options(cluster)) else "",
     }
     return Script(name, _fill(template, values), comment, note)
@@ -167,12 +172,12 @@ def _memory_by_cpu(slurm: SlurmConfig) -> list[str]:
     return [f"--mem-per-cpu={-(-kib // (slurm.master_cpus << 10))}M"]
 
 
-def _node_options(cluster: ClusterConfig) -> list[str]:
+def _node_options(cluster: ClusterConfig, cpus: int) -> list[str]:
     """Of each node: one agent with all that its workers need."""
     slurm = cluster.slurm
     return [
         "--ntasks-per-node=1",
-        f"--cpus-per-task={_node_cpus(cluster)}",
+        f"--cpus-per-task={cpus}",
         *_gpu_options(cluster),
         *_given(
             partition=slurm.partition, qos=slurm.qos, mem=slurm.memory, constraint=slurm.constraint,
@@ -182,8 +187,9 @@ def _node_options(cluster: ClusterConfig) -> list[str]:
     ]  # fmt: skip
 
 
-def _node_cpus(cluster: ClusterConfig) -> int:
-    return cluster.slurm.cpus_per_worker * cluster.workers_per_node
+def node_cpus(cluster: ClusterConfig, cpu_workers: int) -> int:
+    """The CPUs of each node that a job asks for: as many for a CPU worker as for one of models."""
+    return cluster.slurm.cpus_per_worker * (cluster.workers_per_node + cpu_workers)
 
 
 def _gpu_options(cluster: ClusterConfig) -> Iterator[str]:

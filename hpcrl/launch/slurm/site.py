@@ -42,15 +42,16 @@ class Partition:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes with the same memory, None where Slurm was not told, and the same types of GPU, "" for one without."""
+    """Nodes with the same CPUs and memory, None where Slurm was not told, and types of GPU, "" for one without."""
 
     count: int
+    cpus: int
     memory_bytes: int | None
     gpu_types: tuple[str, ...]
 
 
-NODE_FORMAT = "%D|%m|%G"
-"""What parse_nodes reads: number, memory in MiB, Gres."""
+NODE_FORMAT = "%D|%c|%m|%G"
+"""What parse_nodes reads: number, CPUs of each, memory in MiB, Gres."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +157,9 @@ def parse_nodes(text: str) -> list[NodeKind]:
     """Lines of sinfo in NODE_FORMAT. A node without a RealMemory has 1 MiB for Slurm, which says nothing."""
     found = []
     for line in text.splitlines():
-        count, memory, gres = line.split("|", 2)
-        size = int(_number(memory, 0.0))
-        found.append(NodeKind(int(_number(count, 0.0)), size << 20 if size > 1 else None, tuple(_gpu_types(gres))))
+        numbers, gres = line.split("|", 3)[:3], line.split("|", 3)[3]
+        count, cpus, size = (int(_number(number, 0.0)) for number in numbers)
+        found.append(NodeKind(count, cpus, size << 20 if size > 1 else None, tuple(_gpu_types(gres))))
     return found
 
 

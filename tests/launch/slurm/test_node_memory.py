@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.experiments import ppo_values, write_config, write_inputs, write_model
+from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 from support.fake_slurm.cluster import FakeSlurm
 
 from hpcrl.cli.main import main
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.slurm import SlurmConfig
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.launch.slurm.launcher import SlurmLauncher
 from hpcrl.launch.slurm.node_memory import gpu_bytes, memory
 from hpcrl.launch.slurm.site import NodeKind, parse_nodes
@@ -69,10 +69,10 @@ def test_a_partitions_own_word_counts_before_the_sites(fake, ask, tmp_path: Path
 def test_who_asks_for_all_has_what_the_largest_node_has(fake, ask) -> None:
     found = ask(partition="gpu", memory="0")
     assert (found.bytes, found.source) == (16000 * MIB, "a node of partition gpu has")
-    fake.set(nodes={"low": ["2|16000|(null)", "4|64000|gpu:fake:2"]})
+    fake.set(nodes={"low": ["2|16|16000|(null)", "4|16|64000|gpu:fake:2"]})
     found = ask(partition="low", flags=("--exclusive",))
     assert (found.bytes, found.source) == (64000 * MIB, "the largest node of partition low has")
-    fake.set(nodes={"low": ["2|1|(null)"]})
+    fake.set(nodes={"low": ["2|16|1|(null)"]})
     assert ask(partition="low", memory="0").bytes is None, "Slurm's word for a node of which it was told nothing"
 
 
@@ -102,17 +102,17 @@ def test_gpus_are_known_by_their_types_alone(fake, ask) -> None:
     assert ask("cuda", gpu_type="v100").bytes == 32 * GIB
     assert fake.state["calls"] == []
     assert ask("cuda", partition="gpu").bytes is None, "a type that nobody knows"
-    fake.set(nodes={"gpu": ["3|16000|gpu:v100:4(S:0-1)", "1|16000|gpu:a100:8,shard:80"]})
+    fake.set(nodes={"gpu": ["3|16|16000|gpu:v100:4(S:0-1)", "1|16|16000|gpu:a100:8,shard:80"]})
     found = ask("auto", partition="gpu")
     assert (found.bytes, found.of) == (80 * GIB, "worker")
     assert found.source == "a GPU of type a100 or v100 has at most"
-    fake.set(nodes={"gpu": ["3|16000|gpu:v100:4", "1|16000|gpu:8"]})
+    fake.set(nodes={"gpu": ["3|16|16000|gpu:v100:4", "1|16|16000|gpu:8"]})
     assert ask("auto", partition="gpu").bytes is None
 
 
 def test_nodes_are_read_with_the_types_of_their_gpus() -> None:
-    text = "2|16000|(null)\n4|512000+|gpu:a100:4(S:0-1),gpu:1,fpga:2\n"
-    assert parse_nodes(text) == [NodeKind(2, 16000 * MIB, ()), NodeKind(4, 512000 * MIB, ("a100", ""))]
+    text = "2|16|16000|(null)\n4|128|512000+|gpu:a100:4(S:0-1),gpu:1,fpga:2\n"
+    assert parse_nodes(text) == [NodeKind(2, 16, 16000 * MIB, ()), NodeKind(4, 128, 512000 * MIB, ("a100", ""))]
 
 
 @pytest.mark.parametrize("command", [["plan"], ["submit", "--dry-run"], ["submit"]])
@@ -133,3 +133,26 @@ def test_a_model_that_the_nodes_of_a_partition_cannot_hold_is_refused_before_any
     assert not Path("runs").exists()
     asked = [" ".join(call[:3]) for call in fake.state["calls"]]
     assert asked == ["scontrol show config", "scontrol --all --oneliner"], "no call for this alone"
+
+
+def test_memory_by_cpu_counts_those_of_cpu_workers_too(fake) -> None:
+    cluster = ClusterConfig(device="cpu", slurm=SlurmConfig(partition="low"))
+    assert memory(cluster, SlurmLauncher(fake.commands()), 1).bytes == 12 * 2000 * MIB
+
+
+def test_cpu_workers_that_fit_no_node_of_the_partition_are_refused_by_name(fake, tmp_path: Path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config = write_config(tmp_path / "ppo.yaml", ppo_values())
+    fits, too_many = (
+        load_config(config, ["cluster.slurm.partition=low", "cluster.device=cpu", f"reward.workers={number}"])
+        for number in (2, 3)
+    )
+    launcher = SlurmLauncher(fake.commands())
+    assert launcher.prepare(fits).cluster.type == "slurm"
+    with pytest.raises(ConfigurationError) as raised:
+        launcher.prepare(too_many)
+    assert str(raised.value) == (
+        "cluster.slurm.cpus_per_worker · (cluster.workers_per_node + reward.workers) = 4 · (2 + 3) = 20 CPUs of each "
+        "node, but the largest node of partition low has 16. Lower cluster.slurm.cpus_per_worker or reward.workers."
+    )

@@ -126,3 +126,11 @@ def test_the_topology_is_chosen_with_a_reason(nodes: int, asked: str, expected: 
     cluster = ClusterConfig(nodes=nodes, topology=asked)  # type: ignore[arg-type]
     topology, why = choose_topology(cluster)
     assert topology == expected and why
+
+
+@pytest.mark.parametrize("topology", TEMPLATES)
+def test_a_node_gets_cpus_for_its_cpu_workers_too_and_no_more_gpus(topology: Topology) -> None:
+    cluster = ClusterConfig(nodes=2, workers_per_node=8, slurm=SlurmConfig(cpus_per_worker=3))
+    without, with_ = ([script.text for script in render(cluster, topology, TARGET, others)] for others in (0, 2))
+    assert [text.replace("-task=24", "-task=30") for text in without] == with_
+    assert "--cpus-per-task=30" in with_[-1] and "--gpus-per-node=8" in with_[-1]

@@ -38,8 +38,8 @@ class FakeSlurm:
             "visible_after_s": 0, "accounting": True, "accounting_comments": False, "requeue_allowed": True,
             "version": version, "texts": str(TEXTS), "partitions": ["cpu", "gpu", "low", "lowgrace", "high", "cancels"],
             "nodes": {
-                "cpu": ["2|16000|(null)"], "gpu": ["4|16000|gpu:fake:2"],
-                "low": ["2|16000|(null)", "4|16000|gpu:fake:2"],
+                "cpu": ["2|16|16000|(null)"], "gpu": ["4|16|16000|gpu:fake:2"],
+                "low": ["2|16|16000|(null)", "4|16|16000|gpu:fake:2"],
             },
         }  # fmt: skip
         (folder / "state.json").write_text(json.dumps(state))

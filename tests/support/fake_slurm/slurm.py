@@ -263,7 +263,7 @@ def scontrol(state: Values, arguments: list[str]) -> str:
 def sinfo(state: Values, arguments: list[str]) -> str:
     """Of the partitions that are named, in the one format that hpcrl asks for."""
     match arguments:
-        case ["--noheader", "--exact", partitions, "--format=%D|%m|%G"] if partitions.startswith("--partition="):
+        case ["--noheader", "--exact", partitions, "--format=%D|%c|%m|%G"] if partitions.startswith("--partition="):
             names = partitions.removeprefix("--partition=").split(",")
             return "".join(f"{line}\n" for name in names for line in state["nodes"][name])
     raise Failure(f"unknown arguments: {arguments}")
