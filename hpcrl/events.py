@@ -116,6 +116,22 @@ class StepOpened(_Event, frozen=True, tag="opened"):
     samples: int
 
 
+class StepExtended(_Event, frozen=True, tag="extended"):
+    """A step that chooses has drawn so many samples more, in this round."""
+
+    step: int
+    round: int
+    samples: int
+
+
+class StepChosen(_Event, frozen=True, tag="chosen"):
+    """A step has chosen the samples that it trains on, and dropped so many groups that it had drawn."""
+
+    step: int
+    samples: int
+    dropped: int
+
+
 class PartSent(_Event, frozen=True, tag="sent"):
     """The workers of one part of a call were sent their requests."""
 
@@ -296,6 +312,8 @@ Event = (
     | DrainBegun
     | AttemptEnded
     | StepOpened
+    | StepExtended
+    | StepChosen
     | PartSent
     | PartExecuted
     | PartSpilled

@@ -93,6 +93,10 @@ class SampleOrder:
             ids += sample_ids(here, epoch, self._samples_per_prompt)
         return StepSamples(tuple(ids), cursor // count, end, end // count > cursor // count)
 
+    def epochs_before(self, cursor: int) -> int:
+        """How many epochs are over."""
+        return cursor // len(self._rows)
+
     def _between(self, epoch: int, first: int, last: int) -> list[str]:
         return [self._rows[at] for at in self.epoch(epoch)[first:last].tolist()]
 

@@ -13,7 +13,7 @@ What it keeps, for every unit of every open step:
   to read.
 - A line may be written after the lines of all that its unit consumed: its inputs, and the change that made the
   parameters which it read. So the journal is at every moment closed under "consumed".
-- Steps close in order.
+- Steps close in order. One of which the driver says that more units follow neither closes nor lets the next one open.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -110,10 +110,11 @@ class _Role:
 
 @dataclass
 class _Step:
-    """The units of an open step, and how many of them are not both executed and recorded."""
+    """The units of an open step, how many of them are not both executed and recorded, and whether more follow."""
 
-    units: dict[Unit, _Held]
-    unfinished: int
+    units: dict[Unit, _Held] = field(default_factory=dict)
+    unfinished: int = 0
+    more: bool = False
     closed: bool = False
 
 
@@ -138,24 +139,27 @@ class Readiness:
         unclosed = sum(not held.closed for held in self._steps.values())
         return self._is_next(step) and unclosed < self._window
 
-    def open(self, step: int, tasks: Sequence[Task]) -> None:
+    def open(self, step: int, tasks: Sequence[Task], more: bool = False) -> None:
         """Make the units of a step known; a role's changes and readers in the order in which they are to be.
 
-        In recovery more steps than the window has room for may be opened.
+        With `more`, others follow by `extend`, and only then the next step. In recovery more steps than the window has
+        room for may be opened.
         """
         if not self._is_next(step):
             raise ValueError(f"step {step} cannot open after step {self._last_opened}; steps open one after another")
-        units = {task.unit: _Held(task, self._told + index) for index, task in enumerate(tasks)}
-        consumed = {task.unit: [self._known(unit, units) for unit in task.consumes] for task in tasks}
-        self._told += len(tasks)
-        for held in units.values():
-            for producer in consumed[held.unit]:
-                held.wait_for(producer)
-                held.follow_line_of(producer)
-            self._order_versions(held)
-        self._steps[step] = _Step(units, len(units))
+        self._tell(step, _Step(), tasks, more)
         self._last_opened = step
-        self._ready.update((unit, held) for unit, held in units.items() if not held.waits_for)
+
+    def extend(self, step: int, tasks: Sequence[Task], more: bool) -> None:
+        """Make more units of the newest step known; its driver had said that they follow."""
+        if step not in self._steps or not self._steps[step].more:
+            raise ValueError(f"step {step} has no more units; only of a step that was opened with `more` others follow")
+        self._tell(step, self._steps[step], tasks, more)
+
+    @property
+    def more_follow(self) -> bool:
+        """Whether the driver has said so of the newest step."""
+        return self._last_opened in self._steps and self._steps[self._last_opened].more
 
     def restore(self, recorded: Iterable[Unit], replay: Iterable[Unit]) -> None:
         """Take over what older attempts wrote, after the steps are open and before anything is offered.
@@ -183,7 +187,7 @@ class Readiness:
         """The steps that may close now, oldest first."""
         found = []
         for step, held in self._steps.items():
-            if held.unfinished:
+            if held.unfinished or held.more:
                 break
             if not held.closed:
                 found.append(step)
@@ -242,7 +246,24 @@ class Readiness:
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _is_next(self, step: int) -> bool:
-        return self._last_opened is None or step == self._last_opened + 1
+        return not self.more_follow and (self._last_opened is None or step == self._last_opened + 1)
+
+    def _tell(self, step: int, into: _Step, tasks: Sequence[Task], more: bool) -> None:
+        units = {task.unit: _Held(task, self._told + index) for index, task in enumerate(tasks)}
+        consumed = {task.unit: [self._known(unit, units) for unit in task.consumes] for task in tasks}
+        if again := sorted(units.keys() & into.units.keys()):
+            raise ValueError(f"{again[0]} was told before")
+        self._told += len(tasks)
+        for held in units.values():
+            for producer in consumed[held.unit]:
+                held.wait_for(producer)
+                held.follow_line_of(producer)
+            self._order_versions(held)
+        into.units.update(units)
+        into.unfinished += len(units)
+        into.more = more
+        self._steps[step] = into
+        self._ready.update((unit, held) for unit, held in units.items() if not held.waits_for)
 
     def _known(self, unit: Unit, opening: dict[Unit, _Held]) -> _Held:
         return opening[unit] if unit in opening else self._held(unit)

@@ -11,11 +11,14 @@ Parts = Mapping[str, Sequence[Sequence[str]]]
 """call → the sample ids of each of its parts"""
 
 
-def units_of(graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts) -> list[Task]:
+def units_of(
+    graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts, told: Collection[Unit] = ()
+) -> list[Task]:
     """The units of some calls in a step, each after those that it consumes, calls in topological order.
 
-    A part without ids is no unit; a train_step is one unit of all its parts. Raises ValueError where a call is not in
-    the graph or has no parts, a sample is in two parts, or nobody makes it for who consumes it.
+    A part without ids is no unit; a train_step is one unit of all its parts. Those that were `told` are left out.
+    Raises ValueError where a call is not in the graph or has no parts, a sample is in two parts, or nobody makes it for
+    who consumes it.
     """
     unknown = sorted(set(calls) - set(graph)) or sorted(set(calls) - parts.keys())
     if unknown:
@@ -32,7 +35,8 @@ def units_of(graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts)
         makers = {producer: made.get(producer, {}) for producer in producers(graph, call)}
         changes = mfc.role if mfc.kind == "train_step" else ""
         reads = _version(mfc, step) if mfc.role in trained and not changes else None
-        tasks += [Task(unit, _consumed(unit, ids, makers), reads, changes) for unit, ids in samples.items()]
+        new = [(unit, ids) for unit, ids in samples.items() if unit not in told]
+        tasks += [Task(unit, _consumed(unit, ids, makers), reads, changes) for unit, ids in new]
     return tasks
 
 

@@ -24,9 +24,7 @@ from hpcrl.durable.journal import (
     Checkpointed,
     Closed,
     Done,
-    Event,
     Forked,
-    Opened,
     Trained,
     encode_line,
     open_journal,
@@ -35,6 +33,7 @@ from hpcrl.durable.journal import (
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.recovery import checkpoint_lines
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import StepLines, steps_in
 from hpcrl.errors import ConfigurationError, ExitCode
 
 FORK = "fork"
@@ -46,7 +45,7 @@ class ForkPoint:
     """A checkpoint of a run, and what the run wrote of the steps up to it. `files` are as the run calls them now."""
 
     parent: Path
-    opened: Opened
+    lines: StepLines
     closed: tuple[Closed, ...]
     settings: int
     """The version of the settings that the step was made under."""
@@ -55,7 +54,7 @@ class ForkPoint:
 
     @property
     def step(self) -> int:
-        return self.opened.step
+        return self.lines.step
 
     def __str__(self) -> str:
         return f"{self.parent}, step {self.step}"
@@ -80,13 +79,12 @@ def find_fork_point(parent: RunDirectory, step: int, trained_roles: Collection[s
             [f"--step {step}: the checkpoint is damaged: {'; '.join(damage)}."], "Name another step."
         )
     events = [line.event for line in history.lines if line.event is not None]
-    opened = [event for event in events if isinstance(event, Opened) and event.step == step]
     closed = {event.step: event for event in events if isinstance(event, Closed) and event.step <= step}
     made_under = [event.settings for event in events if isinstance(event, Done | Trained) and event.step == step]
     shards = (shard for of_role in manifest.roles.values() for shard in of_role)
     return ForkPoint(
         parent.root,
-        opened[-1],
+        steps_in(events)[step],
         tuple(closed[each] for each in sorted(closed)),
         max(made_under, default=0),
         lines[step],
@@ -118,9 +116,9 @@ def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
     adopted = Adopted((), {})
     run.files.publish(run.adopted(number), encode_line(adopted), "adopted")
     journal = open_journal(run.files, run.journal(number))
-    lines: list[Event] = [adopted, Forked(str(point.parent), point.step, point.settings), point.opened, *point.closed]
+    forked = Forked(str(point.parent), point.step, point.settings)
     manifest = msgspec.structs.replace(point.manifest, name=name)
-    journal.append([*lines, Checkpointed(point.step, manifest)])
+    journal.append([adopted, forked, *point.lines.all, *point.closed, Checkpointed(point.step, manifest)])
     journal.close()
     reason = f"forked from {point}"
     code = int(ExitCode.NEVER_REQUEUE)

@@ -18,9 +18,11 @@ from hpcrl.durable.journal import (
     Adopted,
     Broken,
     Checkpointed,
+    Chosen,
     Closed,
     Done,
     Event,
+    Extended,
     Forked,
     Opened,
     Prefix,
@@ -30,6 +32,7 @@ from hpcrl.durable.journal import (
     parse,
 )
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import StepLines, steps_in
 
 FINISHED = (Done, Trained, Closed, Checkpointed)
 """Lines that say that work was finished."""
@@ -84,12 +87,14 @@ class History:
 
 @dataclass
 class Gaps:
-    """Notices that the line that opened a step is gone without a trace: what follows it says nothing then.
+    """Notices that a line of which a step is made is gone without a trace: what follows it says nothing then.
 
-    Steps are opened one after another, from 0 or 1 on. `newest` was opened last; None where that is not known.
+    Steps are opened one after another, from 0 or 1 on. `newest` was opened last; None where that is not known. `lines`
+    are those of the newest, as far as none of them lacks.
     """
 
     newest: int | None = -1
+    lines: StepLines | None = None
 
     def shown(self, attempt: int, lines: Iterable[tuple[int, Event | None]]) -> Iterator[Line]:
         """The lines, with one that is lost before each that presupposes a lost one."""
@@ -101,19 +106,33 @@ class Gaps:
             before = end
 
     def _follows_a_gap(self, event: Event | None) -> bool:
-        newest = self.newest
+        newest, lines = self.newest, self.lines
         if event is None or isinstance(event, Forked):
-            self.newest = None
+            self.newest = self.lines = None
             return False
-        if not isinstance(event, Opened | Done | Trained | Closed):
+        if not isinstance(event, Opened | Extended | Chosen | Done | Trained | Closed):
             return False
         if isinstance(event, Opened):
-            self.newest = event.step
-            return newest is not None and event.step > max(newest + 1, 1)
-        follows = newest is not None and event.step > newest
-        if follows:
-            self.newest = event.step
-        return follows
+            self.newest, self.lines = event.step, StepLines(event)
+            lacks = lines is not None and not lines.is_whole
+            return lacks or (newest is not None and event.step > max(newest + 1, 1))
+        if newest is not None and event.step > newest:
+            self.newest, self.lines = event.step, None
+            return True
+        return lines is not None and event.step == lines.step and self._lacks_before(event, lines)
+
+    def _lacks_before(self, event: Extended | Chosen | Done | Trained | Closed, lines: StepLines) -> bool:
+        """Whether an event of the newest step presupposes a line of it that is not there."""
+        if isinstance(event, Extended | Chosen):
+            lacks = not lines.follows(event)
+            self.lines = None if lacks else lines.with_line(event)
+            return lacks
+        if isinstance(event, Done):
+            lacks = lines.opened.chooses and event.part >= lines.calls.get(event.call, 0)
+        else:
+            lacks = not lines.is_whole
+        self.lines = None if lacks else lines
+        return lacks
 
 
 def read_history(run: RunDirectory, before: int | None = None) -> History:
@@ -155,9 +174,10 @@ def believed_count(lines: Sequence[Line], cut: int | None) -> int:
 
 
 def supports_cut(lines: Sequence[Line], step: int) -> bool:
-    """Whether the believed lines make a checkpoint of `step` usable: it was opened and closed, and no step lacks."""
-    events = [line.event for line in lines[: believed_count(lines, step)]]
-    opened = {event.step for event in events if isinstance(event, Opened)}
+    """Whether the believed lines make a checkpoint of `step` usable: it was opened and closed, has chosen if it was to,
+    and no step lacks."""
+    events = [line.event for line in lines[: believed_count(lines, step)] if line.event is not None]
+    opened = {number for number, of_step in steps_in(events).items() if of_step.is_whole or number != step}
     closed = {event.step for event in events if isinstance(event, Closed)}
     named = {event.step for event in events if isinstance(event, Checkpointed)}
     next_step = min((later for later in opened if later > step), default=step + 1)

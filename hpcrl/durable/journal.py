@@ -33,6 +33,10 @@ class Opened(_Event, frozen=True):
     later; a train_step is one, and is shared out when it is sent. `partitions` maps a data-parallel size, as text, to
     the samples of each part, as positions in `ids`; `minibatches` are such positions too, those of `eval_partitions`
     are in `eval_ids`. `cursor` counts the rows, from the run's start, that are used up once this step's batch is taken.
+
+    Where `chooses`, this is round 0 of a step that decides by what was recorded which samples it trains on: `calls` are
+    those on all rows drawn, there are no minibatches yet, and `Extended` and `Chosen` follow. Only all these lines
+    together (`durable.step_lines`) say what the step is made of.
     """
 
     step: int
@@ -47,12 +51,44 @@ class Opened(_Event, frozen=True):
     export: bool
     eval_ids: Ids = ()
     eval_partitions: dict[str, Cuts] = {}
+    chooses: bool = False
+
+
+class Extended(_Event, frozen=True):
+    """A step that chooses has drawn more rows: its round `round`, from 1.
+
+    Fields are as in `Opened`, for the samples of this round alone; parts of a call are numbered on from round to round.
+    """
+
+    step: int
+    round: int
+    ids: Ids
+    cursor: int
+    calls: dict[str, int]
+    partitions: dict[str, Cuts]
+
+
+class Chosen(_Event, frozen=True):
+    """A step has chosen the samples `ids`, in data order, and draws no more.
+
+    Fields are as in `Opened`, for these samples: `calls` are those on chosen rows, and those of the step's evaluation.
+    `dropped` are the groups, `<row>@<epoch>`, that it drew besides.
+    """
+
+    step: int
+    ids: Ids
+    cursor: int
+    calls: dict[str, int]
+    partitions: dict[str, Cuts]
+    minibatches: Cuts
+    dropped: Ids
 
 
 class Done(_Event, frozen=True):
     """One part of a call is finished: its outputs are in `spill`, in a group of that file if `group` is set.
 
-    `settings` is the version of the run's settings that it was made under; made again, it runs under it again.
+    `settings` is the version of the run's settings that it was made under; made again, it runs under it again. `scores`
+    are those of the part's samples, in their order, where the step chooses by them; NaN where a sample has none.
     """
 
     step: int
@@ -62,6 +98,7 @@ class Done(_Event, frozen=True):
     group: str | None
     stats: Stats
     settings: int = 0
+    scores: tuple[float, ...] = ()
 
 
 class Numerics(msgspec.Struct, frozen=True):
@@ -198,6 +235,8 @@ class Adopted(_Event, frozen=True):
 
 Event = (
     Opened
+    | Extended
+    | Chosen
     | Done
     | Trained
     | Closed

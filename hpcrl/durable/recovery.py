@@ -36,6 +36,7 @@ from hpcrl.durable.journal import (
 from hpcrl.durable.retention import LEAST_KEPT, remove_litter
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, group_name
+from hpcrl.durable.step_lines import StepLines, steps_in
 from hpcrl.errors import StoppedError
 
 READS_OF_A_MOVING_RUN = 5
@@ -61,16 +62,16 @@ class Recorded(NamedTuple):
 class RecoveryPlan:
     """Where an attempt goes on. Steps up to the checkpoint's are over; all else concerns later ones.
 
-    `opened` are the later steps that were opened, `closed` those of them that were closed. The outputs of `recorded`
-    units are read. `replay` are train steps to be executed again, in this order. `lost` units were finished, but their
-    files are damaged: they are computed again, as their lines say. `metrics` are the rows of all closed steps, the
-    earlier ones included.
+    `opened` are the later steps that were opened, with all lines of their making, `closed` those of them that were
+    closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
+    `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
+    the rows of all closed steps, the earlier ones included.
     """
 
     checkpoint: Manifest | None = None
     kept: tuple[Manifest, ...] = ()
-    opened: tuple[Opened, ...] = ()
-    last_opened: Opened | None = None
+    opened: tuple[StepLines, ...] = ()
+    last_opened: StepLines | None = None
     closed: frozenset[int] = frozenset()
     recorded: Mapping[UnitKey, Recorded] = field(default_factory=dict)
     replay: tuple[Trained, ...] = ()
@@ -148,8 +149,8 @@ def plan_recovery(
     return RecoveryPlan(
         checkpoint=checkpoint,
         kept=tuple(checkpoints),
-        opened=tuple(step.opened for step in steps.values()),
-        last_opened=max((e for e in events if isinstance(e, Opened)), key=lambda opened: opened.step, default=None),
+        opened=tuple(step.lines for step in steps.values()),
+        last_opened=max(steps_in(events).values(), key=lambda lines: lines.step, default=None),
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
         replay=tuple(replay),
@@ -215,7 +216,7 @@ def survey_run(run: RunDirectory, history: History, trained_roles: Collection[st
 class _Step:
     """What the events say of one step. `candidates` are the places of a unit's outputs, the latest last."""
 
-    opened: Opened
+    lines: StepLines
     closed: bool = False
     candidates: dict[UnitKey, list[Recorded]] = field(default_factory=dict)
     trained: dict[str, Trained] = field(default_factory=dict)
@@ -223,10 +224,11 @@ class _Step:
 
 def _steps_after(events: Sequence[Event], cut: int | None) -> dict[int, _Step]:
     """Steps after the cut in the order of their opening. Lines of a step that come before its opening say nothing."""
+    made = steps_in(events)
     steps: dict[int, _Step] = {}
     for event in events:
         if isinstance(event, Opened) and (cut is None or event.step > cut):
-            steps[event.step] = _Step(event)
+            steps[event.step] = _Step(made[event.step])
         elif isinstance(event, Done | Compacted | Trained | Closed) and event.step in steps:
             _note(steps[event.step], event)
     return steps
@@ -350,7 +352,7 @@ def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
         yield from _by_settings(plan.replay, settings)
     if plan.lost:
         yield f"computes again {_some('finished part', [_unit(*unit) for unit in plan.lost])}"
-    unclosed = [f"step {opened.step}" for opened in plan.opened if opened.step not in plan.closed]
+    unclosed = [_open_step(lines) for lines in plan.opened if lines.step not in plan.closed]
     next_step = "the first step" if plan.last_opened is None else f"step {plan.last_opened.step + 1}"
     yield f"continues with {', '.join([*unclosed, next_step])}"
     for text in plan.damage[:DAMAGE_SHOWN]:
@@ -366,6 +368,15 @@ def _by_settings(replay: Sequence[Trained], newest: int) -> Iterator[str]:
         which = f"step {steps[0]}" if steps[0] == steps[-1] else f"steps {steps[0]}..{steps[-1]}"
         yield f"replays {which} under settings version {version}"
     yield f"runs what is new under settings version {newest}"
+
+
+def _open_step(lines: StepLines) -> str:
+    """`step 7`, or `step 7 (which has not chosen yet among 24 samples of 2 rounds)`."""
+    if lines.is_whole:
+        return f"step {lines.step}"
+    rounds = len(lines.rounds)
+    drawn = f"{len(lines.ids)} samples of {rounds} round{'s' if rounds > 1 else ''}"
+    return f"step {lines.step} (which has not chosen yet among {drawn})"
 
 
 def _unit(step: int, call: str, part: int) -> str:

@@ -17,6 +17,7 @@ from hpcrl.events import (
     PartExecuted,
     PartSent,
     StepClosed,
+    StepExtended,
     StepOpened,
     WorkerEnded,
     WorkersReady,
@@ -107,6 +108,8 @@ class Activity:
                 self.busy = {rank: [] for rank in range(event.workers)}
             case StepOpened():
                 self._step(event.step).samples = event.samples
+            case StepExtended():
+                self._step(event.step).samples += event.samples
             case PartSent():
                 unit = Busy(event.call, event.step, event.part, when, event.replay)
                 for rank in event.ranks:

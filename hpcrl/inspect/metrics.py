@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.lines import Row, Tail
 
-BESIDES = ("step", "epoch", "samples", "settings")
+BESIDES = ("step", "epoch", "samples", "drawn", "rounds", "settings")
 """What a row has besides statistics of calls."""
 
 

@@ -104,6 +104,9 @@ class RunStatus(msgspec.Struct, frozen=True):
         shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
         if shown:
             lines.append("metrics  " + ", ".join(shown))
+        if "rounds" in self.metrics:
+            kept, drawn, rounds = (int(self.metrics[key]) for key in ("samples", "drawn", "rounds"))
+            lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
         for call, count in self.skipped.updates.items():
             lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]

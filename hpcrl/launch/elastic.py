@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import RecoveryPlan
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.placement.plan import Plan, make_plan, workers_in_words
 
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
@@ -34,17 +34,17 @@ def _nodes(experiment: ExperimentConfig) -> str:
 def _kept_parts(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
     """The open steps that were cut differently from how they would be now, equal ones together."""
     alike: dict[str, list[int]] = defaultdict(list)
-    for opened in recovery.opened:
-        if opened.step not in recovery.closed and (kept := _kept_by(opened, plan)):
-            alike[kept].append(opened.step)
+    for lines in recovery.opened:
+        if lines.step not in recovery.closed and (kept := _kept_by(lines, plan)):
+            alike[kept].append(lines.step)
     for kept, steps in alike.items():
         yield f"{_spans(steps)}, open, {'keep' if len(steps) > 1 else 'keeps'} {kept}"
 
 
-def _kept_by(opened: Opened, plan: Plan) -> str:
+def _kept_by(lines: StepLines, plan: Plan) -> str:
     by_count: dict[int, list[str]] = defaultdict(list)
-    for call, count in opened.calls.items():
-        if count != plan.units(call):
+    for call, count in lines.calls.items():
+        if any(line.calls.get(call, plan.units(call)) != plan.units(call) for line in lines.all):
             by_count[count].append(call)
     return ", ".join(f"{_parts(count)} of {', '.join(calls)}" for count, calls in by_count.items())
 

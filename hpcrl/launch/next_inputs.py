@@ -51,11 +51,11 @@ def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
     datasets = open_datasets(experiment, algorithm_of(experiment).rows, indexes_to_try(run))
     rows = {name: dataset.ids for name, dataset in datasets.items()}
-    for opened in recovery.opened:
-        for name, ids in (("train", opened.ids), ("eval", opened.eval_ids)):
+    for lines in recovery.opened:
+        for name, ids in (("train", lines.ids), ("eval", lines.opened.eval_ids)):
             if lost := [row for row in map(row_of, ids) if row not in rows[name]]:
                 more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
                 raise DataError(
-                    f"row {lost[0]} of step {opened.step}, which is open or will be replayed, is gone from the {name} "
+                    f"row {lost[0]} of step {lines.step}, which is open or will be replayed, is gone from the {name} "
                     f"data{more}. Put back the rows of such steps; other rows may change."
                 )

@@ -26,7 +26,6 @@ from hpcrl.durable.journal import (
     Exported,
     Ids,
     Journal,
-    Opened,
     Pruned,
 )
 from hpcrl.durable.recovery import RecoveryPlan, recover
@@ -34,6 +33,7 @@ from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_part
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef, read_meta
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
@@ -181,15 +181,16 @@ class AttemptFiles:
     def has_export(self, step: int, role: str) -> bool:
         return (step, role) in self._exported
 
-    def checkpointed(self, opened: Opened, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
+    def checkpointed(self, of: StepLines, roles: Mapping[str, Sequence[FileRef]], digests: Mapping[str, str]) -> None:
         """All shards of a cut are there and its step is closed: name it, then drop what it makes superfluous."""
         shards = {role: tuple(refs) for role, refs in roles.items()}
-        manifest = Manifest(opened.step, self.number, shards, opened.epoch, opened.cursor, dict(digests))
-        path = self._run.manifest(opened.step, self.number)
+        step = of.step
+        manifest = Manifest(step, self.number, shards, of.opened.epoch, of.cursor, dict(digests))
+        path = self._run.manifest(step, self.number)
         ref = write_manifest(self._run.files, path, manifest)
-        self.append([Checkpointed(opened.step, ref)])
+        self.append([Checkpointed(step, ref)])
         self._checkpoints.append(manifest)
-        self.events.write(StepCheckpointed(opened.step, sum(s.size for refs in shards.values() for s in refs)))
+        self.events.write(StepCheckpointed(step, sum(s.size for refs in shards.values() for s in refs)))
         del self._checkpoints[: -self._retention.checkpoints - 1]
         self._chore(self._prune, tuple(self._checkpoints))
 
@@ -203,13 +204,13 @@ class AttemptFiles:
         """Every step that closes from now on gets its file in samples/ before."""
         self._archiving.archive = Archive(self._run, self.number, experiment, datasets)
 
-    def may_close(self, opened: Opened) -> bool:
+    def may_close(self, of: StepLines) -> bool:
         """Whether the step has its file in samples/, or needs none; else it gets one, by `tidy`."""
-        archiving, step = self._archiving, opened.step
-        if archiving.archive is None or not opened.ids or step in archiving.done:
+        archiving, step = self._archiving, of.step
+        if archiving.archive is None or not of.trained or step in archiving.done:
             return True
         if step not in archiving.begun:
-            archiving.wanted[step] = opened.ids
+            archiving.wanted[step] = of.trained
         return False
 
     def _archive(self, step: int, ids: Ids) -> Callable[[], None]:

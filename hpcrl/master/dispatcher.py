@@ -73,6 +73,7 @@ class Result:
     ids: Ids = ()
     spill: FileRef | None = None
     before: str = ""
+    scores: tuple[float, ...] = ()
     numerics: Numerics | None = None
 
 
@@ -105,10 +106,19 @@ class Dispatcher:
         self._drain_began: float | None = None
 
     # ── what a driver says ────────────────────────────────────────────────────────────────────────────────────────────
-    def open(self, step: int, jobs: Sequence[Job]) -> None:
-        """Make the units of a step known."""
-        self._readiness.open(step, [job.task for job in jobs])
+    def open(self, step: int, jobs: Sequence[Job], more: bool = False) -> None:
+        """Make the units of a step known; with `more`, others follow by `extend`."""
+        self._readiness.open(step, [job.task for job in jobs], more)
         self._jobs.update((job.task.unit, job) for job in jobs)
+
+    def extend(self, step: int, jobs: Sequence[Job], more: bool) -> None:
+        """Make more units of the newest step known."""
+        self._readiness.extend(step, [job.task for job in jobs], more)
+        self._jobs.update((job.task.unit, job) for job in jobs)
+
+    def told(self, step: int) -> frozenset[Unit]:
+        """The units of a step that are known."""
+        return frozenset(unit for unit in self._jobs if unit.step == step)
 
     def restore(self, recorded: Mapping[Unit, InSpill], replay: Sequence[Unit]) -> None:
         """Take over what older attempts wrote: rows of recorded units are read from their spills."""
@@ -219,7 +229,7 @@ class Dispatcher:
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
-        result = Result(job, dict(first.stats), first.record)
+        result = Result(job, dict(first.stats), first.record, scores=first.scores)
         if job.task.changes:
             records = {rank: flight.replies[rank].record or {} for rank in job.ranks}
             inexact = {flight.replies[rank].inexact for rank in job.ranks} - {""}
@@ -279,7 +289,8 @@ class Dispatcher:
         result = self._results.pop(unit)
         settings = result.job.settings
         if result.spill is not None:
-            return Done(unit.step, unit.call, unit.part, result.spill, None, result.stats, settings)
+            stats, scores = result.stats, result.scores
+            return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores)
         assert result.numerics is not None, "what leaves no spill is a train_step"
         record, numerics = result.record or {}, result.numerics
         return Trained(unit.step, unit.call, record, result.stats, result.before, numerics, settings)

@@ -14,12 +14,14 @@ import msgspec
 from hpcrl.dataflow.graph import producers
 from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
-from hpcrl.durable.journal import Closed, Event, Ids, Numerics, Opened
+from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids, Numerics
 from hpcrl.durable.recovery import UnitKey
-from hpcrl.events import ShardSaved, StepOpened, StopNeverHolds
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.events import ShardSaved, StepChosen, StepExtended, StepOpened, StopNeverHolds
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher, Job
 from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.open_steps import OpenSteps
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
 from hpcrl.master.saving import Saving
@@ -59,8 +61,7 @@ class GraphDriver:
             self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around
         )
         self._saving = Saving(plan.trained)
-        self._opened: dict[int, Opened] = {}
-        self._last_opened: Opened | None = None
+        self._steps = OpenSteps()
         self._no_more_steps = self._last_is_saved = False
         self._restore()
 
@@ -71,18 +72,22 @@ class GraphDriver:
             self._open_steps()
             self.dispatcher.send_ready()
         self._write_lines()
+        if self.dispatcher.sends and self._choose():
+            self._open_steps()
+            self.dispatcher.send_ready()
         self._attempt.tidy()
         for step, roles in self._saving.whole():
             digests = self._drift.after(step)
             in_order = {role: digests[role] for role in roles if role in digests}
-            self._attempt.checkpointed(self._opened[step], roles, in_order)
+            self._attempt.checkpointed(self._steps[step], roles, in_order)
         ends = self._no_more_steps or not self.opens_steps
         if ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()
 
     @property
     def _all_closed(self) -> bool:
-        return not self._readiness.unfinished() and not self._readiness.closable()
+        ready = self._readiness
+        return not ready.unfinished() and not ready.closable() and not ready.more_follow
 
     @property
     def why_finished(self) -> str:
@@ -120,13 +125,15 @@ class GraphDriver:
     def _restore(self) -> None:
         """Take over what older attempts finished: read it from spills, replay train steps after the checkpoint."""
         recovery = self._attempt.recovery
-        for opened in recovery.opened:
-            self._enter(opened)
+        self._steps.last = recovery.last_opened
+        for lines in recovery.opened:
+            self._enter(lines)
         recorded = {}
         for key, (done, spill) in recovery.recorded.items():
             unit = Unit(*key)
             recorded[unit] = InSpill(spill.path, spill.group)
             self.dispatcher.metrics.put(unit, dict(done.stats), done.settings)
+            self._take_scores(done)
         replay = {Unit(line.step, line.call, 0): line for line in recovery.replay}
         for unit, line in replay.items():
             self.dispatcher.metrics.put(unit, dict(line.stats), line.settings)
@@ -138,8 +145,7 @@ class GraphDriver:
         for step in sorted(recovery.closed):
             self._readiness.was_closed(step)
             self._saving.closed(step)
-        self._last_opened = recovery.last_opened
-        self._source.look_ahead(self._last_opened)
+        self._source.look_ahead(self._steps.last)
         if recovery.last_metrics is not None and self._source.schedule.stops_after(recovery.last_metrics):
             self._no_more_steps = True
 
@@ -154,45 +160,75 @@ class GraphDriver:
     # ── opening steps ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _open_steps(self) -> None:
         while not self._no_more_steps and (step := self._next_step()) is not None and self._source.is_ready():
-            if not self._source.exists(step, self._last_opened):
+            if not self._source.exists(step, self._steps.last):
                 self._no_more_steps = True
             if self._no_more_steps or not self.opens_steps:
                 return
-            opened = self._source.open(step, self._last_opened)
+            opened = self._source.open(step, self._steps.last)
             if self.pace.is_last_in_time():
                 opened = msgspec.structs.replace(opened, checkpoint=True)
             self._attempt.append([opened])
-            self._enter(opened)
-            self._last_opened = opened
-            self._source.look_ahead(opened)
+            lines = StepLines(opened)
+            self._enter(lines)
+            self._source.look_ahead(lines)
             self._around.note(StepOpened(step, opened.epoch, samples=len(opened.ids)))
 
     def _next_step(self) -> int | None:
         """The number of the step that may open now."""
-        step = self._source.schedule.first_step if self._last_opened is None else self._last_opened.step + 1
+        last = self._steps.last
+        step = self._source.schedule.first_step if last is None else last.step + 1
         if not self._readiness.can_open(step):
             return None
-        if self._source.schedule.waits_for_metrics and self._last_opened is not None and not self._all_closed:
+        if self._source.schedule.waits_for_metrics and last is not None and not self._all_closed:
             return None
         return step
 
-    def _enter(self, opened: Opened) -> None:
-        """Make the units of a step known."""
-        step = opened.step
-        self._opened[step] = opened
+    def _enter(self, lines: StepLines) -> None:
+        """Make a step known, with the units of all lines that there are of it."""
+        step, rows = lines.step, self.dispatcher.rows
+        self._steps.enter(lines)
         self.dispatcher.metrics.opened(step)
         self.pace.opened(step)
-        parts = {call: self._source.parts(opened, call) for call in opened.calls}
-        minibatches = self._source.minibatches(opened)
-        tasks = units_of(self._graph, step, opened.calls, parts)
-        self.dispatcher.open(step, [self._job(opened, task, parts[task.unit.call], minibatches) for task in tasks])
-        rows = self.dispatcher.rows
-        rows.put(step, FROM_DATA, self._plan.dataset_keys, opened.ids, InDataset("train"))
-        rows.put(step, FROM_DATA, self._plan.eval_keys, opened.eval_ids, InDataset("eval"))
-        if opened.checkpoint:
+        self.dispatcher.open(step, self._new_jobs(lines), more=not lines.is_whole)
+        rows.put(step, FROM_DATA, self._plan.dataset_keys, lines.ids, InDataset("train"))
+        rows.put(step, FROM_DATA, self._plan.eval_keys, lines.opened.eval_ids, InDataset("eval"))
+        if lines.opened.checkpoint:
             self._saving.expect_checkpoint(step)
 
-    def _job(self, opened: Opened, task: Task, parts: Sequence[Ids], minibatches: tuple[Ids, ...]) -> Job:
+    def _choose(self) -> bool:
+        """Draw more rows for the step that has yet to choose, or choose, once all that it has drawn is scored.
+
+        Whether it did.
+        """
+        scores, last = self._steps.scores, self._steps.last
+        if scores is None or last is None or not self._source.is_ready():
+            return False
+        line = self._source.choose(last, scores)
+        self._around.fault("master.choose")
+        self._attempt.append([line])
+        lines = self._steps.follow(line)
+        self.dispatcher.extend(lines.step, self._new_jobs(lines), more=not lines.is_whole)
+        if isinstance(line, Extended):
+            self.dispatcher.rows.put(line.step, FROM_DATA, self._plan.dataset_keys, line.ids, InDataset("train"))
+            self._around.note(StepExtended(line.step, line.round, samples=len(line.ids)))
+        else:
+            self._around.note(StepChosen(line.step, samples=len(line.ids), dropped=len(line.dropped)))
+        self._source.look_ahead(lines)
+        return True
+
+    def _take_scores(self, done: Done) -> None:
+        """Note what a part of the deciding call says, of the newest step."""
+        last = self._steps.last
+        if done.scores and last is not None and done.step == last.step:
+            self._steps.scored(self._source.parts(last, done.call)[done.part], done.scores)
+
+    def _new_jobs(self, lines: StepLines) -> list[Job]:
+        """Those of a step's units that were not told yet."""
+        parts = {call: self._source.parts(lines, call) for call in lines.calls}
+        tasks = units_of(self._graph, lines.step, parts, parts, self.dispatcher.told(lines.step))
+        return [self._job(lines, task, parts[task.unit.call]) for task in tasks]
+
+    def _job(self, lines: StepLines, task: Task, parts: Sequence[Ids]) -> Job:
         """Who works on a unit, on which samples and rows. A train_step is shared out among the parts there are now."""
         unit, call = task.unit, self._plan.call(task.unit.call)
         makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
@@ -205,8 +241,8 @@ class GraphDriver:
             ranks=self._plan.ranks(unit.call, unit.part),
             heads=tuple(part.head for part in working),
             ids=parts[unit.part],
-            share_out=partial(self._source.shares, opened, parts=len(working)) if task.changes else None,
-            minibatches=minibatches if task.changes else (),
+            share_out=partial(self._source.shares, lines, parts=len(working)) if task.changes else None,
+            minibatches=self._source.minibatches(lines) if task.changes else (),
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
         )
 
@@ -215,12 +251,15 @@ class GraphDriver:
         """Append every line that may be written now; one fsync for all."""
         lines: list[Event] = list(self.dispatcher.lines())
         closable = self._readiness.closable()
-        closed = list(takewhile(lambda step: self._attempt.may_close(self._opened[step]), closable))
-        rows = [self.dispatcher.metrics.row(self._opened[step]) for step in closed]
+        closed = list(takewhile(lambda step: self._attempt.may_close(self._steps[step]), closable))
+        rows = [self.dispatcher.metrics.row(self._steps[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:
             return
         self._attempt.append(lines)
+        for line in lines:
+            if isinstance(line, Done):
+                self._take_scores(line)
         for step, row in zip(closed, rows, strict=True):
             self._close(step, row)
 
@@ -232,7 +271,7 @@ class GraphDriver:
             self._around.note(StopNeverHolds(step, lacking, reported=sorted(row)))
         if self._source.schedule.stops_after(row):
             self._no_more_steps = True
-        oldest = min((open_step for open_step in self._opened if open_step > step), default=step + 1)
+        oldest = min((open_step for open_step in self._steps.numbers if open_step > step), default=step + 1)
         self.dispatcher.forget(oldest)
         self._forget(step)
         for worker in self._plan.workers:
@@ -240,17 +279,15 @@ class GraphDriver:
 
     def _forget(self, before: int) -> None:
         """Drop what is known of closed steps, unless a checkpoint of theirs is still under way."""
-        over = [step for step in self._opened if step < before and not self._saving.expects(step)]
-        for step in over:
-            del self._opened[step]
-        for part in (self.dispatcher.metrics, self._drift, self.pace):
+        over = [step for step in self._steps.numbers if step < before and not self._saving.expects(step)]
+        for part in (self._steps, self.dispatcher.metrics, self._drift, self.pace):
             part.forget(over)
 
     # ── saving and the end ────────────────────────────────────────────────────────────────────────────────────────────
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
         checkpoint = self._saving.expects(step) and not self._attempt.has_checkpoint(step)
-        export = self._opened[step].export and not self._attempt.has_export(step, role)
+        export = self._steps[step].opened.export and not self._attempt.has_export(step, role)
         if checkpoint or export:
             self._order_save(step, role, checkpoint, export)
 
@@ -278,7 +315,7 @@ class GraphDriver:
 
     @property
     def _last(self) -> int:
-        return self._last_opened.step if self._last_opened is not None else 0
+        return self._steps.last.step if self._steps.last is not None else 0
 
 
 def numerics(

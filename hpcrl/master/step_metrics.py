@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from hpcrl.dataflow.readiness import Unit
-from hpcrl.durable.journal import Opened, Stats
+from hpcrl.durable.journal import Stats
+from hpcrl.durable.step_lines import StepLines
 
 
 class StepMetrics:
@@ -20,11 +21,17 @@ class StepMetrics:
         self._stats[unit.step].setdefault(unit.call, {})[unit.part] = stats
         self._settings[unit.step] = max(self._settings[unit.step], settings)
 
-    def row(self, opened: Opened) -> dict[str, int | float]:
-        """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it."""
-        row: dict[str, int | float] = {"step": opened.step, "epoch": opened.epoch, "samples": len(opened.ids)}
-        row["settings"] = self._settings[opened.step]
-        for call, by_part in sorted(self._stats[opened.step].items()):
+    def row(self, lines: StepLines) -> dict[str, int | float]:
+        """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it.
+
+        Of a step that chooses, `samples` are those chosen, of `drawn` in so many `rounds`.
+        """
+        step = lines.step
+        row: dict[str, int | float] = {"step": step, "epoch": lines.opened.epoch, "samples": len(lines.trained)}
+        if lines.opened.chooses:
+            row |= {"drawn": len(lines.ids), "rounds": len(lines.rounds)}
+        row["settings"] = self._settings[step]
+        for call, by_part in sorted(self._stats[step].items()):
             parts = [stats for _, stats in sorted(by_part.items())]
             for name in dict.fromkeys(name for stats in parts for name in stats):
                 total = sum(stats[name][0] for stats in parts if name in stats)

@@ -3,14 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.choice import Choice, Choose, Extend, choose
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.rows.kind import Dataset, Indexes
-from hpcrl.durable.journal import Cuts, Ids, Opened
+from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.journal import Chosen, Cuts, Extended, Ids, Opened
+from hpcrl.durable.step_lines import StepLines
+from hpcrl.errors import DataError
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import algorithm_of
@@ -24,6 +29,7 @@ class RunData:
     order: SampleOrder
     eval_ids: Ids
     batch: Batch
+    choice: Choice | None
     notices: Sequence[str]
     """What is left out and why."""
 
@@ -31,12 +37,19 @@ class RunData:
         """How many training steps the run has, unless it is stopped before."""
         return schedule.steps(self.order.batches_per_epoch)
 
-    def divide(self, source: str, ids: Ids, parts: int) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
-        """(minibatches, parts) of a step's samples, by position; samples of evaluation data are one minibatch."""
+    def draw(self, cursor: int) -> StepSamples:
+        """The next samples; where steps choose, a batch is whole and may be of two epochs."""
+        return self.order.batch_at(cursor) if self.choice is None else self.order.draw(cursor, self.batch.rows)
+
+    def divide(
+        self, source: str, ids: Ids, parts: int, trained: bool = True
+    ) -> tuple[tuple[Positions, ...], tuple[Positions, ...]]:
+        """(minibatches, parts) of samples, by position; those of evaluation data, or not trained on, are one
+        minibatch."""
         lengths = self.datasets[source].lengths(ids)
         if source == "eval":
             return partition_step(lengths, 1, parts)
-        return partition_step(lengths, self.batch.minibatches, parts, self._rows(ids))
+        return partition_step(lengths, self.batch.minibatches if trained else 1, parts, self._rows(ids))
 
     def share_out(self, ids: Ids, minibatches: Cuts, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
         """The samples of each part of a train_step, for which rows of so many tokens were made besides the data's."""
@@ -55,7 +68,7 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
     order = open_order(experiment, algorithm.rows, batch, datasets["train"].ids)
     eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
     notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
-    return RunData(datasets, order, eval_ids, batch, notices)
+    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), notices)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -64,7 +77,8 @@ def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
 
 
 class StepSource:
-    """Makes the `Opened` line of each step: a pure function of the configuration, the data, and the step before.
+    """Makes the lines of which steps are made: `Opened` of the configuration, the data and the step before; where the
+    step chooses, `Extended` and `Chosen` of its lines so far and the recorded scores. Pure functions.
 
     Cutting samples takes their lengths, and these a tokenizer: `measure` and `look_ahead` have it done elsewhere, so
     that `open` and `parts` take no time.
@@ -85,17 +99,21 @@ class StepSource:
         self.schedule = schedule
         self._in_background = in_background
         self._measuring: Future[None] | None = None
-        self._eval_partitions = self._cut("eval", data.eval_ids)[1]
+        sizes = self._sizes(plan.calls, "eval") if data.eval_ids else []
+        self._eval_partitions = {str(dp): data.divide("eval", data.eval_ids, dp)[1] for dp in sizes}
 
     # ── ahead of time ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def measure(self, opened: Iterable[Opened]) -> None:
+    def measure(self, opened: Iterable[StepLines]) -> None:
         """Tokenise the samples of steps that are open, whose train steps' shares are cut by their lengths."""
-        for line in opened:
-            self._data.datasets["train"].lengths(line.ids)
+        for lines in opened:
+            self._data.datasets["train"].lengths(lines.ids)
 
-    def look_ahead(self, before: Opened | None) -> None:
-        """Have the samples of the step after this one, if the run has one, tokenised in the background."""
-        step = self.schedule.first_step if before is None else before.step + 1
+    def look_ahead(self, before: StepLines | None) -> None:
+        """Have the next samples tokenised in the background, if the run has a step after this one.
+
+        Where this one has yet to choose, they may be its own.
+        """
+        step = self.schedule.first_step if before is None else before.step + before.is_whole
 
         def tokenise() -> None:
             batch = self._batch_after(before)
@@ -112,62 +130,120 @@ class StepSource:
         return True
 
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    def exists(self, step: int, before: Opened | None) -> bool:
+    def exists(self, step: int, before: StepLines | None) -> bool:
         """Whether the run has this step."""
         return self.schedule.exists(step, self._batch_after(before).epoch)
 
-    def open(self, step: int, before: Opened | None) -> Opened:
+    def open(self, step: int, before: StepLines | None) -> Opened:
         """The next step, which exists."""
         batch = self._batch_after(before)
-        due = self.schedule.due(step, batch.epoch + 1 if batch.ends_epoch else None)
+        due = self.schedule.due(step, self._epochs_ended(batch, before))
         ids = batch.ids if due.train else ()
-        minibatches, partitions = self._cut("train", ids)
-        sources = {"train": due.train, "eval": due.evaluate}
+        chooses = due.train and self._data.choice is not None
+        calls = [call for call in self._plan.calls if (due.train if call.dataset == "train" else due.evaluate)]
+        calls = [call for call in calls if not chooses or call.precedes_choice]
+        minibatches, partitions = self._cut(ids, calls, trained=not chooses)
         return Opened(
             step=step,
             ids=ids,
             epoch=batch.epoch,
             cursor=batch.next_cursor if due.train else self._cursor(before),
-            calls={call.name: self._plan.units(call.name) for call in self._plan.calls if sources[call.dataset]},
+            calls={call.name: self._plan.units(call.name) for call in calls},
             partitions=partitions,
-            minibatches=minibatches,
+            minibatches=() if chooses else minibatches,
             seed=self._seed,
             checkpoint=due.checkpoint or not self._plan.trained,  # where no role changes, a cut costs nothing
             export=due.export,
             eval_ids=self._data.eval_ids if due.evaluate else (),
             eval_partitions=self._eval_partitions if due.evaluate else {},
+            chooses=chooses,
         )
 
-    def parts(self, opened: Opened, call: str) -> Sequence[Ids]:
+    def choose(self, lines: StepLines, scores: Mapping[str, float]) -> Extended | Chosen:
+        """What follows in a step that has yet to choose, by the scores of all that it has drawn.
+
+        Raises DataError where too few groups are left and no more may be drawn.
+        """
+        choice = self._data.choice
+        assert choice is not None, "a step chooses by the rule of its recipe"
+        decided = choose(choice, self._data.batch.rows, lines.rounds, scores)
+        if isinstance(decided, Extend):
+            return self._extend(lines, decided.rows)
+        if isinstance(decided, Choose):
+            return self._end_rounds(lines, decided)
+        smaller = "" if choice.on_shortage == "smaller" else f", set {choice.setting}.on_shortage to smaller"
+        raise DataError(
+            f"step {lines.step}: {decided.describe(choice)}.",
+            f"Raise {choice.setting}.max_rounds{smaller}, or train on rows that are neither too hard nor too easy.",
+        )
+
+    def parts(self, lines: StepLines, call: str) -> Sequence[Ids]:
         """The ids of each part that a call is made in; a train_step is one, whose shares are cut later."""
         mfc = self._plan.call(call)
         if mfc.kind == "train_step":
-            return [opened.ids]
-        training = mfc.dataset == "train"
-        ids, cuts = (opened.ids, opened.partitions) if training else (opened.eval_ids, opened.eval_partitions)
-        return take(ids, cuts[str(opened.calls[call])])
+            return [lines.trained]
+        cuttings = lines.cuttings(call, evaluates=mfc.dataset == "eval")
+        return [part for ids, cuts, count in cuttings for part in take(ids, cuts[str(count)])]
 
-    def minibatches(self, opened: Opened) -> tuple[Ids, ...]:
+    def minibatches(self, lines: StepLines) -> tuple[Ids, ...]:
         """The ids of each minibatch."""
-        return take(opened.ids, opened.minibatches)
+        return take(lines.trained, lines.minibatches)
 
-    def shares(self, opened: Opened, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
+    def shares(self, lines: StepLines, made: Sequence[int], parts: int) -> tuple[Ids, ...]:
         """The ids of each part of a train_step, balanced minibatch by minibatch.
 
         `made` are the tokens of each sample's longest row among those that calls have made for the train_step.
         """
-        return self._data.share_out(opened.ids, opened.minibatches, made, parts)
+        return self._data.share_out(lines.trained, lines.minibatches, made, parts)
 
-    def _cursor(self, before: Opened | None) -> int:
+    def _extend(self, lines: StepLines, rows: int) -> Extended:
+        calls = [call for call in self._plan.calls if call.precedes_choice]
+        batch = self._data.order.draw(lines.cursor, rows)
+        _, partitions = self._cut(batch.ids, calls, trained=False)
+        return Extended(
+            step=lines.step,
+            round=len(lines.rounds),
+            ids=batch.ids,
+            cursor=batch.next_cursor,
+            calls={call.name: self._plan.units(call.name) for call in calls},
+            partitions=partitions,
+        )
+
+    def _end_rounds(self, lines: StepLines, decided: Choose) -> Chosen:
+        late = [call for call in self._plan.calls if not call.precedes_choice]
+        calls = [call for call in late if call.dataset == "train" or lines.opened.eval_ids]
+        minibatches, partitions = self._cut(decided.ids, calls)
+        return Chosen(
+            step=lines.step,
+            ids=decided.ids,
+            cursor=lines.cursor,
+            calls={call.name: self._plan.units(call.name) for call in calls},
+            partitions=partitions,
+            minibatches=minibatches,
+            dropped=decided.dropped,
+        )
+
+    def _epochs_ended(self, batch: StepSamples, before: StepLines | None) -> int | None:
+        """How many epochs are over, where one ended since the step before was opened; counted from 1."""
+        order = self._data.order
+        if self._data.choice is None:
+            return batch.epoch + 1 if batch.ends_epoch else None
+        ended = order.epochs_before(batch.next_cursor)
+        return ended if ended > order.epochs_before(order.start if before is None else before.opened.cursor) else None
+
+    def _cursor(self, before: StepLines | None) -> int:
         return self._data.order.start if before is None else before.cursor
 
-    def _batch_after(self, before: Opened | None) -> StepSamples:
-        return self._data.order.batch_at(self._cursor(before))
+    def _batch_after(self, before: StepLines | None) -> StepSamples:
+        return self._data.draw(self._cursor(before))
 
-    def _cut(self, source: str, ids: Ids) -> tuple[Cuts, dict[str, Cuts]]:
-        """Minibatches, and the parts for every data-parallel size that a call on this source has."""
+    def _cut(self, ids: Ids, calls: Iterable[MFC], trained: bool = True) -> tuple[Cuts, dict[str, Cuts]]:
+        """Minibatches of training samples, and the parts for every data-parallel size that one of these calls has."""
         if not ids:
             return (), {}
-        calls = [call for call in self._plan.calls if call.dataset == source and call.kind != "train_step"]
-        sizes = sorted({self._plan.units(call.name) for call in calls})
-        return self._data.divide(source, ids, 1)[0], {str(dp): self._data.divide(source, ids, dp)[1] for dp in sizes}
+        divide = partial(self._data.divide, "train", ids, trained=trained)
+        return divide(1)[0], {str(dp): divide(dp)[1] for dp in self._sizes(calls, "train")}
+
+    def _sizes(self, calls: Iterable[MFC], source: str) -> list[int]:
+        cut = [call for call in calls if call.dataset == source and call.kind != "train_step"]
+        return sorted({self._plan.units(call.name) for call in cut})

@@ -109,7 +109,9 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> int:
         return 0
     keys = [key for call in algorithm.calls(experiment) if call.dataset == "train" for key in call.outputs]
     row = sum(np.dtype(algorithm.forms[key].dtype).itemsize * prod(algorithm.forms[key].trailing) for key in keys)
-    return algorithm.batch(experiment).samples * generation.max_new_tokens * row
+    choice = algorithm.choice(experiment)
+    rounds = 1 if choice is None else choice.max_rounds
+    return rounds * algorithm.batch(experiment).samples * generation.max_new_tokens * row
 
 
 def _counted(count: int, what: str, of: Mapping[str, int]) -> str:

@@ -38,7 +38,7 @@ class ToyConfig:
     delay_s: Annotated[NonNegative, ChangeClass.PLACEMENT] = 0.0
     """How long each call sleeps."""
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
-    """Train on rows whose samples differ in whether their reward is above 0."""
+    """Train on rows whose samples differ in a reward of 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ CALLS = (
 
 
 def recipe(experiment: ToyExperiment) -> tuple[MFC, ...]:
-    """Where steps choose, the reward says of a sample whether it is above 0, and the reference waits for the choice."""
+    """Where steps choose, the reward gives samples a 0 or 1 besides, and the reference waits for the choice."""
     if choice(experiment) is None:
         return CALLS
     calls = {call.name: call for call in CALLS}

@@ -94,6 +94,8 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     seconds: float
     inexact: str = ""
     """An operation of a train_step that may give other bits every time, by name."""
+    scores: tuple[float, ...] = ()
+    """What steps choose by, of each sample in the request's order; NaN where it has none."""
 
 
 class Spilled(msgspec.Struct, frozen=True, tag=True):

@@ -4,6 +4,7 @@ Owns the rows in its memory and the files that it writes; knows neither the grap
 executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
 """
 
+import math
 import os
 import sys
 import threading
@@ -59,6 +60,7 @@ class ModelWorker:
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
         self._forms = algorithm.forms
+        self._choice = algorithm.choice(self._experiment)
         self._datasets = open_datasets(
             self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
         )
@@ -220,11 +222,19 @@ class ModelWorker:
             self._store.put(request.step, request.call, sample)
         meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)
+        scores = self._scores(request, sample)
         self._mailbox.post(
-            Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds, outcome.inexact)
+            Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds, outcome.inexact, scores)
         )
         if sample is not None:
             self._writers.spill(request, sample)
+
+    def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
+        """What the step chooses by, where this call makes it: the sum of each sample's row, in the request's order."""
+        if self._choice is None or sample is None or self._choice.key not in sample.keys:
+            return ()
+        rows = sample.select_keys([self._choice.key]).select(request.ids).rows(self._choice.key)
+        return tuple(math.fsum(row.tolist()) for row in rows)
 
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""

@@ -156,7 +156,9 @@ class ToyHost:
         rows = [
             np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
         ]
-        made = {output: rows} | ({"s": [np.sign(row) for row in rows]} if "s" in call.outputs else {})
+        made = {output: rows}
+        if "s" in call.outputs:
+            made["s"] = [np.floor(4 * y[:1]) % 2 for y in work.batch.rows("y")]
         stats = {output: (float(sum(row.sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, made), stats)
 

@@ -257,3 +257,37 @@ def test_a_step_of_hundreds_of_parts_and_dozens_of_calls_is_run_in_seconds() -> 
             readiness.recorded(unit)
     assert executed == 24 * 256 + 1
     assert readiness.closable() == [0]
+
+
+def test_a_step_of_which_more_follows_neither_closes_nor_lets_the_next_one_open() -> None:
+    calls = [mfc.name for mfc in ppo().calls if mfc.kind != "train_step"]
+    parts = {mfc.name: [IDS[:2]] for mfc in ppo().calls}
+    readiness = GraphReadiness(ppo().graph())
+    readiness.enter(1, calls, parts, more=True)
+    for call in ("actor_gen", "critic_inf", "ref_inf", "rew_inf"):
+        readiness.offer()
+        run(readiness, 1, call)
+        readiness.spilled(Unit(1, call, 0))
+        readiness.recorded(Unit(1, call, 0))
+    assert not readiness.unfinished() and not readiness.closable() and not readiness.can_open(2)
+    readiness.follow(1, calls, {call: [IDS[:2], IDS[2:]] for call in calls}, more=True)
+    assert offers(readiness) == [(1, "actor_gen", 1)]
+    every = [*calls, "actor_train", "critic_train"]
+    parts = {call: [IDS[:2], IDS[2:]] for call in calls} | {call: [IDS[1:3]] for call in every[-2:]}
+    readiness.follow(1, every, parts)
+    assert readiness.can_open(2)
+    with pytest.raises(ValueError, match="step 1 has no more units"):
+        readiness.follow(1, every, parts)
+
+
+def test_chosen_rows_wait_for_the_parts_of_all_rounds_that_hold_them() -> None:
+    readiness = GraphReadiness(ppo().graph())
+    readiness.enter(1, ["actor_gen"], {"actor_gen": [["a", "b"]]}, more=True)
+    readiness.follow(1, ["actor_gen"], {"actor_gen": [["a", "b"], ["c"], ["d"]]}, more=True)
+    chosen = {"actor_gen": [["a", "b"], ["c"], ["d"]], "rew_inf": [["b", "c"]]}
+    readiness.follow(1, list(chosen), chosen)
+    assert offers(readiness) == [(1, "actor_gen", 0), (1, "actor_gen", 1), (1, "actor_gen", 2)]
+    run(readiness, 1, "actor_gen")
+    assert offers(readiness) == []
+    readiness.executed(Unit(1, "actor_gen", 1))
+    assert offers(readiness) == [(1, "rew_inf", 0)]

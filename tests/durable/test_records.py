@@ -20,13 +20,16 @@ from hpcrl.durable.records import (
 )
 
 WRITTEN = """
-Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions
-Done: step call part spill group stats settings
+Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions chooses
+Extended: step round ids cursor calls partitions
+Chosen: step ids cursor calls partitions minibatches dropped
+Done: step call part spill group stats settings scores
 Trained: step call record stats before numerics settings
 Closed: step metrics
 Compacted: step spill
 Checkpointed: step manifest
 Exported: step role path
+Archived: step samples
 Pruned: before_step
 Accepted: name fingerprint
 Stopped: reason
@@ -72,7 +75,7 @@ def test_the_format_is_of_these_fields() -> None:
         Answer,
     ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
-    assert (FORMAT, "\n".join(lines)) == (3, WRITTEN.strip())
+    assert (FORMAT, "\n".join(lines)) == (4, WRITTEN.strip())
 
 
 def test_changed_added_and_missing_inputs_are_named() -> None:

@@ -36,6 +36,7 @@ from hpcrl.durable.recovery import (
 from hpcrl.durable.retention import compact_step, remove_parts
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import group_name, read_spill, write_spill
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import StoppedError
 
 
@@ -68,7 +69,7 @@ def test_plan_of_a_run_in_the_middle() -> None:
     plan = plan_recovery(events, [manifest(1)], here(whole), TRAINED_BY)
     assert plan.checkpoint == manifest(1)
     assert [line.step for line in plan.opened] == [2, 3] and plan.closed == {2}
-    assert plan.last_opened == opened(3)
+    assert plan.last_opened == StepLines(opened(3))
     assert {unit: (held.spill.path, held.spill.group) for unit, held in plan.recorded.items()} == {
         UnitKey(2, "gen", 0): ("now/spills/step-00000002.a000.h5", "gen.dp00"),
         UnitKey(2, "gen", 1): ("now/spills/step-00000002.a000.h5", "gen.dp01"),
@@ -107,7 +108,7 @@ def test_part_that_was_computed_again_is_read_where_it_was_written_last() -> Non
 def test_lines_of_a_step_before_its_opening_say_nothing() -> None:
     events: list[Event] = [done(1, "gen", 0), opened(1), done(1, "gen", 1), opened(1)]
     plan = plan_recovery(events, [], here(spill_names(events)), TRAINED_BY)
-    assert plan.recorded == {} and plan.opened == (opened(1),)
+    assert plan.recorded == {} and plan.opened == (StepLines(opened(1)),)
 
 
 def oracle(events: list[Event], cut: int, whole: set[str]) -> dict[str, object]:
@@ -128,7 +129,7 @@ def oracle(events: list[Event], cut: int, whole: set[str]) -> dict[str, object]:
             recorded[unit] = (f"now/{found[0][0]}", found[0][1])
     replay = [trained(step, call) for step in range(cut + 1, 9) for call in TRAINED_BY if trained(step, call) in later]
     return {
-        "opened": tuple(e for e in later if isinstance(e, Opened)),
+        "opened": tuple(StepLines(e) for e in later if isinstance(e, Opened)),
         "closed": {e.step for e in later if isinstance(e, Closed)},
         "recorded": recorded,
         "lost": units - recorded.keys(),

@@ -7,6 +7,7 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.load import change_settings
 from hpcrl.durable.recovery import RecoveryPlan
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.launch.elastic import PROMISE, describe_elastic
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.toy import ToyExperiment
@@ -16,7 +17,7 @@ PARTS = {"actor_gen": 4, "rew_inf": 4, "actor_train": 1}
 
 
 def step(number: int, calls: dict[str, int] = PARTS):
-    return msgspec.structs.replace(opened(number), calls=calls)
+    return StepLines(msgspec.structs.replace(opened(number), calls=calls))
 
 
 def replay(number: int, call: str, workers: int = 4):

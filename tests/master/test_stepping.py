@@ -10,6 +10,7 @@ from support.chaos import toy_experiment
 from hpcrl.config.model import PlacementConfig
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.durable.journal import Opened
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import StepSource, open_data
 from hpcrl.placement.plan import make_plan
@@ -42,7 +43,7 @@ def on(workers: int) -> ToyExperiment:
 def steps(source: StepSource, last: int = 3) -> list[Opened]:
     found: list[Opened] = []
     while len(found) <= last:
-        opened = source.open(len(found), found[-1] if found else None)
+        opened = source.open(len(found), StepLines(found[-1]) if found else None)
         assert opened is not None
         found.append(opened)
     return found
@@ -60,15 +61,15 @@ def test_a_train_step_is_shared_out_among_as_many_parts_as_there_are_by_what_its
     opened = steps(few)[1]
     made = [1 + (7 * place) % 60 for place in range(len(opened.ids))]
     assert "4" not in opened.partitions
-    shares = many.shares(opened, made, 4)
-    assert shares == few.shares(opened, made, 4) != few.shares(opened, [0] * len(made), 4)
+    shares = many.shares(StepLines(opened), made, 4)
+    assert shares == few.shares(StepLines(opened), made, 4) != few.shares(StepLines(opened), [0] * len(made), 4)
     assert sorted(sum(shares, ())) == sorted(opened.ids)
-    assert few.parts(opened, "actor_train") == [opened.ids]
+    assert few.parts(StepLines(opened), "actor_train") == [opened.ids]
 
 
 def test_parts_that_the_step_was_opened_with_are_kept_word_for_word() -> None:
     source = source_of(on(2))
     opened = steps(source)[1]
     uneven = msgspec.structs.replace(opened, partitions={"2": ((0,), tuple(range(1, len(opened.ids))))})
-    assert source.parts(uneven, "actor_gen") == (opened.ids[:1], opened.ids[1:])
-    assert source.parts(opened, "actor_gen") != (opened.ids[:1], opened.ids[1:])
+    assert source.parts(StepLines(uneven), "actor_gen") == [opened.ids[:1], opened.ids[1:]]
+    assert source.parts(StepLines(opened), "actor_gen") != [opened.ids[:1], opened.ids[1:]]

@@ -20,10 +20,11 @@ from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Adopted, Done, Opened, Trained, decode_line, parse
+from hpcrl.durable.journal import Adopted, Done, Trained, decode_line, parse
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.lines import parse as parse_row
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.master.allocation import Allocation
@@ -72,6 +73,9 @@ class Remains:
     state: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
     ids: dict[int, tuple[str, ...]]
+    """Step → the samples that it drew."""
+    trained: dict[int, tuple[str, ...]]
+    """Step → those that it trained on."""
 
 
 def finish(
@@ -138,8 +142,10 @@ def remains(run: RunDirectory, damaged: bool = False) -> Remains:
             arrays, state[f"{role}.{rank}"] = read_shard(run.root / shard.name)
             parameters |= {f"{role}.{rank}.{name}": array.tobytes() for name, array in arrays.items()}
     events = [line.event for line in read_history(run).lines]
-    ids = {event.step: event.ids for event in events if isinstance(event, Opened)}
-    return Remains(parameters, state, tuple(merged_metrics(run)), ids)
+    steps = steps_in(event for event in events if event is not None)
+    ids = {step: lines.ids for step, lines in steps.items()}
+    trained = {step: lines.trained for step, lines in steps.items()}
+    return Remains(parameters, state, tuple(merged_metrics(run)), ids, trained)
 
 
 def started_twice(run: RunDirectory) -> list[str]:

@@ -18,6 +18,7 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Opened
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import experiment_from
@@ -97,10 +98,10 @@ def whole(run: RunDirectory) -> Whole:
             pieces = [held[name] for held, _ in shards]
             arrays[f"{role}.{name}"] = pieces[0] if name in WHOLE_ARRAYS else np.concatenate(pieces)
         state[role] = shards[0][1]
-    opened = [line.event for line in read_history(run).lines if isinstance(line.event, Opened)]
+    steps = steps_in(line.event for line in read_history(run).lines if line.event is not None)
     # To go on elsewhere is a version of the settings too.
     rows = [{name: value for name, value in row.items() if name != "settings"} for row in merged_metrics(run)]
-    return Whole(arrays, state, rows, {event.step: event.ids for event in opened})
+    return Whole(arrays, state, rows, {step: lines.ids for step, lines in steps.items()})
 
 
 def assert_nearly_equal(run: RunDirectory, reference: Whole, rtol: float = 1e-9, atol: float = 1e-9) -> None:

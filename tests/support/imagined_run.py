@@ -16,18 +16,24 @@ import msgspec
 from support.graph_readiness import GraphReadiness
 from support.recipes import Recipe
 
-from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.dataflow.graph import MFC, Rows, build_graph
 from hpcrl.dataflow.readiness import Unit
 from hpcrl.errors import ConfigurationError
+
+ROWS: tuple[Rows, ...] = ("drawn", "chosen")
 
 
 @dataclass
 class Scene:
-    """What is to be run: calls per step, and the samples of each of their parts."""
+    """What is to be run: calls per step, and the samples of each of their parts.
+
+    `rounds` maps a step that chooses to the round in which each part of its calls is told; in the last one it chooses.
+    """
 
     recipe: Recipe
     window: int
     steps: list[dict[str, list[list[str]]]]
+    rounds: dict[int, dict[str, list[int]]] = field(default_factory=dict)
 
     @property
     def most_open(self) -> int:
@@ -44,8 +50,22 @@ class Scene:
         parts = self.steps[unit.step][unit.call]
         return list(chain(*parts)) if self.mfc(unit).kind == "train_step" else parts[unit.part]
 
-    def units(self, step: int) -> Iterator[Unit]:
-        for call, parts in self.steps[step].items():
+    def last_round(self, step: int) -> int:
+        return max(chain(*self.rounds.get(step, {}).values()), default=0)
+
+    def told(self, step: int, up_to: int) -> dict[str, list[list[str]]]:
+        """Call → its parts that are told up to a round."""
+        if step not in self.rounds:
+            return self.steps[step]
+        rounds = self.rounds[step]
+        told = {
+            call: [ids for ids, when in zip(parts, rounds[call], strict=True) if when <= up_to]
+            for call, parts in self.steps[step].items()
+        }
+        return {call: parts for call, parts in told.items() if parts}
+
+    def units(self, step: int, up_to: int | None = None) -> Iterator[Unit]:
+        for call, parts in self.told(step, self.last_round(step) if up_to is None else up_to).items():
             filled = [part for part, ids in enumerate(parts) if ids]
             trains = self.mfc(Unit(step, call, 0)).kind == "train_step"
             yield from (Unit(step, call, part) for part in ([0] if trains else filled))
@@ -70,6 +90,7 @@ class World:
 
     scene: Scene
     opened: list[int] = field(default_factory=list)
+    round: dict[int, int] = field(default_factory=dict)  # step → the last round that was told
     closed: list[int] = field(default_factory=list)
     journal: list[Unit] = field(default_factory=list)
     rows: set[tuple[int, str, str]] = field(default_factory=set)  # (step, key, id)
@@ -116,10 +137,14 @@ class World:
         return not self.done(reader) and self.newest_needed(reader) < train_step
 
     def readers(self, role: str) -> list[Unit]:
-        units = (unit for step in self.opened if step > self.cut for unit in self.scene.units(step))
+        units = (unit for step in self.opened if step > self.cut for unit in self.units(step))
         return [
             unit for unit in units if self.scene.mfc(unit).role == role and self.scene.mfc(unit).kind != "train_step"
         ]
+
+    def units(self, step: int) -> Iterator[Unit]:
+        """Those that are told."""
+        return self.scene.units(step, self.round[step])
 
     def check_version(self, unit: Unit) -> None:
         """Exactly the parameters that the rules allow; the lag counts train_steps."""
@@ -199,6 +224,7 @@ class Imagined:
             self.send()
 
     def send(self) -> None:
+        self.draw_rounds()
         self.open_steps()
         for offer in self.readiness.offer():
             self.check_offer(offer.unit, offer.replay)
@@ -209,15 +235,34 @@ class Imagined:
     def open_steps(self) -> None:
         step = len(self.world.opened)
         while step < len(self.scene.steps) and self.readiness.can_open(step):
+            self.world.round[step] = 0
             self.enter(self.readiness, step)
             self.world.opened.append(step)
             step += 1
+            self.draw_rounds()
             assert len(self.world.opened) - len(self.world.closed) <= self.scene.most_open
 
-    def enter(self, readiness: GraphReadiness, step: int) -> None:
-        calls = list(self.scene.steps[step])
-        self.rng.shuffle(calls)
-        readiness.enter(step, calls, self.scene.steps[step])
+    def enter(self, readiness: GraphReadiness, step: int, follows: bool = False) -> None:
+        now, last = self.world.round[step], self.scene.last_round(step)
+        for up_to in [now] if follows else range(now + 1):
+            parts = self.scene.told(step, up_to)
+            calls = list(parts)
+            self.rng.shuffle(calls)
+            (readiness.follow if up_to else readiness.enter)(step, calls, parts, up_to < last)
+
+    def may_choose(self) -> bool:
+        """Whether the newest step has rounds to come, and all that it has drawn is recorded."""
+        for step in self.world.opened[-1:]:
+            if self.world.round[step] < self.scene.last_round(step):
+                assert not self.readiness.can_open(step + 1) and step not in self.readiness.closable()
+                return set(self.world.units(step)) <= set(self.world.journal)
+        return False
+
+    def draw_rounds(self) -> None:
+        while self.may_choose():
+            step = self.world.opened[-1]
+            self.world.round[step] += 1
+            self.enter(self.readiness, step, follows=True)
 
     def check_offer(self, unit: Unit, replay: bool) -> None:
         world = self.world
@@ -231,7 +276,7 @@ class Imagined:
         world.offered[unit] = None if here is None else list(here)
 
     def check_nothing_withheld(self) -> None:
-        units = [unit for step in self.world.opened if step > self.world.cut for unit in self.scene.units(step)]
+        units = [unit for step in self.world.opened if step > self.world.cut for unit in self.world.units(step)]
         withheld = [unit for unit in units if unit not in self.world.offered and self.world.may_send(unit)]
         assert not withheld, f"could run and was not offered: {withheld}"
 
@@ -256,7 +301,7 @@ class Imagined:
         self.readiness.spilled(unit)
 
     def write_lines(self) -> bool:
-        """Whether a step closed."""
+        """Whether a step closed, or may choose."""
         before = len(self.world.closed)
         while lines := self.readiness.recordable():
             for unit in lines:
@@ -272,7 +317,7 @@ class Imagined:
             assert all(map(self.world.done, self.scene.units(step)))
             self.world.closed.append(step)
             self.readiness.closed(step)
-        return len(self.world.closed) > before
+        return len(self.world.closed) > before or self.may_choose()
 
     def crash(self) -> None:
         """Forget all that is not on disk. The checkpoint is that of some closed step, never older than the last."""
@@ -326,7 +371,7 @@ def random_recipe(rng: random.Random) -> Recipe:
 def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
     """Some steps of a recipe: roles with parts of their own, evaluation now and then, here and there no training."""
     rng = random.Random(f"scene {seed}")
-    recipe = with_lags(recipe or random_recipe(rng), rng)
+    recipe = with_chosen(with_lags(recipe or random_recipe(rng), rng), rng)
     parts = {mfc.role: rng.randint(1, 3) for mfc in recipe.calls}
     steps = []
     for step in range(rng.randint(2, 5)):
@@ -339,7 +384,28 @@ def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
             and (mfc.kind != "train_step" or rng.random() < 0.9)
         }
         steps.append(drawn)
-    return Scene(recipe, window=rng.randint(1, 3), steps=steps)
+    return with_rounds(Scene(recipe, window=rng.randint(1, 3), steps=steps), parts, rng)
+
+
+def with_rounds(scene: Scene, parts: dict[str, int], rng: random.Random) -> Scene:
+    """Now and then steps that draw in up to four rounds, and choose some of the samples."""
+    for step, calls in enumerate(scene.steps):
+        mfcs = [mfc for mfc in scene.recipe.calls if mfc.name in calls]
+        drawn = [mfc for mfc in mfcs if mfc.precedes_choice]
+        if rng.random() < 0.6 or not drawn:
+            continue
+        rounds = rng.randint(1, 4)
+        samples = [[f"train{i}@{step}.{turn}" for i in range(rng.randint(1, 3))] for turn in range(rounds)]
+        chosen = [sample for sample in chain(*samples) if rng.random() < 0.6] or samples[0]
+        scene.rounds[step] = {}
+        for mfc in mfcs:
+            cuts = [cut(rng, chosen, parts[mfc.role])] if mfc.dataset == "train" else [calls[mfc.name]]
+            turns = [rounds]
+            if mfc.precedes_choice:
+                cuts, turns = [cut(rng, ids, parts[mfc.role]) for ids in samples], list(range(rounds))
+            calls[mfc.name] = list(chain(*cuts))
+            scene.rounds[step][mfc.name] = [turn for turn, of in zip(turns, cuts, strict=True) for _ in of]
+    return scene
 
 
 def with_lags(recipe: Recipe, rng: random.Random) -> Recipe:
@@ -350,6 +416,15 @@ def with_lags(recipe: Recipe, rng: random.Random) -> Recipe:
         with contextlib.suppress(ConfigurationError):
             drawn.graph()
             return drawn
+
+
+def with_chosen(recipe: Recipe, rng: random.Random) -> Recipe:
+    """Some inferences wait for the choice, where those that read of them wait too."""
+    drawn = replace(recipe, calls=tuple(msgspec.structs.replace(mfc, rows=rng.choice(ROWS)) for mfc in recipe.calls))
+    with contextlib.suppress(ConfigurationError):
+        drawn.graph()
+        return drawn
+    return recipe
 
 
 def lagging(mfc: MFC, lag: int) -> MFC:

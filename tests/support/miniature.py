@@ -77,8 +77,8 @@ class Miniature:
         self._checkpoints = sorted(self._plan.kept, key=lambda manifest: manifest.step)
         self._recorded = dict(self._plan.recorded)
         self._load()
-        for opened in self._plan.opened:
-            self._step(opened)
+        for lines in self._plan.opened:
+            self._step(lines.opened)
         first = 1 if self._plan.last_opened is None else self._plan.last_opened.step + 1
         for step in range(first, steps + 1):
             opened = _opened(step)

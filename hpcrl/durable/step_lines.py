@@ -1,0 +1,107 @@
+"""What a step is made of: the lines that open it, draw more rows and choose among them, taken together. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
+
+from hpcrl.durable.journal import Chosen, Cuts, Event, Extended, Ids, Opened
+
+MadeOf = Opened | Extended | Chosen
+
+
+class Cutting(NamedTuple):
+    """Samples that one line has cut into so many parts of a call; `partitions` as in `Opened`."""
+
+    ids: Ids
+    partitions: dict[str, Cuts]
+    parts: int
+
+
+@dataclass(frozen=True)
+class StepLines:
+    """The lines of one step, as far as they are written. Steps that do not choose have one."""
+
+    opened: Opened
+    extended: tuple[Extended, ...] = ()
+    chosen: Chosen | None = None
+
+    @property
+    def step(self) -> int:
+        return self.opened.step
+
+    @property
+    def all(self) -> tuple[MadeOf, ...]:
+        """In the order in which they were written."""
+        return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no more lines of its making follow."""
+        return self.chosen is not None or not self.opened.chooses
+
+    @property
+    def rounds(self) -> tuple[Ids, ...]:
+        """The samples drawn in each round, in data order."""
+        return (self.opened.ids, *(line.ids for line in self.extended))
+
+    @property
+    def ids(self) -> Ids:
+        """All samples drawn."""
+        return tuple(chain(*self.rounds))
+
+    @property
+    def trained(self) -> Ids:
+        """The samples that train_steps and other calls on chosen rows work on, once they are known."""
+        return self.opened.ids if self.chosen is None else self.chosen.ids
+
+    @property
+    def minibatches(self) -> Cuts:
+        """Positions in `trained`."""
+        return self.opened.minibatches if self.chosen is None else self.chosen.minibatches
+
+    @property
+    def cursor(self) -> int:
+        """Behind the last row drawn."""
+        return self.all[-1].cursor
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Call → its parts in all rounds. Of a call that a later line names the parts are not known before."""
+        counts: dict[str, int] = {}
+        for line in self.all:
+            for call, parts in line.calls.items():
+                counts[call] = counts.get(call, 0) + parts
+        return counts
+
+    def cuttings(self, call: str, evaluates: bool) -> Iterator[Cutting]:
+        """How a call is cut into parts, one round after another; its parts are numbered through all of them."""
+        for line in self.all:
+            if call in line.calls:
+                ids, cuts = line.ids, line.partitions
+                if evaluates:
+                    ids, cuts = self.opened.eval_ids, self.opened.eval_partitions
+                yield Cutting(ids, cuts, line.calls[call])
+
+    def follows(self, line: Extended | Chosen) -> bool:
+        """Whether the line is the next of this step."""
+        if self.is_whole or line.step != self.step:
+            return False
+        return line.round == len(self.rounds) if isinstance(line, Extended) else line.cursor == self.cursor
+
+    def with_line(self, line: Extended | Chosen) -> "StepLines":
+        """The step with its next line."""
+        if isinstance(line, Extended):
+            return replace(self, extended=(*self.extended, line))
+        return replace(self, chosen=line)
+
+
+def steps_in(events: Iterable[Event]) -> dict[int, StepLines]:
+    """The steps that events open, in that order; lines of a step that come before its opening say nothing."""
+    steps: dict[int, StepLines] = {}
+    for event in events:
+        if isinstance(event, Opened):
+            steps[event.step] = StepLines(event)
+        elif isinstance(event, Extended | Chosen) and event.step in steps:
+            steps[event.step] = steps[event.step].with_line(event)
+    return steps

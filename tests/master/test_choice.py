@@ -1,0 +1,224 @@
+"""Steps that choose the rows that they train on: killed anywhere, they draw and choose as if nothing had happened."""
+
+import tempfile
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice
+from support.choosing import DECISIONS, after_deciding, choosing_experiment, decisions, events_of
+from support.cluster import alive_of
+from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
+from support.faults import Strike, Strikes
+
+from hpcrl.data.order import group_of
+from hpcrl.durable.journal import Done, encode_line, parse
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import steps_in
+from hpcrl.errors import ExitCode
+from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.status import read_status
+from hpcrl.inspect.view import RunView
+from hpcrl.recipes.algorithm import experiment_from
+
+FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+# Of these decisions, the points before the line, between it and what it causes, and behind that.
+STRUCK = {"first round": 0, "second round": 1, "chosen": 2, "chosen, then evaluated": 6}
+POINTS = [
+    ("master", "journal.before"),
+    ("master", "journal.after"),
+    ("master", "master.send"),
+    ("master", "master.sent"),
+    ("worker-0", "worker.call"),
+    ("worker-1", "worker.executed"),
+    ("worker-0", "spill.published"),
+]
+
+
+def cases() -> Iterator[Any]:
+    """Each point after each decision, with who is killed; but for one of each point by turns they are slow."""
+    for number, (role, point) in enumerate(POINTS):
+        for turn, name in enumerate(STRUCK):
+            for target in ("self", "all"):
+                quick = (turn, target) == (number % len(STRUCK), "all" if number % 2 else "self")
+                yield pytest.param(
+                    role, point, STRUCK[name], target, marks=() if quick else pytest.mark.slow,
+                    id=f"{role} {point}, {name}, {target}",
+                )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> Iterator[Remains]:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        run = create_run(Path(name, "run"), choosing_experiment())
+        assert finish(run) == [0], outputs(run)
+        assert decisions(run) == DECISIONS
+        yield remains(run)
+
+
+def check(run: RunDirectory, undisturbed: Remains, damaged: bool = False) -> None:
+    assert remains(run, damaged) == undisturbed, outputs(run)
+    assert decisions(run) == DECISIONS
+    assert alive_of(run.root) == []
+
+
+def test_steps_choose_the_first_groups_that_differ_of_all_that_they_draw(undisturbed: Remains) -> None:
+    order = list(chain(*undisturbed.ids.values()))
+    assert len(order) == len(set(order)), "nothing is drawn twice"
+    epochs = [int(group_of(sample).rpartition("@")[2]) for sample in order]
+    assert epochs == sorted(epochs) and len(set(epochs)) > 2, "rounds go on into the next epochs"
+    assert any(len({group_of(sample).rpartition("@")[2] for sample in ids}) == 2 for ids in undisturbed.ids.values())
+    for step, trained in undisturbed.trained.items():
+        assert list(trained) == [sample for sample in undisturbed.ids[step] if sample in set(trained)]
+        assert len(trained) == (12 if step else 0)
+    for row in undisturbed.metrics[1:]:
+        assert row["samples"] == 12 and row["drawn"] == len(undisturbed.ids[row["step"]]) and row["rounds"] >= 2
+
+
+@pytest.mark.parametrize("decision", [pytest.param(n, marks=() if n in (1, 4) else pytest.mark.slow) for n in range(8)])
+def test_a_master_killed_while_it_decides_decides_the_same_again(
+    folder: Path, undisturbed: Remains, decision: int
+) -> None:
+    strike = Strike(folder, "kill", "master", "master.choose", "KILL", nth=decision + 1)
+    run = create_run(folder / "run", choosing_experiment())
+    finish(run, strike)
+    assert strike.marker.exists()
+    check(run, undisturbed)
+
+
+@pytest.mark.parametrize(("role", "point", "decision", "target"), [*cases()])
+def test_a_run_struck_before_between_and_after_the_lines_ends_as_if_nothing_had_happened(
+    folder: Path, undisturbed: Remains, role: str, point: str, decision: int, target: str
+) -> None:
+    strikes = after_deciding(folder, decision, role, point, target=target)
+    run = create_run(folder / "run", choosing_experiment())
+    finish(run, Strikes(strikes))
+    assert strikes[1].marker.exists(), "the strike never came: the test tests nothing"
+    check(run, undisturbed)
+    assert started_twice(run) == []
+
+
+def stopped_after(folder: Path, decision: int, run: RunDirectory) -> None:
+    """Everybody is killed when the line of a decision is written, before anything comes of it."""
+    decided, strike = after_deciding(folder, decision, "master", "master.send", target="all")
+    jobs = begin(run, "first", Strikes((decided, strike)))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    assert strike.marker.exists()
+
+
+def test_a_logged_choice_is_followed_where_all_that_it_was_decided_from_is_damaged(
+    folder: Path, undisturbed: Remains
+) -> None:
+    run = create_run(folder / "run", choosing_experiment())
+    stopped_after(folder, 4, run)
+    for spill in run.step_spills(2).iterdir():
+        spill.write_bytes(spill.read_bytes()[:-3])
+    finish(run)
+    check(run, undisturbed, damaged=True)
+
+
+def test_a_logged_choice_is_never_decided_anew(folder: Path, undisturbed: Remains) -> None:
+    """Whatever the lines before it say."""
+    run = create_run(folder / "run", choosing_experiment())
+    stopped_after(folder, 4, run)
+    journal = run.journal(0)
+    events = [event for _, event in parse(journal.read_bytes()) if event is not None]
+    untrue = [
+        msgspec.structs.replace(event, scores=(0.0,) * len(event.scores)) if isinstance(event, Done) else event
+        for event in events
+    ]
+    assert untrue != events
+    journal.write_bytes(b"".join(map(encode_line, untrue)))
+    finish(run)
+    check(run, undisturbed)
+
+
+TWO, ONE, THREE = (1, 2), (1, 1), (1, 3)
+
+
+@pytest.fixture(scope="module")
+def on_two() -> Whole:
+    with tempfile.TemporaryDirectory(dir=FAST) as name:
+        run = create_run(Path(name, "run"), placed(choosing_experiment(), TWO))
+        finish_on(run, experiment_from(run.configuration()))
+        return whole(run)
+
+
+@pytest.mark.parametrize("decision", [0, 2], ids=["extended", "chosen"])
+@pytest.mark.parametrize(
+    ("before", "after"), [(TWO, THREE), pytest.param(TWO, ONE, marks=pytest.mark.slow), (THREE, TWO)]
+)
+def test_rounds_go_on_with_another_number_of_workers(
+    folder: Path, on_two: Whole, decision: int, before: Shape, after: Shape
+) -> None:
+    run = create_run(folder / "run", placed(choosing_experiment(), before))
+    decided, strike = after_deciding(folder, decision, "worker-0", "worker.replied", target="all")
+    jobs = begin_on(run, "first", experiment_from(run.configuration()), Strikes((decided, strike)))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    assert strike.marker.exists()
+    finish_on(run, placed(choosing_experiment(), after))
+    assert_nearly_equal(run, on_two)
+    assert started_twice(run) == []
+    lines = steps_in(events_of(run))
+    counts = [[line.calls.get("actor_gen") for line in of_step.all] for of_step in lines.values()]
+    assert counts[1][0] == before[1] and counts[-1][0] == after[1], counts
+
+
+def ended(run: RunDirectory, nonce: str, experiment: Any) -> int:
+    jobs = begin_on(run, nonce, experiment)
+    code = jobs.wait_for("master", 90)
+    jobs.kill_all()
+    return code
+
+
+def test_a_shortage_ends_the_run_with_the_scores_and_it_goes_on_when_it_may_draw_more(
+    folder: Path, undisturbed: Remains
+) -> None:
+    run = create_run(folder / "run", choosing_experiment(max_rounds=2))
+    assert ended(run, "first", choosing_experiment(max_rounds=2)) == ExitCode.DATA
+    verdict = run.read_verdict(0)
+    assert verdict is not None and verdict.exit_code == ExitCode.DATA
+    assert "step 1: after toy.filter_groups.max_rounds = 2, " in verdict.reason
+    assert "of 12 groups have samples of different scores, and a step trains on 6. Scores: 0 ×" in verdict.reason
+    assert verdict.reason.endswith(
+        "Raise toy.filter_groups.max_rounds, set toy.filter_groups.on_shortage to smaller, or train on rows that are "
+        "neither too hard nor too easy."
+    )
+    assert ended(run, "again", choosing_experiment(max_rounds=2)) == ExitCode.DATA, "it is decided the same"
+    finish_on(run, choosing_experiment())
+    found = remains(run)
+    assert (found.parameters, found.ids, found.trained) == (
+        undisturbed.parameters, undisturbed.ids, undisturbed.trained,
+    )  # fmt: skip
+
+
+def test_what_was_drawn_and_chosen_is_shown(folder: Path) -> None:
+    run = create_run(folder / "run", choosing_experiment(steps=2))
+    assert finish(run) == [0], outputs(run)
+    lines = steps_in(events_of(run))
+    assert "chosen   12 of 16 samples, drawn in 2 rounds" in read_status(run.root).render()
+    view = RunView(run)
+    view.update()
+    assert view.newest is not None
+    assert {step: seen.samples for step, seen in view.newest.seen.items() if step} == {1: 36, 2: 16}
+    assert len(lines[1].ids) == 36
+
+
+def test_after_a_shortage_a_step_may_train_on_the_groups_that_there_are(folder: Path) -> None:
+    run = create_run(folder / "run", choosing_experiment(steps=2, max_rounds=1, on_shortage="smaller"))
+    assert finish(run) == [0], outputs(run)
+    lines = steps_in(events_of(run))
+    sizes = [len(lines[step].trained) for step in (1, 2)]
+    assert all(0 < size < 12 for size in sizes)
+    rows = [(row["samples"], row["drawn"], row["rounds"]) for row in merged_metrics(run)[1:]]
+    assert rows == [(size, 12, 1) for size in sizes]
+    for of_step in list(lines.values())[1:]:
+        assert of_step.chosen is not None
+        kept = {group_of(sample) for sample in of_step.trained}
+        assert kept | set(of_step.chosen.dropped) == {group_of(sample) for sample in of_step.ids}
