@@ -211,7 +211,8 @@ class EngineContext:
     role: str
     model: ModelConfig
     head: HeadKind
-    """What the model ends with; a value head that its folder does not have is random from `seed`."""
+    """What the model ends with; a value head that its folder does not have is random from `seed`; so is
+    a reward head that is trained."""
     seed: int
     group: Group
     device: torch.device

@@ -74,10 +74,11 @@ def open_model(
     family: str | None = None,
     head: HeadKind | None = None,
     seed: int = 0,
+    trained: bool = False,
     **memory: Any,
 ) -> tuple[FlatTransformer, Iterator[tuple[str, Tensor]]]:
     """A folder's model, still empty, and the parameters to load into it, as `load_pretrained` gives them."""
-    config, parameters = load_pretrained(folder, family=family, head=head, seed=seed)
+    config, parameters = load_pretrained(folder, family=family, head=head, seed=seed, trained=trained)
     return FlatTransformer(config, **memory), parameters
 
 

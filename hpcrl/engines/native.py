@@ -71,6 +71,7 @@ class NativeEngine:
             family=config.family,
             head=context.head,
             seed=context.seed,
+            trained=trained,
             dtype=DTYPES[config.dtype],
             device=context.device,
             trainable=trained,

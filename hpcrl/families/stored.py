@@ -47,12 +47,12 @@ def weight_map(folder: Path) -> dict[str, str]:
         return dict.fromkeys(file.keys(), single.name)
 
 
-def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None = None) -> None:
+def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None = None, trained: bool = False) -> None:
     """Whether a folder holds the model of its config.json, and whether that can be had under the `wanted` head.
 
     Raises DataError with each tensor that is missing, strange, of another shape or of numbers that cannot be read.
     """
-    refuse_other_head(folder, config, wanted)
+    refuse_other_head(folder, config, wanted, trained)
     stored = _headers(folder)
     problems = [*_strangers(folder, stored.keys() - shapes(config).keys()), *_misfits(folder, stored, config)]
     if not problems and config.shares_embedding and HEAD in stored:
@@ -62,9 +62,11 @@ def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None =
         raise DataError("\n".join([*problems[:_SHOWN], *more]))
 
 
-def refuse_other_head(folder: Path, config: DecoderConfig, wanted: HeadKind | None) -> None:
-    """Only a value head may be one that the folder does not have. Raises DataError."""
-    if wanted not in (None, config.head, "value"):
+def refuse_other_head(folder: Path, config: DecoderConfig, wanted: HeadKind | None, trained: bool) -> None:
+    """Only a value head may be one that the folder does not have, and a reward head that is to be `trained`. Raises
+    DataError."""
+    made_up = ("value", "reward") if trained else ("value",)
+    if wanted not in (None, config.head, *made_up):
         raise DataError(
             f"{folder / 'config.json'}: architectures names a model with a {config.head} head; "
             f"one with a {wanted} head is needed."

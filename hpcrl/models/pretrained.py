@@ -24,6 +24,7 @@ from hpcrl.families.family import Parameter, Piece
 from hpcrl.families.reader import config_to_json, family_of, parameters_of
 from hpcrl.families.stored import check_tensors, naming, refuse_other_head, weight_map
 from hpcrl.models.init import initial, random_init
+from hpcrl.models.padding import say_padding
 from hpcrl.models.rotary import deinterleave, interleave
 
 MAX_SHARD_BYTES = 5_000_000_000
@@ -38,17 +39,23 @@ def read_config(folder: Path | str, family: str | None = None) -> DecoderConfig:
 
 
 def load_pretrained(
-    folder: Path | str, *, family: str | None = None, head: HeadKind | None = None, seed: int = 0
+    folder: Path | str,
+    *,
+    family: str | None = None,
+    head: HeadKind | None = None,
+    seed: int = 0,
+    trained: bool = False,
 ) -> tuple[DecoderConfig, Iterator[tuple[str, Tensor]]]:
     """A folder's configuration, and its parameters under our names, read from disk one by one as they are asked for.
 
-    Under another `head` than the folder's it keeps the trunk. Only a value head may be one that the folder does not
-    have: it is random from `seed`. Raises DataError where another head is wanted and not there, and where a tensor is
-    missing, has another shape than the configuration says, or is not part of it.
+    Under another `head` than the folder's it keeps the trunk. Only a value head, or one for rewards that is to be
+    `trained`, may be one that the folder does not have: it is random from `seed`. Raises DataError where another head
+    is wanted and not there, and where a tensor is missing, has another shape than the configuration says, or is not
+    part of it.
     """
     config = read_config(folder, family)
     wanted = config if head is None else config.with_head(head)
-    refuse_other_head(Path(folder), config, head)
+    refuse_other_head(Path(folder), config, head, trained)
     return wanted, _with_new_head(wanted, _parameters(Path(folder), config), seed)
 
 
@@ -68,7 +75,11 @@ def save_pretrained(
     folder.mkdir(parents=True, exist_ok=True)
     parameters = parameters_of(config)
     dtype = tensors[parameters[0].name].dtype
-    fields = config_to_json(config, str(dtype).removeprefix("torch."))
+    padding = None
+    if tokenizer_from is not None:
+        copy_tokenizer(tokenizer_from, folder)
+        padding = say_padding(folder, config) if config.head == "reward" else None
+    fields = config_to_json(config, str(dtype).removeprefix("torch.")) | (padding or {})
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
     plan = split_state_dict_into_shards_factory(
         {parameter.name: parameter.numel * dtype.itemsize for parameter in parameters},
@@ -84,8 +95,6 @@ def save_pretrained(
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": weight_map}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
-    if tokenizer_from is not None:
-        copy_tokenizer(tokenizer_from, folder)
 
 
 def copy_tokenizer(source: Path | str, folder: Path | str) -> None:

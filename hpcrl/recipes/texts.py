@@ -59,6 +59,17 @@ def sampling_problems(algorithm: str, generation: GenerationConfig) -> Iterator[
             )
 
 
+def one_sample_problems(experiment: Any, because: str) -> Iterator[Problem]:
+    """Algorithms that generate nothing take each row once."""
+    count = experiment.data.samples_per_prompt
+    if count != 1:
+        yield Problem(
+            ("data.samples_per_prompt",),
+            f"data.samples_per_prompt = {count} must be 1 for {experiment.algorithm}: {because}.",
+            "Set data.samples_per_prompt.",
+        )
+
+
 def warm_up_notices(experiment: Any, updates: int, of: str = "") -> Iterator[str]:
     """Rates that never reach their peak, in a run whose steps have so many `updates`; `of` says what these are of."""
     steps = experiment.control.steps

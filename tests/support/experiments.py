@@ -86,13 +86,16 @@ def ppo_values() -> dict[str, Any]:
 
 def values_of(algorithm: str) -> dict[str, Any]:
     """A short valid configuration of an algorithm of hpcrl's, relative to the folder of `write_inputs`."""
-    known = {setting.key for setting in settings(algorithm_of(algorithm).experiment)}
+    own = list(settings(algorithm_of(algorithm).experiment))
+    known = {setting.key for setting in own}
     sections = {name: values for name, values in ppo_values().items() if isinstance(values, dict)}
     fitting = {
         name: {key: value for key, value in values.items() if f"{name}.{key}" in known}
         for name, values in sections.items()
     }
-    return {name: values for name, values in fitting.items() if values} | {"algorithm": algorithm}
+    models = [setting.key.split(".")[0] for setting in own if setting.required and setting.key.endswith(".path")]
+    filled = {name: {"path": "model"} for name in models} | {name: values for name, values in fitting.items() if values}
+    return filled | {"algorithm": algorithm}
 
 
 def write_config(path: Path, values: dict[str, Any]) -> Path:
