@@ -13,4 +13,4 @@ def test_the_page_is_what_the_declarations_say_now():
 def test_every_algorithm_has_a_heading_a_drawing_and_its_calls():
     parts = page().split("\n## ")[1:]
     assert tuple(part.partition("\n")[0] for part in parts) == names(ALGORITHMS)
-    assert all("```mermaid\nflowchart LR" in part and "| actor | " in part for part in parts)
+    assert all("```mermaid\nflowchart LR" in part and "| call | role | kind |" in part for part in parts)
