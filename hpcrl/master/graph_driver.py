@@ -21,6 +21,7 @@ from hpcrl.events import ShardSaved, StepChosen, StepExtended, StepOpened, StopN
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher, Job
 from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.drop_limits import DropLimits
 from hpcrl.master.open_steps import OpenSteps
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
@@ -55,7 +56,7 @@ class GraphDriver:
         self._source = source
         self._around = around
         self._readiness = Readiness(window(self._graph))
-        metrics = StepMetrics()
+        metrics = StepMetrics(DropLimits(source.drop_limits, plan.units))
         self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
         self.dispatcher = Dispatcher(
             self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around
@@ -137,6 +138,7 @@ class GraphDriver:
         replay = {Unit(line.step, line.call, 0): line for line in recovery.replay}
         for unit, line in replay.items():
             self.dispatcher.metrics.put(unit, dict(line.stats), line.settings)
+        self.dispatcher.metrics.refuse_dropped(done for done, _ in recovery.recorded.values())
         self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
         self.dispatcher.restore(recorded, list(replay))
         self._measure(recorded)
@@ -257,6 +259,7 @@ class GraphDriver:
         if not lines:
             return
         self._attempt.append(lines)
+        self.dispatcher.metrics.refuse_dropped(lines)
         for line in lines:
             if isinstance(line, Done):
                 self._take_scores(line)

@@ -3,14 +3,16 @@
 from collections.abc import Iterable
 
 from hpcrl.dataflow.readiness import Unit
-from hpcrl.durable.journal import Stats
+from hpcrl.durable.journal import Done, Event, Stats
 from hpcrl.durable.step_lines import StepLines
+from hpcrl.master.drop_limits import DropLimits
 
 
 class StepMetrics:
     """Step → call → part → statistics, and the newest version of the run's settings that some call was made under."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DropLimits) -> None:
+        self._limits = limits
         self._stats: dict[int, dict[str, dict[int, Stats]]] = {}
         self._settings: dict[int, int] = {}
 
@@ -38,6 +40,13 @@ class StepMetrics:
                 weight = sum(stats[name][1] for stats in parts if name in stats)
                 row[f"{call}/{name}"] = total / weight if weight else 0.0
         return row
+
+    def refuse_dropped(self, lines: Iterable[Event]) -> None:
+        """Raise DataError where a call, of which these lines have just been recorded, has dropped too many samples."""
+        for line in lines:
+            if isinstance(line, Done):
+                by_part = self._stats.get(line.step, {}).get(line.call, {})
+                self._limits.refuse(line.step, line.call, [by_part[part] for part in sorted(by_part)])
 
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:

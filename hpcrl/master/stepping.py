@@ -93,6 +93,7 @@ class StepSource:
         in_background: Callable[[Callable[[], None]], Future[None]],
     ) -> None:
         self.deterministic = experiment.deterministic
+        self.drop_limits = algorithm_of(experiment).drop_limits(experiment)
         self._plan = plan
         self._seed = experiment.seed
         self._data = data

@@ -39,6 +39,14 @@ class RoleKind:
     may ask for; on model workers the algorithm's host does. None: it has no workers of its own."""
 
 
+@dataclass(frozen=True)
+class DropLimit:
+    """A share of a step's samples, and the setting that gives it."""
+
+    setting: str
+    share: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(Generic[E]):
     """All that hpcrl has to know of an algorithm."""
@@ -89,6 +97,15 @@ class Algorithm(Generic[E]):
                 *(rewards[call.role].named_scores if call.role in rewards else ()),
             )
             for call in self.calls(experiment)
+        }
+
+    def drop_limits(self, experiment: E) -> Mapping[str, DropLimit]:
+        """Call → how many of its samples may be dropped, of the calls that score."""
+        rewards = sections_of(experiment, RewardConfig)
+        return {
+            call.name: DropLimit(f"{call.role}.max_dropped", rewards[call.role].max_dropped)
+            for call in self.calls(experiment)
+            if call.role in rewards
         }
 
     def eval_keys(self, experiment: E) -> tuple[str, ...]:

@@ -12,10 +12,12 @@ from hpcrl.errors import InternalError
 from hpcrl.events import Event
 from hpcrl.master.dispatcher import Dispatcher, Job
 from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.drop_limits import DropLimits
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
+from hpcrl.recipes.algorithm import DropLimit
 from hpcrl.wire.holders import FROM_DATA, InDataset, InMemory, InSpill, RowSource
 from hpcrl.wire.messages import Ack, Message, Reply, Request, Spilled, Syn
 
@@ -36,7 +38,7 @@ class Stage:
         self.pace = Pace(around.clock)
         numerics = Numerics(1, ("cpu",), ("numpy",), 1)
         drift = DriftCheck({}, True, self.events.append)
-        metrics = StepMetrics()
+        metrics = StepMetrics(DropLimits({"rew_inf": DropLimit("reward.max_dropped", 0.25)}, lambda _: 2))
         metrics.opened(1)
         self.readiness = Readiness()
         self.dispatcher = Dispatcher(self.readiness, drift, lambda *_: numerics, metrics, self.pace, around)

@@ -1,4 +1,4 @@
-r"""The last \boxed{}, case by case as the public definition has it (verl's `reward_score/math_reward.py`); math-verify."""
+r"""The last \boxed{} as the public definition has it (verl's reward_score/math_reward.py), and math-verify."""
 
 import logging
 
