@@ -27,5 +27,5 @@ class DropLimits:
             raise DataError(
                 f"{call} of step {step} has dropped {dropped:.0f} of {samples:.0f} samples, and {limit.setting} = "
                 f"{limit.share:g} allows {limit.share * samples:.0f}; the logs of its workers show them.",
-                f"Fix the function and begin a new run, or go on without these samples: raise {limit.setting}.",
+                f"Fix the function and begin a new run, or accept the loss and resume: raise {limit.setting}.",
             )
