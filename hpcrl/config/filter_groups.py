@@ -13,8 +13,9 @@ class FilterGroupsConfig:
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
-    metric: Annotated[Literal["reward"] | None, ChangeClass.FORK] = None
-    """The score in which the responses to a prompt have to differ; null trains on all prompts."""
+    metric: Annotated[str | None, ChangeClass.FORK] = None
+    """In what the responses to a prompt have to differ: reward, accuracy, or a component of the reward; null trains on
+    all prompts."""
     max_rounds: Count = 10
     """How often a step draws prompts at most, a batch at most each time."""
     on_shortage: Literal["fail", "smaller"] = "fail"

@@ -1,111 +1,34 @@
-"""Which drawn groups a step trains on: a function of recorded numbers alone, the same live and in recovery.
-
-A group is the samples of a row in an epoch. Knows neither where scores come from nor who makes rows.
-"""
+"""By what a recipe's steps choose the rows that they train on. Loads no arrays; `choosing` decides by it."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hpcrl.data.order import group_of
-
-SHOWN_VALUES = 10
-"""More distinct scores than these are shown in as many ranges."""
-
-Ids = tuple[str, ...]
+if TYPE_CHECKING:
+    # Whoever plans a run needs no arrays.
+    import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """By what a recipe's steps choose: a group is kept where its samples' scores are not all equal.
 
-    `key` is the deciding key: a sample's score is the sum of its row, and NaN where the sample has none.
+    A sample's score is what `score` makes of its row of the deciding key: NaN where the sample has none.
     """
 
     key: str
+    column: int | None = None
+    """Which number of a row it is; None: the sum of all."""
+    right_at: float | None = None
+    """Where it is whether this is reached, 1 or 0."""
     max_rounds: int
     on_shortage: Literal["fail", "smaller"]
     setting: str
     """The section of the configuration that says all this."""
 
-
-@dataclass(frozen=True)
-class Extend:
-    """Draw so many rows more."""
-
-    rows: int
-
-
-@dataclass(frozen=True)
-class Choose:
-    """Train on these samples, in data order; the other groups drawn are `dropped`."""
-
-    ids: Ids
-    dropped: Ids
-
-
-@dataclass(frozen=True)
-class Shortage:
-    """Too few groups are left, and no more may be drawn. `scores` are those of all samples drawn."""
-
-    kept: int
-    wanted: int
-    drawn: int
-    scores: tuple[float, ...]
-
-    def describe(self, choice: Choice) -> str:
-        return (
-            f"after {choice.setting}.max_rounds = {choice.max_rounds}, {self.kept} of {self.drawn} groups have samples "
-            f"of different scores, and a step trains on {self.wanted}. Scores: {histogram(self.scores)}"
-        )
-
-
-def choose(
-    choice: Choice, wanted: int, rounds: Sequence[Ids], scores: Mapping[str, float]
-) -> Extend | Choose | Shortage:
-    """What a step does that trains on `wanted` groups and has drawn these rounds, each in data order.
-
-    Where groups are too few, as many rows are drawn as it takes at the rate at which groups were kept, at most as many
-    as groups are wanted.
-    """
-    groups = [tuple(of_group) for _, of_group in groupby(chain(*rounds), key=group_of)]
-    kept = [group for group in groups if differs([scores[sample] for sample in group])]
-    lacking = wanted - len(kept)
-    if lacking > 0 and len(rounds) < choice.max_rounds:
-        return Extend(min(wanted, math.ceil(lacking * len(groups) / len(kept))) if kept else wanted)
-    if lacking > 0 and (choice.on_shortage == "fail" or not kept):
-        values = tuple(scores[sample] for group in groups for sample in group)
-        return Shortage(len(kept), wanted, len(groups), values)
-    taken = tuple(chain(*kept[:wanted]))
-    trained = frozenset(map(group_of, taken))
-    dropped = tuple(name for name in (group_of(group[0]) for group in groups) if name not in trained)
-    return Choose(taken, dropped)
-
-
-def differs(scores: Sequence[float]) -> bool:
-    """Whether there are two that are not equal; a missing one equals all."""
-    return len({score for score in scores if not math.isnan(score)}) > 1
-
-
-def histogram(scores: Sequence[float]) -> str:
-    """`0 ×6, 1 ×2, missing ×1`; many values in ranges of equal width."""
-    found = [score for score in scores if not math.isnan(score)]
-    counts = Counter(found)
-    if len(counts) <= SHOWN_VALUES:
-        shown = [f"{score:g} ×{count}" for score, count in sorted(counts.items())]
-    else:
-        shown = _in_ranges(found)
-    missing = len(scores) - len(found)
-    return ", ".join([*shown, *([f"missing ×{missing}"] if missing else [])])
-
-
-def _in_ranges(scores: Sequence[float]) -> list[str]:
-    low, high = min(scores), max(scores)
-    width = (high - low) / SHOWN_VALUES
-    if not math.isfinite(width):
-        return [f"{low:g} to {high:g} ×{len(scores)}"]
-    counts = Counter(min(int((score - low) / width), SHOWN_VALUES - 1) for score in scores)
-    return [f"{low + i * width:.3g} to {low + (i + 1) * width:.3g} ×{count}" for i, count in sorted(counts.items())]
+    def score(self, row: "np.ndarray") -> float:
+        """What a sample with this row is chosen by."""
+        value = math.fsum(row.tolist()) if self.column is None else float(row[self.column])
+        if self.right_at is None or math.isnan(value):
+            return value
+        return float(value >= float(row.dtype.type(self.right_at)))

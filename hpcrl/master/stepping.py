@@ -7,7 +7,8 @@ from functools import partial
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
-from hpcrl.data.choice import Choice, Choose, Extend, choose
+from hpcrl.data.choice import Choice
+from hpcrl.data.choosing import Choose, Extend, choose
 from hpcrl.data.datasets import open_datasets, open_order
 from hpcrl.data.order import SampleOrder, StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out

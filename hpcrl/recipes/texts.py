@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from hpcrl.config.fields import sections_of
+from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.choice import Choice
 from hpcrl.data.form import FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -67,6 +70,34 @@ def one_sample_problems(experiment: Any, because: str) -> Iterator[Problem]:
             ("data.samples_per_prompt",),
             f"data.samples_per_prompt = {count} must be 1 for {experiment.algorithm}: {because}.",
             "Set data.samples_per_prompt.",
+        )
+
+
+def choice_by(groups: FilterGroupsConfig, setting: str, reward: RewardConfig) -> Choice | None:
+    """How steps choose by what `SCORING` makes, as a section of this name says."""
+    if groups.metric is None:
+        return None
+    component = reward.right_component if groups.metric == "accuracy" else groups.metric
+    parts = list(reward.parts)
+    column = parts.index(component) if component in parts and component != "reward" else None
+    return Choice(
+        key="rewards" if column is None else "reward_components",
+        column=column,
+        right_at=reward.right_at if groups.metric == "accuracy" else None,
+        max_rounds=groups.max_rounds,
+        on_shortage=groups.on_shortage,
+        setting=setting,
+    )
+
+
+def metric_problems(groups: FilterGroupsConfig, setting: str, reward: RewardConfig) -> Iterator[Problem]:
+    """A metric that no reward has."""
+    known = dict.fromkeys(["reward", "accuracy", *reward.components])
+    if groups.metric is not None and groups.metric not in known:
+        yield Problem(
+            (f"{setting}.metric", "reward.components"),
+            f"{setting}.metric = {groups.metric} must be one of {', '.join(known)}: what responses are scored by.",
+            f"Set {setting}.metric.",
         )
 
 

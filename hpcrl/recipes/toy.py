@@ -98,6 +98,12 @@ def check(experiment: ToyExperiment) -> Iterator[Problem]:
             f"toy.batch_size = {toy.batch_size} must be at most toy.rows = {toy.rows}.",
             "Lower the first.",
         )
+    if toy.filter_groups.metric not in (None, "reward"):
+        yield Problem(
+            ("toy.filter_groups.metric",),
+            f"toy.filter_groups.metric = {toy.filter_groups.metric} must be reward or null.",
+            "Set toy.filter_groups.metric.",
+        )
 
 
 ALGORITHM = Algorithm(

@@ -4,7 +4,6 @@ Owns the rows in its memory and the files that it writes; knows neither the grap
 executes; the mailbox has one that talks and two that read; the writers put things on disk behind the work.
 """
 
-import math
 import os
 import sys
 import threading
@@ -230,11 +229,11 @@ class ModelWorker:
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
-        """What the step chooses by, where this call makes it: the sum of each sample's row, in the request's order."""
+        """What the step chooses by, where this call makes it, of each sample in the request's order."""
         if self._choice is None or sample is None or self._choice.key not in sample.keys:
             return ()
         rows = sample.select_keys([self._choice.key]).select(request.ids).rows(self._choice.key)
-        return tuple(math.fsum(row.tolist()) for row in rows)
+        return tuple(map(self._choice.score, rows))
 
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""

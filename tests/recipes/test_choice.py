@@ -3,10 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.experiments import load_config, write_config
 
+from hpcrl.config.filter_groups import FilterGroupsConfig
+from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes.texts import choice_by, metric_problems
 from hpcrl.recipes.toy import ALGORITHM, CALLS, ToyExperiment
 
 CHOOSES = {"toy": {"samples_per_row": 2, "filter_groups": {"metric": "reward"}}, "algorithm": "toy"}
@@ -54,3 +58,43 @@ def test_the_deciding_key_is_made_of_all_rows_drawn(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="it chooses by key 'z', but no call on all rows drawn makes that"):
         load_config(path)
     assert ALGORITHM.choice(replace(ToyExperiment())) is None
+
+
+def test_the_toy_has_no_other_score_than_its_reward(tmp_path: Path) -> None:
+    path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"steps": 3}})
+    with pytest.raises(ConfigurationError, match=r"toy\.filter_groups\.metric = luck must be reward or null"):
+        load_config(path, ["toy.filter_groups.metric=luck"])
+
+
+TWO = RewardConfig(components={"right": {"function": "exact"}, "short": {"function": "length"}}, right_at=0.9)
+
+
+@pytest.mark.parametrize(
+    ("metric", "reward", "rewards", "components", "score"),
+    [
+        ("reward", TWO, [0.75], [1.0, -0.25], 0.75),
+        ("short", TWO, [0.75], [1.0, -0.25], -0.25),
+        ("accuracy", TWO, [0.9], [1.0, -0.1], 1.0),
+        ("accuracy", TWO, [0.75], [1.0, -0.25], 0.0),
+        ("accuracy", replace(TWO, right_component="right"), [0.75], [1.0, -0.25], 1.0),
+        ("accuracy", RewardConfig(function="exact"), [1.0], [1.0], 1.0),
+        ("reward", RewardConfig(function="exact"), [1.0], [1.0], 1.0),
+    ],
+)
+def test_a_response_is_scored_by_the_metric(
+    metric: str, reward: RewardConfig, rewards: list[float], components: list[float], score: float
+) -> None:
+    choice = choice_by(FilterGroupsConfig(metric=metric), "grpo.filter_groups", reward)
+    assert choice is not None
+    row = {"rewards": rewards, "reward_components": components}[choice.key]
+    assert choice.score(np.array(row, np.float32)) == score
+    assert np.isnan(choice.score(np.full(len(row), np.nan, np.float32))), "who has no score has none"
+
+
+def test_a_metric_that_the_reward_does_not_have_is_refused() -> None:
+    assert choice_by(FilterGroupsConfig(), "grpo.filter_groups", TWO) is None
+    assert not list(metric_problems(FilterGroupsConfig(metric="short"), "grpo.filter_groups", TWO))
+    (problem,) = metric_problems(FilterGroupsConfig(metric="acc"), "grpo.filter_groups", TWO)
+    assert problem.text == (
+        "grpo.filter_groups.metric = acc must be one of reward, accuracy, right, short: what responses are scored by."
+    )

@@ -7,7 +7,8 @@ from math import inf, nan
 
 import pytest
 
-from hpcrl.data.choice import Choice, Choose, Extend, Shortage, choose, differs, histogram
+from hpcrl.data.choice import Choice
+from hpcrl.data.choosing import Choose, Extend, Shortage, choose, differs, histogram
 from hpcrl.data.order import SampleOrder, group_of
 
 RULE = Choice(key="rewards", max_rounds=3, on_shortage="fail", setting="grpo.filter_groups")
