@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
 from support.made_run import MadeRun
 from support.rows import fingerprints, open_datasets
 from support.sources import words_of
+from support.templates import MARKED, chat_tokenizer
 from support.tiny_tokenizer import train_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Replace
@@ -34,7 +35,9 @@ from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
 from hpcrl.data.contents import refuse_written, stamp_of
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.data.jsonl import AnswerLine, JsonLines
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import ANSWERED
+from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import load_tokens
 from hpcrl.doctor.measure import MeasureRequest, measure
 from hpcrl.durable.append_log import DiskFullError
@@ -145,6 +148,8 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["cluster.template=array.sbatch"],
     ),
     ("config/validate.py: Set cluster.slurm.{}.", ["cluster.slurm.flags=[odd]"], ["cluster.slurm.flags=[--odd]"]),
+    ("config/validate.py: Set data.chat_template.", ["data.chat_template=none"], ["data.chat_template=rows.jsonl"]),
+    ("config/validate.py: Set data.fields to names of these.", ["data.fields={x: y}"], ["data.fields={prompt: y}"]),
     ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
     (
         "config/validate.py: Set control.stop_when.",
@@ -357,7 +362,7 @@ GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 
 
 WRONG_ROWS = (
-    "data/jsonl.py: Make each line of {} a JSON object with the text of {} (and, if you like, an id of its own: "
+    "data/jsonl.py: Make each line of {} a JSON object with {} (and, if you like, an id of its own: "
     "without any, rows are counted)."
 )
 
@@ -367,7 +372,7 @@ def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
 
     def work() -> JsonLines:
         (folder / "r.jsonl").write_text(text)
-        return JsonLines(folder / "r.jsonl", "data.train", AnswerLine, ScratchIndexes())
+        return JsonLines(folder / "r.jsonl", "data.train", ANSWERED, ScratchIndexes())
 
     return work
 
@@ -425,6 +430,47 @@ def a_tokenizer_is_completed(folder: Path) -> None:
     assert load_tokens(made).eos_ids == (7,)
     settings.write_text(right)
     assert len(load_tokens(made).eos_ids) == 2
+
+
+@follows(
+    "data/jsonl.py: Give {} such rows, or name their columns in data.fields.",
+    "data/jsonl.py: Name in data.fields what {} is to be read as, e.g. data.fields.{}.",
+    "data/rows/texts.py: Leave data.prompt_template out, and set data.chat_template.",
+    "data/rows/turns.py: Set data.chat_template to a file with one, or data.tokenizer to a folder that has one.",
+    "data/chat.py: Change the row, data.template_args or data.learn, or give another data.chat_template.",
+    "data/chat.py: Put a text in UTF-8 there, or set data.chat_template.",
+    "data/chat.py: Correct it.",
+)
+def rows_are_read_as_they_are_meant(folder: Path) -> None:
+    chat = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "2"}]
+    template, tokenizer = folder / "chat.jinja", str(chat_tokenizer(folder / "tokenizer", None))
+
+    def opened(row: object, **settings: Any) -> SequenceSample:
+        (folder / "r.jsonl").write_text(json.dumps(row) + "\n")
+        data = DataConfig(train=str(folder / "r.jsonl"), batch_size=1, **{"tokenizer": tokenizer} | settings)
+        return open_datasets(SFTExperiment(data=data, actor=SFTModelConfig(path="m")))["train"].rows(["0@0"])
+
+    advised = [key for key in FOLLOWERS if rows_are_read_as_they_are_meant in FOLLOWERS[key]]
+    columns, named, texts, none, change, readable, correct = advised
+    refused(columns, lambda: opened({"q": "1 + 1", "a": "2"}))
+    opened({"q": "1 + 1", "a": "2"}, fields={"prompt": "q", "answer": "a"})
+    both = {"prompt": "1 + 1", "answer": "2", "messages": chat}
+    refused(named, lambda: opened(both))
+    opened(both, fields={"prompt": "prompt"})
+    refused(texts, lambda: opened({"messages": chat}, prompt_template="Q: {prompt}"))
+    refused(none, lambda: opened({"messages": chat}))
+    refused(readable, lambda: opened({"messages": chat}, chat_template=str(template)))
+    template.write_text("{{ no_such_function() }}")
+    with pytest.raises(HpcrlError, match=re.escape(change.partition(": ")[2])):
+        opened({"messages": chat}, chat_template=str(template))
+    template.write_text(MARKED)
+    opened({"messages": chat}, chat_template=str(template))
+    opened({"messages": chat}, tokenizer=str(chat_tokenizer(folder / "other", MARKED)))
+    special = folder / "tokenizer" / "special_tokens_map.json"
+    special.write_text("[")
+    refused(correct, lambda: opened({"messages": chat}, chat_template=str(template)))
+    special.write_text("{}")
+    opened({"messages": chat}, chat_template=str(template))
 
 
 @follows("data/rows/kind.py: Lower {}.", "data/rows/texts.py: Raise the bound.")

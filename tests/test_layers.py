@@ -47,8 +47,12 @@ HEAVY = frozenset({"torch", "transformers", "deepspeed", "megatron", "flash_attn
 """Packages that need, or are, torch."""
 
 
+WITHOUT_TORCH = frozenset({"transformers.utils.chat_template_utils"})
+"""What of them loads none, as tests/data/test_chat.py shows."""
+
+
 def is_heavy(name: str) -> bool:
-    return name.split(".")[0] in HEAVY or name.startswith("safetensors.torch")
+    return (name.split(".")[0] in HEAVY and name not in WITHOUT_TORCH) or name.startswith("safetensors.torch")
 
 
 @cache

@@ -23,7 +23,11 @@ experiment = SFTExperiment(
     control=ControlConfig(steps=1000),
 )
 role = build("actor", experiment, Path(folder, "tokenizer.json"))
-batch = rows_of(prompts=[p for p, _ in texts()], answers=[a for _, a in texts()])
+batch = rows_of(
+    prompts=[p for p, _ in texts()],
+    answers=[a for _, a in texts()],
+    answer_mask=[np.ones(len(a), np.bool_) for _, a in texts()],
+)
 call = next(call for call in make_plan(experiment, experiment.cluster.nodes).calls if call.kind == "train_step")
 
 

@@ -29,11 +29,12 @@ class SFTActor:
         return Outcome(stats=training.stats(), record=training.record())
 
     def evaluate(self, work: Work, call: MFC) -> Outcome:
-        """prompts, answers → losses, of each answer token. Changes nothing."""
+        """prompts, answers, answer_mask → losses, of each answer token. Changes nothing."""
         sequences = answers(work.batch)
         losses_N = -self.engine.forward(sequences)
         rows = np.split(losses_N, np.cumsum(sequences.labels)[:-1])
-        stats = {"loss": (float(losses_N.sum(dtype=np.float64)), float(len(losses_N)))}
+        learnt = losses_N[sequences.mask]
+        stats = {"loss": (float(learnt.sum(dtype=np.float64)), float(len(learnt)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"losses": rows}), stats)
 
     def generate(self, work: Work, call: MFC) -> Outcome:
@@ -50,7 +51,7 @@ class SFTActor:
 
 
 def answers(batch: SequenceSample) -> Sequences:
-    return Sequences.from_rows(batch.rows("prompts"), batch.rows("answers"))
+    return Sequences.from_rows(batch.rows("prompts"), batch.rows("answers"), mask=batch.rows("answer_mask"))
 
 
 def answer_loss(

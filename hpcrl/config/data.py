@@ -1,8 +1,9 @@
 """What is read and how it becomes batches."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -10,15 +11,18 @@ from hpcrl.config.bounds import Count
 from hpcrl.config.fields import ChangeClass, ModelText, PathText, section
 from hpcrl.config.model import models_of
 
+COLUMNS = ("prompt", "answer", "messages", "chosen", "rejected", "margin", "id")
+"""What rows are made of, by the names that `fields` may give to columns."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """A data set in jsonl files, one row per line with `prompt` and `answer`. Knows nothing of models."""
+    """Data sets and how their rows are read, which columns tell: texts or chats. Knows nothing of models."""
 
     changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
 
     train: PathText
-    """The rows to train on: a .jsonl file with `prompt` and `answer` (and, if you like, `id`) per line."""
+    """The rows to train on: a .jsonl file with `prompt` and `answer`, or `messages`, and maybe `id` per line."""
     evaluate: Annotated[PathText | None, ChangeClass.FORK] = None
     """The rows to evaluate on, in the same form."""
     tokenizer: ModelText | None = None
@@ -34,6 +38,14 @@ class DataConfig:
     """Read every epoch in a new order, which follows from `seed` and the epoch."""
     prompt_template: Annotated[str, Meta(pattern=r"\{prompt\}", description="a text with {prompt} in it")] = "{prompt}"
     """What the model sees of a prompt; {prompt} stands for the row's text."""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """What columns are called in your rows, e.g. {prompt: question}: those named here decide how a row is read."""
+    chat_template: PathText | None = None
+    """A file with the Jinja template that makes texts of chats; null takes the tokenizer's."""
+    template_args: Mapping[str, Any] = field(default_factory=dict)
+    """What a chat template is given besides the messages, e.g. {enable_thinking: false}."""
+    learn: Literal["last", "all"] = "last"
+    """Which of the assistant's messages in a chat sft learns."""
     max_prompt_tokens: Count | None = None
     """Rows with a longer prompt are left out; null leaves out only what no model has positions for."""
     max_answer_tokens: Count | None = None

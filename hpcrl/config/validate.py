@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
-from hpcrl.config.data import DataConfig, tokenizer_of
+from hpcrl.config.data import COLUMNS, DataConfig, tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
@@ -163,6 +163,7 @@ def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[P
     for key, path in (("data.train", data.train), ("data.evaluate", data.evaluate)):
         if path is not None and not Path(path).is_file():
             yield Problem((key,), f"{key} = {path} must be a file of JSON lines, but there is none.", f"Set {key}.")
+    yield from _row_problems(data)
     named = tokenizer_of(experiment)
     if named is None:
         yield Problem(
@@ -181,6 +182,21 @@ def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[P
             (key,),
             f"{key} = {folder} must be a folder with tokenizer.json, but there is none{_in_cache(folder)}.",
             _or_download(folder, f"Set {key}."),
+        )
+
+
+def _row_problems(data: DataConfig) -> Iterator[Problem]:
+    for name in data.fields.keys() - set(COLUMNS):
+        yield Problem(
+            ("data.fields",),
+            f"data.fields names {name}, but what it can name is {', '.join(COLUMNS)}.",
+            "Set data.fields to names of these.",
+        )
+    if data.chat_template is not None and not Path(data.chat_template).is_file():
+        yield Problem(
+            ("data.chat_template",),
+            f"data.chat_template = {data.chat_template} must be a file with a chat template, but there is none.",
+            "Set data.chat_template.",
         )
 
 

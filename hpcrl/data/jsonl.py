@@ -2,8 +2,9 @@
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import msgspec
@@ -12,30 +13,21 @@ import numpy as np
 from hpcrl.data.contents import refuse_written, stamp_of
 from hpcrl.data.index import IndexBuilder, RowIds, RowIndex
 from hpcrl.data.rows.kind import Indexes
+from hpcrl.data.rows.lines import ChatLine, Lines, RowLine, described, needed, recognised
 from hpcrl.data.table import Table, encode_table, open_table
 from hpcrl.errors import DataError
 
 FORMAT = 1
 """Of an index; one of another format is not found."""
+NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 50
 """Rows in one error."""
 
 
-class PromptLine(msgspec.Struct):
-    """What every line has; other kinds of line add fields to it."""
-
-    prompt: str
-    id: str | int | None = None
-
-
-class AnswerLine(PromptLine, kw_only=True):
-    """A prompt and its answer."""
-
-    answer: str
-
-
 class JsonLines:
-    """One record per line, blank lines aside: the fields of `form`, and maybe `id`, else its number from 0.
+    """One record per line, blank lines aside: a line of one of these kinds, and maybe `id`, else its number from 0.
+
+    The columns of the first row say of which kind all are. `fields` has columns by the names that they have here.
 
     Every line is checked when the index is made; a line that is read is compared with its checksum there.
 
@@ -43,11 +35,14 @@ class JsonLines:
         DataError: naming the file, the lines, the fields, and `knob`, the setting that chose the file.
     """
 
-    def __init__(self, path: Path | str, knob: str, form: type[PromptLine], indexes: Indexes) -> None:
+    def __init__(
+        self, path: Path | str, knob: str, lines: Lines, indexes: Indexes, fields: Mapping[str, str] = NO_FIELDS
+    ) -> None:
         self.path = Path(path)
         self.knob = knob
-        self._form = form
-        with_fingerprint = f"{FORMAT}\n{indexes.fingerprint(knob, [self.path])}\n{self._form.__name__}"
+        self._lines, self._fields = lines, fields
+        kinds = " ".join(line.__name__ for line in lines)
+        with_fingerprint = f"{FORMAT}\n{indexes.fingerprint(knob, [self.path])}\n{kinds}\n{sorted(fields.items())}"
         digest = hashlib.blake2b(with_fingerprint.encode(), digest_size=8).hexdigest()
         self.name = f"{knob}.{digest}"
         """What its index is called: one of another content or form has another name."""
@@ -58,6 +53,11 @@ class JsonLines:
             return table
 
         self.index = RowIndex(open_kept(indexes, self.name, make))
+        first = self._raw([0])[0]
+        self._line = self._recognise(first)
+        self.chats = not isinstance(self._line.normal(self._renamed(first))["prompt"], str)
+        """Whether prompts are messages, not texts."""
+        self.has_whole_chats = issubclass(self._line, ChatLine)
 
     @property
     def ids(self) -> RowIds:
@@ -72,7 +72,14 @@ class JsonLines:
         return row
 
     def read(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """The whole records, each with its id. Raises DataError where one changed since it was indexed."""
+        """The whole records, each with its id, `prompt`, and `answer` where it has one.
+
+        Raises DataError where one changed since it was indexed.
+        """
+        named = zip(rows, map(self._renamed, self._raw(rows)), strict=True)
+        return [{**self._line.normal(record), "id": self.index.id(row)} for row, record in named]
+
+    def _raw(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         records = []
         index = self.index
         try:
@@ -84,21 +91,38 @@ class JsonLines:
                         raise DataError(
                             f"{self.path} changed while the run reads it.", f"Put back what {self.knob} was."
                         )
-                    records.append({**msgspec.json.decode(line), "id": index.id(row)})
+                    records.append(msgspec.json.decode(line))
         except OSError as error:
             self._refuse_unreadable(error)
         return records
 
+    def _renamed(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        return {**record, **{name: record[column] for name, column in self._fields.items() if column in record}}
+
+    def _recognise(self, record: Any) -> type[RowLine]:
+        """Raises DataError where a row's columns fit no kind of line, or two that differ."""
+        columns = self._renamed(record) if isinstance(record, dict) else {}
+        found = recognised(self._lines, columns, self._fields)
+        if len(found) == 1:
+            return found[0]
+        seen = f"its first row has the columns {', '.join(map(str, columns)) or '(none)'}"
+        if found:
+            raise DataError(
+                f"{self.path}: {seen}, which can be read as {described(found)}.",
+                f"Name in data.fields what {self.knob} is to be read as, e.g. data.fields.{needed(found[0])[0]}.",
+            )
+        raise DataError(
+            f"{self.path}: {seen}, but expected are {described(self._lines)}.",
+            f"Give {self.knob} such rows, or name their columns in data.fields.",
+        )
+
     def _make_table(self) -> Table:
         """Read the whole file. Raises DataError with all that is wrong in it."""
-        rows, wrong = IndexBuilder(), list[str]()
-        decoder = msgspec.json.Decoder(self._form)
-        for number, offset, line in self._lines():
+        rows, wrong, decoder = IndexBuilder(), list[str](), _Decoder(self._recognise, self._renamed, self._fields)
+        for number, offset, line in self._every_line():
             try:
-                row = decoder.decode(line)
-                if not row.prompt:
-                    raise msgspec.ValidationError("prompt is empty")
-                rows.add(number, offset, line, None if row.id is None else str(row.id))
+                row_id = decoder.check(line)
+                rows.add(number, offset, line, None if row_id is None else str(row_id))
             except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
                 wrong.append(f"line {number}: {error}")
                 rows.add(number, offset, line, f"\0{number}")  # no other row's
@@ -114,7 +138,7 @@ class JsonLines:
             self._refuse(wrong)
         return rows.table(self.name)
 
-    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+    def _every_line(self) -> Iterator[tuple[int, int, bytes]]:
         """(number from 1, offset, content) of each line that is not blank."""
         offset = 0
         try:
@@ -129,12 +153,11 @@ class JsonLines:
             self._refuse_unreadable(error)
 
     def _refuse(self, wrong: Sequence[str]) -> NoReturn:
-        fields = " and ".join(field.encode_name for field in msgspec.structs.fields(self._form) if field.required)
         more = f"\n… and more; these are the first {_SHOWN}." if len(wrong) > _SHOWN else ""
         raise DataError(
             "\n".join(f"{self.path}, {text}." for text in wrong[:_SHOWN]) + more,
-            f"Make each line of {self.knob} a JSON object with the text of {fields} (and, if you like, an id of its "
-            "own: without any, rows are counted).",
+            f"Make each line of {self.knob} a JSON object with {described(self._lines)} (and, if you like, an id of "
+            "its own: without any, rows are counted).",
         )
 
     def _refuse_unreadable(self, error: OSError) -> NoReturn:
@@ -142,6 +165,37 @@ class JsonLines:
             f"cannot read {self.path}: {error.strerror}.",
             f"Make it readable, or submit a new run with another {self.knob}.",
         ) from error
+
+
+class _Decoder:
+    """Checks lines, as the first that is an object tells what they are."""
+
+    def __init__(
+        self,
+        recognise: Callable[[Any], type[RowLine]],
+        renamed: Callable[[Mapping[str, Any]], dict[str, Any]],
+        fields: Mapping[str, str],
+    ) -> None:
+        self._recognise = recognise
+        self._renamed = renamed
+        self._fields = fields
+        self._decoder: msgspec.json.Decoder[RowLine] | None = None
+        self._kind: type | None = None
+
+    def check(self, line: bytes) -> str | int | None:
+        """The line's own id. Raises msgspec.DecodeError, UnicodeError or RecursionError."""
+        if self._decoder is None:
+            self._line = self._recognise(msgspec.json.decode(line, type=dict[str, Any]))
+            self._decoder = msgspec.json.Decoder(self._line)
+        if self._fields:
+            row = msgspec.convert(self._renamed(msgspec.json.decode(line, type=dict[str, Any])), self._line)
+        else:
+            row = self._decoder.decode(line)
+        kind = type(getattr(row, "prompt", None))
+        self._kind = self._kind or kind
+        if kind is not self._kind:
+            raise msgspec.ValidationError("prompt is a text in some rows and messages in others")
+        return row.id
 
 
 def open_kept(indexes: Indexes, name: str, make: Callable[[], Table]) -> Table:

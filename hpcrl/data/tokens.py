@@ -35,6 +35,11 @@ class Tokens:
             found.append(np.array(encoding.ids if begun else [*self.prefix, *encoding.ids], dtype=np.int32))
         return found
 
+    def encode_chats(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """One int32 array [tokens] per text, which has all its special tokens already."""
+        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
     def encode_answers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """One int32 array [tokens] per text, ended by EOS."""
         encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)

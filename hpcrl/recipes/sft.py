@@ -43,9 +43,9 @@ class SFTExperiment(ExperimentConfig):
 
 
 CALLS = (
-    MFC("actor_train", "actor", "train_step", ("prompts", "answers")),
+    MFC("actor_train", "actor", "train_step", ("prompts", "answers", "answer_mask")),
     *EVALUATION,
-    on_eval(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers"), ("losses",))),
+    on_eval(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",))),
 )
 
 

@@ -13,6 +13,7 @@ from hpcrl.algos.sft import SFTActor, answers
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
+from hpcrl.engines.engine import Sequences
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.workers.host import Work
 
@@ -22,7 +23,27 @@ LINEAR = OptimizerConfig(lr=0.02, schedule="linear", warmup_steps=2)
 
 def batch_of(count, seed=0):
     prompts, responses = random_rows(count, seed)
-    return SequenceSample.from_rows([f"{i}@0" for i in range(count)], {"prompts": prompts, "answers": responses})
+    mask = [np.ones(len(response), np.bool_) for response in responses]
+    rows = {"prompts": prompts, "answers": responses, "answer_mask": mask}
+    return SequenceSample.from_rows([f"{i}@0" for i in range(count)], rows)
+
+
+def test_what_is_not_learnt_of_an_answer_counts_nowhere():
+    """As if those tokens were context: each learnt token is the only label of a text of its own."""
+    generator, rows = np.random.default_rng(0), {key: BATCH.rows(key) for key in ("prompts", "answers")}
+    mask = [generator.random(len(answer)) < 0.5 for answer in rows["answers"]]
+    masked = SequenceSample.from_rows(BATCH.ids, {**rows, "answer_mask": mask})
+    texts = list(zip(rows["prompts"], rows["answers"], mask, strict=True))
+    parts = [(prompt, answer, i) for prompt, answer, of in texts for i in np.flatnonzero(of).tolist()]
+    alone = Sequences.from_rows(
+        [np.concatenate([prompt, answer[:i]]) for prompt, answer, i in parts],
+        [answer[i : i + 1] for _, answer, i in parts],
+    )
+    expected = -float(np.sum(student().engine.forward(alone), dtype=np.float64))
+    trained, learnt = student(), sum(int(of.sum()) for of in mask)
+    assert trained.evaluate(Work(0, "eval", 0, masked), CALL).stats["loss"] == (pytest.approx(expected), learnt)
+    total, weight = step(trained, batch=masked).stats["loss"]
+    assert total / weight == pytest.approx(expected / learnt)
 
 
 BATCH = batch_of(7)

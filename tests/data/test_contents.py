@@ -9,7 +9,8 @@ from hpcrl.data import contents
 from hpcrl.data.contents import BLOCK_BYTES, Contents, stamp_of
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import Share, differences, fingerprints
-from hpcrl.data.jsonl import JsonLines, PromptLine
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import PROMPTED
 from hpcrl.errors import DataError
 
 
@@ -91,7 +92,7 @@ def test_the_processes_of_a_node_read_each_file_once_between_them(tmp_path: Path
 def test_rows_that_are_written_anew_under_a_reader_are_refused_and_a_touch_is_not(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
-    rows = JsonLines(path, "data.train", PromptLine, ScratchIndexes())
+    rows = JsonLines(path, "data.train", PROMPTED, ScratchIndexes())
     os.utime(path, (1, 1))
     assert rows.read([1])[0]["prompt"] == "b"
     path.write_text('{"prompt": "c"}\n{"prompt": "d"}\n')

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hpcrl.data.index import IndexBuilder, RowIds, RowIndex
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.data.jsonl import AnswerLine, JsonLines, PromptLine
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import ANSWERED, PROMPTED
 from hpcrl.data.table import Table, encode_table, open_table
 from hpcrl.errors import DataError
 
@@ -93,8 +94,7 @@ def test_an_index_is_made_once_and_again_where_the_file_the_form_or_the_index_ch
 
     def names() -> set[str]:
         return {
-            JsonLines(path, "data.train", AnswerLine if answers else PromptLine, indexes).name
-            for answers in (False, True)
+            JsonLines(path, "data.train", ANSWERED if answers else PROMPTED, indexes).name for answers in (False, True)
         }
 
     first = names()
@@ -103,7 +103,7 @@ def test_an_index_is_made_once_and_again_where_the_file_the_form_or_the_index_ch
     assert names() == first and {name: file.stat().st_mtime_ns for name, file in indexes.made.items()} == before
     for file in indexes.made.values():
         file.write_bytes(b"x" + file.read_bytes()[1:])
-    assert names() == first and JsonLines(path, "data.train", AnswerLine, indexes).ids == ("0", "1")
+    assert names() == first and JsonLines(path, "data.train", ANSWERED, indexes).ids == ("0", "1")
     written(tmp_path, [{"prompt": "r", "answer": "a"}])
     assert not names() & first
 
@@ -114,7 +114,7 @@ def test_all_rows_that_cannot_be_used_are_named_in_one_error_with_their_lines(tm
     lines = [good % 1, "", "{", good % 2, good % 1, '{"prompt": "", "answer": "a"}', good % 2, '{"prompt": 1}']
     path.write_text("\n".join(lines))
     with pytest.raises(DataError) as caught:
-        JsonLines(path, "data.train", AnswerLine, ScratchIndexes())
+        JsonLines(path, "data.train", ANSWERED, ScratchIndexes())
     said = str(caught.value).splitlines()
     assert [line.split(":")[0].removeprefix(f"{path}, ") for line in said[:-1]] == [
         "line 3", "line 6", "line 8", "lines 1 and 5", "lines 4 and 7",
@@ -125,7 +125,7 @@ def test_all_rows_that_cannot_be_used_are_named_in_one_error_with_their_lines(tm
 def test_an_error_names_the_first_fifty_rows(tmp_path: Path) -> None:
     path = written(tmp_path, [{"prompt": i} for i in range(80)])
     with pytest.raises(DataError, match="and more; these are the first 50") as caught:
-        JsonLines(path, "data.train", PromptLine, ScratchIndexes())
+        JsonLines(path, "data.train", PROMPTED, ScratchIndexes())
     assert str(caught.value).count("line ") == 51  # with the advice's
 
 
@@ -135,13 +135,14 @@ READ_ALL = """
 import sys, tracemalloc
 from pathlib import Path
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.data.jsonl import JsonLines, PromptLine
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import ANSWERED, PROMPTED
 from hpcrl.data.order import SampleOrder
 
 found = Path(sys.argv[2])
 indexes = ScratchIndexes(below=lambda name: found / name)
 tracemalloc.start()
-records = JsonLines(sys.argv[1], "data.train", PromptLine, indexes)
+records = JsonLines(sys.argv[1], "data.train", PROMPTED, indexes)
 order = SampleOrder(records.ids, batch_size=64, seed=1)
 batch = order.batch_at(640)
 assert len(records.read([records.row(sample.partition("@")[0]) for sample in batch.ids])) == 64
@@ -153,7 +154,7 @@ def test_a_process_that_reads_rows_by_an_index_holds_few_bytes_a_row(tmp_path: P
     """An offset, an id and a size as Python objects are more than 200; here the order of the epoch alone is held."""
     path = written(tmp_path, [{"id": f"row-{i}", "prompt": "p" * (i % 7 + 1)} for i in range(MANY)])
     made = ScratchIndexes()
-    JsonLines(path, "data.train", PromptLine, made)
+    JsonLines(path, "data.train", PROMPTED, made)
     (file,) = made.made.values()
     ran = subprocess.run(
         [sys.executable, "-c", READ_ALL, str(path), str(file.parent)], capture_output=True, text=True, check=True

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.data.jsonl import AnswerLine, JsonLines, PromptLine
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import ANSWERED, PROMPTED
 from hpcrl.errors import DataError
 
 
@@ -15,7 +16,7 @@ def written(folder: Path, *lines: str | bytes) -> Path:
 
 def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
     path = written(tmp_path, '{"id": "ü", "prompt": "p0", "more": [1]}', "", '{"id": 7, "prompt": "p1"}', "")
-    records = JsonLines(path, "data.train", PromptLine, ScratchIndexes())
+    records = JsonLines(path, "data.train", PROMPTED, ScratchIndexes())
     assert records.ids == ("ü", "7") and "7" in records.ids and "8" not in records.ids
     assert records.read([records.row(row) for row in ("7", "ü", "7")]) == [
         {"id": "7", "prompt": "p1"},
@@ -26,7 +27,7 @@ def test_rows_are_read_by_id_whole_and_in_any_order(tmp_path: Path) -> None:
 
 def test_rows_without_ids_are_counted_from_0_and_blank_lines_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path, '{"prompt": "a"}', "   ", '{"prompt": "b"}\r', '{"prompt": "c"}')
-    records = JsonLines(path, "data.train", PromptLine, ScratchIndexes())
+    records = JsonLines(path, "data.train", PROMPTED, ScratchIndexes())
     assert records.ids == ("0", "1", "2")
     assert [record["prompt"] for record in records.read(range(3))] == ["a", "b", "c"]
 
@@ -36,12 +37,19 @@ REFUSED = [
     (
         "bad JSON",
         [GOOD, '{"prompt": '],
-        r"line 2: .*Make each line of data.train a JSON object with the text of prompt and answer",
+        r"line 2: .*Make each line of data.train a JSON object with prompt and answer, or messages",
     ),
     ("no object", ["[1]"], "line 1: Expected `object`"),
-    ("no prompt", ['{"answer": "a"}'], "line 1: .*`prompt`"),
+    ("no prompt", [GOOD, '{"answer": "a"}'], "line 2: .*`prompt`"),
+    ("other columns", ['{"q": "a", "a": "b"}'], "columns q, a, but expected are prompt and answer, or messages"),
+    ("two kinds", [GOOD[:-1] + ', "messages": []}'], "read as prompt and answer, or messages. Name in data.fields"),
+    ("texts and chats", [GOOD, '{"prompt": [{"role": "user"}], "answer": "a"}'], "line 2: prompt is a text in some"),
     ("no answer", [GOOD, "", '{"prompt": "p"}'], "line 3: .*`answer`"),
-    ("a number for a text", ['{"prompt": 3, "answer": "a"}'], r"line 1: Expected `str`, got `int` - at `\$.prompt`"),
+    (
+        "a number for a text",
+        ['{"prompt": 3, "answer": "a"}'],
+        r"line 1: Expected `str \| array`, got .*`\$.prompt`",
+    ),
     ("an empty prompt", ['{"prompt": "", "answer": "a"}'], "line 1: prompt is empty"),
     ("no UTF-8", [b'{"prompt": "\xff", "answer": "a"}'], "line 1: "),
     ("an id twice", ['{"prompt": "p", "answer": "a", "id": "1"}', GOOD], "lines 1 and 2: both have id '1'"),
@@ -54,10 +62,10 @@ def test_a_row_that_cannot_be_used_is_named_by_file_line_field_and_setting(
     tmp_path: Path, lines: list[str], says: str
 ) -> None:
     with pytest.raises(DataError, match=says) as caught:
-        JsonLines(written(tmp_path, *lines), "data.train", AnswerLine, ScratchIndexes())
+        JsonLines(written(tmp_path, *lines), "data.train", ANSWERED, ScratchIndexes())
     assert "rows.jsonl" in str(caught.value) and "data.train" in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_named_with_its_setting(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cannot read .*gone.jsonl: No such file.*another data\.evaluate"):
-        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", PromptLine, ScratchIndexes())
+        JsonLines(tmp_path / "gone.jsonl", "data.evaluate", PROMPTED, ScratchIndexes())

@@ -7,7 +7,8 @@ import pytest
 
 from hpcrl.data.contents import Contents
 from hpcrl.data.inputs import fingerprints
-from hpcrl.data.jsonl import JsonLines, PromptLine
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import PROMPTED
 from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.indexes import RunIndexes, indexes_of, indexes_to_try, keep_indexes
 from hpcrl.durable.records import KeyPair
@@ -29,7 +30,7 @@ def run(tmp_path: Path, rows: Path) -> RunDirectory:
 
 
 def opened(rows: Path, indexes: object) -> JsonLines:
-    return JsonLines(rows, "data.train", PromptLine, indexes)
+    return JsonLines(rows, "data.train", PROMPTED, indexes)
 
 
 def test_workers_find_what_the_master_made_and_make_nothing(run: RunDirectory, rows: Path) -> None:

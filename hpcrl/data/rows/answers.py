@@ -1,27 +1,37 @@
-"""Rows with a prompt and the answer that is learnt."""
+"""Rows with a prompt and the answer that is learnt, as far as `answer_mask` says; it is all of a plain answer."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hpcrl.data.form import TOKENS
-from hpcrl.data.jsonl import AnswerLine
+from hpcrl.data.form import FLAGS, TOKENS
+from hpcrl.data.rows.lines import ANSWERED
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.rows.text_rows import text_rows
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from hpcrl.data.rows.turns import TextRow
+    from hpcrl.data.samples import Row
     from hpcrl.data.tokens import Tokens
 
 
-def _encode(tokens: "Tokens", prompts: "Sequence[np.ndarray]", records: Sequence[Mapping[str, Any]]) -> list[Encoded]:
-    answers = tokens.encode_answers([record["answer"] for record in records])
-    return [
-        Encoded({"prompts": prompt, "answers": answer}, len(prompt), len(answer), len(prompt) + len(answer))
-        for prompt, answer in zip(prompts, answers, strict=True)
-    ]
+def _encode(tokens: "Tokens", rows: "Sequence[TextRow]") -> list[Encoded]:
+    import numpy as np
+
+    plain = iter(tokens.encode_answers([row.record["answer"] for row in rows if row.answer is None]))
+    found = []
+    for row in rows:
+        answer = next(plain) if row.answer is None else row.answer
+        learnt = np.ones(len(answer), np.bool_) if row.learnt is None else row.learnt
+        keys: dict[str, Row] = {"prompts": row.prompt, "answers": answer, "answer_mask": learnt}
+        found.append(Encoded(keys, len(row.prompt), len(answer), len(row.prompt) + len(answer)))
+    return found
 
 
 ANSWERS = text_rows(
-    TextForm(line=AnswerLine, keys={"prompts": TOKENS, "answers": TOKENS}, encode=_encode, has_answers=True)
+    TextForm(
+        lines=ANSWERED,
+        keys={"prompts": TOKENS, "answers": TOKENS, "answer_mask": FLAGS},
+        encode=_encode,
+        has_answers=True,
+    )
 )

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.data.form import NUMBERS, TOKENS
-from hpcrl.data.jsonl import PromptLine
+from hpcrl.data.rows.lines import PromptLine
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.rows.text_rows import text_rows
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from hpcrl.data.rows.turns import TextRow
     from hpcrl.data.samples import Row
     from hpcrl.data.tokens import Tokens
 
@@ -26,7 +27,7 @@ class PairsLine(PromptLine, kw_only=True):
     margin: float | list[float] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError, which the decoder tells with the line."""
+        super().__post_init__()
         chosen, rejected = len(listed(self.chosen)), len(listed(self.rejected))
         if not chosen or chosen != rejected:
             raise ValueError(
@@ -41,8 +42,8 @@ def listed(field: Any) -> list[Any]:
     return field if isinstance(field, list) else [field]
 
 
-def _encode(tokens: "Tokens", prompts: "Sequence[np.ndarray]", records: Sequence[Mapping[str, Any]]) -> list[Encoded]:
-    return [_row(tokens, prompt, record) for prompt, record in zip(prompts, records, strict=True)]
+def _encode(tokens: "Tokens", rows: "Sequence[TextRow]") -> list[Encoded]:
+    return [_row(tokens, row.prompt, row.record) for row in rows]
 
 
 def _row(tokens: "Tokens", prompt: "np.ndarray", record: Mapping[str, Any]) -> Encoded:
@@ -59,7 +60,7 @@ def _row(tokens: "Tokens", prompt: "np.ndarray", record: Mapping[str, Any]) -> E
 
 PAIRS = text_rows(
     TextForm(
-        line=PairsLine,
+        lines=(PairsLine,),
         keys={"prompts": TOKENS, "chosen": TOKENS, "rejected": TOKENS, "margins": NUMBERS},
         encode=_encode,
         has_answers=True,

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcrl.data.form import Form
-from hpcrl.data.jsonl import PromptLine
+from hpcrl.data.rows.lines import Lines
 
 if TYPE_CHECKING:
     # Whoever plans a run needs no arrays.
-    import numpy as np
-
+    from hpcrl.data.rows.turns import TextRow
     from hpcrl.data.samples import Row
     from hpcrl.data.tokens import Tokens
 
@@ -32,9 +31,10 @@ class Encoded:
 class TextForm:
     """What a line of a kind has, and what its texts become."""
 
-    line: type[PromptLine]
+    lines: Lines
+    """The first that a row's columns fit."""
     keys: Mapping[str, Form]
-    encode: "Callable[[Tokens, Sequence[np.ndarray], Sequence[Mapping[str, Any]]], list[Encoded]]"
-    """(tokenizer, tokens of the prompts, records) → the rows."""
+    encode: "Callable[[Tokens, Sequence[TextRow]], list[Encoded]]"
+    """(tokenizer, records with the tokens of their prompts) → the rows."""
     has_answers: bool
     """Whether it reads more than the prompt."""

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hpcrl.data.rows.kind import Dataset, Indexes, RowKind
+from hpcrl.data.rows.lines import needed
 from hpcrl.data.rows.text_form import TextForm
 
 
@@ -27,7 +26,7 @@ def text_rows(form: TextForm) -> RowKind[Any]:
         return texts.inputs(experiment)
 
     return RowKind(
-        fields=tuple(field.encode_name for field in msgspec.structs.fields(form.line) if field.required),
+        fields=tuple(needed(form.lines[0])),
         keys=form.keys,
         open=opened,
         evaluates=lambda experiment: experiment.data.evaluate is not None,

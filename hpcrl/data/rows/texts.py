@@ -1,7 +1,7 @@
 """Rows of texts: prompts, and what follows them, of .jsonl files, tokenised when asked for."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +14,16 @@ from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
+from hpcrl.data.chat import find_template
 from hpcrl.data.form import TOKENS
 from hpcrl.data.index import RowIds
-from hpcrl.data.jsonl import AnswerLine, JsonLines, open_kept
+from hpcrl.data.jsonl import JsonLines, open_kept
 from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, Indexes, refuse_small
 from hpcrl.data.rows.lengths import TOTAL, RowLengths
+from hpcrl.data.rows.lines import JUDGED
 from hpcrl.data.rows.text_form import Encoded, TextForm
+from hpcrl.data.rows.turns import TextRow, Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.table import Table
 from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
@@ -51,8 +54,7 @@ class TextDataset:
     def __init__(
         self,
         records: JsonLines,
-        tokens: Tokens,
-        config: DataConfig,
+        texts: Texts,
         *,
         form: TextForm,
         prefix: str = "",
@@ -62,12 +64,12 @@ class TextDataset:
         indexes: Indexes,
         measured_by: str = "",
     ) -> None:
-        """`measured_by` is what lengths depend on, besides the rows and this configuration."""
+        """`measured_by` is what lengths depend on besides the rows."""
         self._records = records
-        self._tokens = tokens
-        self._config = config
+        self._texts = texts
         self._form = form
         self._prefix = prefix
+        self._answers_are_in_chats = form.has_answers and records.has_whole_chats
         self._candidates = np.arange(len(records.index), dtype=np.uint32)[:first_rows]
         self._bounds = tuple(bounds)
         self._vocabulary_size = vocabulary_size
@@ -101,7 +103,7 @@ class TextDataset:
     def look(self) -> Sequence[str]:
         """All rows, where the tokenizer has tokens that the models do not have; else a few."""
         size = self._vocabulary_size
-        known = size is None or max(self._tokens.tokenizer.get_vocab().values()) < size
+        known = size is None or max(self._texts.tokens.tokenizer.get_vocab().values()) < size
         rows = self._candidates[:_LOOKED_AT] if known else self._candidates
         self._lengths.of(rows)
         kept = rows[~self._exceeds_any(rows)]
@@ -135,7 +137,7 @@ class TextDataset:
 
     def _kept_lengths(self, rows: np.ndarray) -> tuple[str, Callable[[], Table]]:
         """What a table of these rows' lengths is called, and what makes it."""
-        what = (self._records.name, self._measured_by, self._config.prompt_template, self._form.line.__name__)
+        what = (self._records.name, self._measured_by, self._form.lines[0].__name__)
         digest = hashlib.blake2b(repr(what).encode(), digest_size=8)
         digest.update(rows.tobytes())
         name = f"{self._records.knob}.lengths.{digest.hexdigest()}"
@@ -143,9 +145,9 @@ class TextDataset:
 
     def _may_exceed(self, bound: LengthLimit) -> np.ndarray:
         """Without tokenising them. A token stands for a byte of text at least; the prefix and an EOS come on top."""
-        if bound.always:
+        if bound.always or self._records.chats:
             return np.ones(len(self._candidates), np.bool_)
-        beside = len(self._config.prompt_template.encode()) + len(self._tokens.prefix) + 1
+        beside = len(self._texts.prompt_template.encode()) + len(self._texts.tokens.prefix) + 1
         return self._records.index.sizes[self._candidates].astype(np.int64) + beside > bound.limit
 
     def _exceeds_any(self, rows: np.ndarray) -> np.ndarray:
@@ -166,11 +168,22 @@ class TextDataset:
 
     def _encode(self, rows: Sequence[int]) -> list[Encoded]:
         records = self._records.read(rows)
-        texts = [self._config.prompt_template.replace("{prompt}", record["prompt"]) for record in records]
-        found = self._form.encode(self._tokens, self._tokens.encode_prompts(texts), records)
+        found = self._form.encode(self._texts.tokens, self._read(rows, records))
         for row, encoded in zip(rows, found, strict=True):
             self._check(row, encoded)
         return found
+
+    def _read(self, rows: Sequence[int], records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
+        """Raises DataError, naming the row."""
+        read = self._texts.answered if self._answers_are_in_chats else self._texts.prompts
+        try:
+            return read(records)
+        except DataError as error:
+            if len(rows) > 1:
+                return [self._read([row], [record])[0] for row, record in zip(rows, records, strict=True)]
+            said = str(error).removesuffix(" ".join(error.advice)).rstrip()
+            where = f"row {self._records.index.id(rows[0])!r} of {self._records.knob} ({self._records.path})"
+            raise DataError(f"{where}: {said}", *error.advice) from error
 
     def _check(self, row: int, encoded: Encoded) -> None:
         """Refuse a row that no model can be given. Raises DataError."""
@@ -207,16 +220,20 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     tokens, limits = open_tokens(experiment), _limits(experiment)
     _refuse_unknown_end(experiment, tokens, limits)
     judged = any(reward.needs_answers for reward in sections_of(experiment, RewardConfig).values())
-    line = AnswerLine if judged and not learns else form.line
-    records = JsonLines(data.train, "data.train", line, indexes)
+    lines = JUDGED if judged and not learns else form.lines
+    records = JsonLines(data.train, "data.train", lines, indexes, data.fields)
     refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.index))
-    measured_by = "".join(indexes.fingerprint(*each) for each in inputs(experiment) if each[0] == "data.tokenizer")
+    texts, measured_by = _open_texts(experiment, tokens), _measured_by(experiment, indexes)
+    if records.chats and data.prompt_template != "{prompt}":
+        raise DataError(
+            f"data.prompt_template is for prompts that are texts, but the rows of data.train ({data.train}) are chats.",
+            "Leave data.prompt_template out, and set data.chat_template.",
+        )
     room = _room(section(experiment, "generation", GenerationConfig), limits)
     learnt = [*_answer_bounds(data), *_whole_bounds(limits)]
     training = TextDataset(
         records,
-        tokens,
-        data,
+        texts,
         form=form,
         bounds=[*_prompt_bounds(data), *(learnt if learns else room)],
         vocabulary_size=limits.vocabulary_size,
@@ -226,9 +243,8 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     if not evaluates:
         return {"train": training}
     held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", line, indexes),
-        tokens,
-        data,
+        JsonLines(data.evaluate, "data.evaluate", lines, indexes, data.fields),
+        texts,
         form=form,
         prefix=EVAL_PREFIX,
         first_rows=data.evaluate_rows,
@@ -238,6 +254,21 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
         measured_by=measured_by,
     )
     return {"train": training, "eval": held_out}
+
+
+def _open_texts(experiment: Any, tokens: Tokens) -> Texts:
+    data, named = experiment.data, tokenizer_of(experiment)
+    assert named is not None, "the checks of a configuration refuse texts without a tokenizer"
+    file = None if data.chat_template is None else Path(data.chat_template)
+    chat = find_template(named[1], file, data.template_args)
+    return Texts(tokens=tokens, prompt_template=data.prompt_template, chat=chat, learn=data.learn)
+
+
+def _measured_by(experiment: Any, indexes: Indexes) -> str:
+    """All that the lengths of rows depend on, besides the rows."""
+    data, named = experiment.data, ("data.tokenizer", "data.chat_template")
+    prints = [indexes.fingerprint(*each) for each in inputs(experiment) if each[0] in named]
+    return repr((prints, data.prompt_template, sorted(data.template_args.items()), data.learn))
 
 
 def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> None:
@@ -256,6 +287,8 @@ def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     yield "data.train", [Path(data.train)]
     if data.evaluate is not None:
         yield "data.evaluate", [Path(data.evaluate)]
+    if data.chat_template is not None:
+        yield "data.chat_template", [Path(data.chat_template)]
     if named := tokenizer_of(experiment):
         folder = named[1]
         others = [folder / name for name in TOKENIZER_FILES[1:] if (folder / name).is_file()]

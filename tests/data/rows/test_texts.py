@@ -75,7 +75,11 @@ def test_sft_rows_are_prompts_and_answers_that_end(data: DataConfig) -> None:
     training = open_datasets(sft(data))["train"]
     tokens = load_tokens(data.tokenizer)
     batch = training.rows(["1@0", "0@0"])
-    assert batch.keys == ("prompts", "answers") and batch.ids == ("1@0", "0@0")
+    assert (
+        batch.keys == ("prompts", "answers", "answer_mask")
+        and batch.data["answer_mask"].all()
+        and batch.ids == ("1@0", "0@0")
+    )
     for (prompt, answer), row, label in zip(
         [PAIRS[1], PAIRS[0]], batch.rows("prompts"), batch.rows("answers"), strict=True
     ):
@@ -97,7 +101,7 @@ def test_ppo_rows_are_prompts_and_evaluation_has_keys_of_its_own(data: DataConfi
 def test_sft_is_evaluated_on_answers_too(data: DataConfig) -> None:
     found = open_datasets(sft(data))
     held_out, same = found["eval"].rows(["2@0"]), found["train"].rows(["0@0"])
-    assert held_out.keys == ("eval_prompts", "eval_answers")
+    assert held_out.keys == ("eval_prompts", "eval_answers", "eval_answer_mask")
     np.testing.assert_array_equal(held_out.data["eval_answers"], same.data["answers"])
 
 
@@ -164,7 +168,9 @@ def test_a_missing_answer_matters_where_it_is_learnt_or_compared(data: DataConfi
     own = RewardConfig(function="judge:score")
     assert open_datasets(replace(ppo(data), reward=own))["train"].ids[:2] == ("0", "1")
     for needs_it in (ppo(data), replace(ppo(data), reward=RewardConfig(function="exact")), sft(data)):
-        with pytest.raises(DataError, match=rf"(?s)line 1: .*`answer`.*data.{knob}"):
+        with pytest.raises(
+            DataError, match=rf"columns prompt, but expected are prompt and answer.*Give data.{knob} such"
+        ):
             open_datasets(needs_it)
 
 

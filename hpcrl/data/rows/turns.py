@@ -1,0 +1,82 @@
+"""Records to tokens: the prompt of each, and of a chat that is learnt the answer, with what of it counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from hpcrl.data.chat import ChatTemplate, Span
+from hpcrl.data.tokens import Tokens
+from hpcrl.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class TextRow:
+    """A record, and the tokens that follow from its prompt or chat alone."""
+
+    record: Mapping[str, Any]
+    prompt: np.ndarray
+    """int32 [tokens]."""
+    answer: np.ndarray | None = None
+    """int32 [tokens], of a chat that is learnt: all from the first message that is."""
+    learnt: np.ndarray | None = None
+    """bool [tokens of the answer]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What a model sees of a record. Knows no files."""
+
+    tokens: Tokens
+    prompt_template: str
+    chat: ChatTemplate | None
+    learn: Literal["last", "all"]
+
+    def prompts(self, records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
+        """Each up to where the response begins. Raises DataError."""
+        texts = [record["prompt"] for record in records if isinstance(record["prompt"], str)]
+        plain = iter(self.tokens.encode_prompts([self.prompt_template.replace("{prompt}", text) for text in texts]))
+        chats = [self._chat.prompt(record["prompt"]) for record in records if not isinstance(record["prompt"], str)]
+        chatted = iter(self.tokens.encode_chats(chats))
+        return [TextRow(record, next(plain if isinstance(record["prompt"], str) else chatted)) for record in records]
+
+    def answered(self, records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
+        """Of whole chats, up to where the first answer begins that is learnt, and that. Raises DataError."""
+        return [self._answered(record) for record in records]
+
+    def _answered(self, record: Mapping[str, Any]) -> TextRow:
+        whole, spans = self._chat.answered(record["messages"], every=self.learn == "all")
+        begin = spans[0][0]
+        (prompt,) = self.tokens.encode_chats([whole[:begin]])
+        answer, learnt = self._learnt(whole[begin:], [(start - begin, end - begin) for start, end in spans])
+        return TextRow(record, prompt, answer, learnt)
+
+    def _learnt(self, text: str, spans: Sequence[Span]) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a text through the last that counts, and which do: those of the spans, each up to its EOS.
+
+        A template's line break behind an EOS is not learnt: no response goes on there. A last answer without EOS gets
+        one.
+        """
+        encoding = self.tokens.tokenizer.encode(text, add_special_tokens=False)
+        tokens, starts = np.array(encoding.ids, np.int32), np.array([start for start, _ in encoding.offsets], np.int64)
+        learnt = np.zeros(len(tokens), np.bool_)
+        ends = np.isin(tokens, self.tokens.eos_ids)
+        for start, end in spans:
+            here = np.flatnonzero((starts >= start) & (starts < end))
+            last = np.flatnonzero(ends[here])
+            learnt[here[: last[-1] + 1] if len(last) else here] = True
+        count = int(np.flatnonzero(learnt)[-1]) + 1 if learnt.any() else 0
+        tokens, learnt = tokens[:count], learnt[:count]
+        if count and not ends[count - 1]:
+            tokens, learnt = np.append(tokens, np.int32(self.tokens.eos_id)), np.append(learnt, True)
+        return tokens, learnt
+
+    @property
+    def _chat(self) -> ChatTemplate:
+        if self.chat is None:
+            raise DataError(
+                "the rows are chats, but the tokenizer has no chat template.",
+                "Set data.chat_template to a file with one, or data.tokenizer to a folder that has one.",
+            )
+        return self.chat
