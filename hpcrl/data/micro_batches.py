@@ -1,4 +1,4 @@
-"""Which sequences go through a model together, by their lengths and samples alone. Knows no tensors."""
+"""Which sequences go through a model together, by their lengths, samples and prompts. Knows no tensors."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -6,21 +6,26 @@ from itertools import pairwise
 import numpy as np
 
 
-def micro_batches(lengths: np.ndarray, samples: np.ndarray, tokens: int) -> Iterator[list[int]]:
+def micro_batches(
+    lengths: np.ndarray, samples: np.ndarray, prompts: np.ndarray, numbers: np.ndarray, tokens: int
+) -> Iterator[list[int]]:
     """Rows in groups of at most `tokens` tokens, or of one larger sample: all rows of a sample go together.
 
-    The longest samples come first: where each has one row, equal lengths stand together.
+    Rows of one number begin with the same prompt, of `prompts` tokens, which counts once in a group. Samples that share
+    a prompt stand together as far as the bound allows; else the longest come first, so that equal lengths do.
     """
     parts = runs(samples)
-    sizes = np.array([lengths[part.start : part.stop].sum() for part in parts], np.int64)
+    sizes = [_size(lengths, prompts, numbers, part, set()) for part in parts]
     batch: list[int] = []
-    held = 0
-    for number in np.argsort(-sizes, kind="stable").tolist():
-        if batch and held + sizes[number] > tokens:
+    held, read = 0, set[int]()
+    for sample in _order(sizes, [int(numbers[part.start]) for part in parts]):
+        more = _size(lengths, prompts, numbers, parts[sample], read)
+        if batch and held + more > tokens:
             yield batch
-            batch, held = [], 0
-        batch.extend(parts[number])
-        held += int(sizes[number])
+            batch, held, read, more = [], 0, set(), sizes[sample]
+        batch.extend(parts[sample])
+        held += more
+        read.update(numbers[parts[sample].start : parts[sample].stop].tolist())
     if batch:
         yield batch
 
@@ -31,3 +36,23 @@ def runs(samples: np.ndarray) -> list[range]:
         return []
     bounds = [0, *(np.flatnonzero(np.diff(samples)) + 1).tolist(), len(samples)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
+
+
+def _order(sizes: list[int], numbers: list[int]) -> list[int]:
+    """Samples by the largest one with the same prompt, then by their own size; else as they stand."""
+    largest: dict[int, int] = {}
+    first: dict[int, int] = {}
+    for sample, (size, number) in enumerate(zip(sizes, numbers, strict=True)):
+        largest[number] = max(size, largest.get(number, 0))
+        first.setdefault(number, sample)
+    return sorted(range(len(sizes)), key=lambda i: (-largest[numbers[i]], first[numbers[i]], -sizes[i]))
+
+
+def _size(lengths: np.ndarray, prompts: np.ndarray, numbers: np.ndarray, rows: range, read: set[int]) -> int:
+    """Tokens of these rows, where those of the prompts that are `read` already don't count."""
+    size, seen = 0, set[int]()
+    for row in rows:
+        number = int(numbers[row])
+        size += int(lengths[row]) - (int(prompts[row]) if number in read or number in seen else 0)
+        seen.add(number)
+    return size

@@ -14,6 +14,7 @@ import torch
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.data.micro_batches import runs
+from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.families.config import HeadKind
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
@@ -35,6 +36,8 @@ class Sequences:
     tokens: np.ndarray  # int [L]
     lengths: np.ndarray  # int64 [B]
     labels: np.ndarray  # int64 [B], 1 ≤ labels < lengths
+    prompts: np.ndarray
+    """int64 [B], 0 ≤ prompts < lengths: tokens of the prompt, which a model reads once for all that begin with it."""
     samples: np.ndarray
     """int64 [B]: the number, within a batch, of the sample that each sequence is of. Those of one sample are neighbours
     and are never parted."""
@@ -54,12 +57,15 @@ class Sequences:
                 "and, before it, at least one token to predict it from"
             )
         for name, array, count in (
+            ("prompts", self.prompts, len(self)),
             ("samples", self.samples, len(self)),
             ("counted", self.counted, len(self)),
             ("mask", self.mask, int(self.labels.sum())),
         ):
             if array.shape != (count,):
                 raise ValueError(f"{name} has shape {array.shape}; needed is ({count},)")
+        if ((self.prompts < 0) | (self.prompts >= self.lengths)).any():
+            raise ValueError(f"prompts of {self.prompts.tolist()} tokens do not fit {self.lengths.tolist()} tokens")
         if len(set(self.samples.tolist())) != len(runs(self.samples)):
             raise ValueError(f"sequences of one sample must be neighbours; those here are of {self.samples.tolist()}")
 
@@ -91,6 +97,7 @@ class Sequences:
             tokens=np.concatenate(rows) if rows else np.zeros(0, np.int32),
             lengths=texts + ends,
             labels=labels + ends,
+            prompts=np.array([len(prompt) for prompt in prompts], np.int64),
             samples=np.arange(count) if samples is None else np.asarray(samples, np.int64),
             counted=np.ones(count, np.bool_) if counted is None else np.asarray(counted, np.bool_),
             mask=everything if mask is None else np.concatenate([everything[:0], *mask]).astype(np.bool_),
@@ -101,6 +108,10 @@ class Sequences:
         """bool [P]: the labels that count."""
         return self.mask & self.counted.repeat(self.labels)
 
+    def prompt_numbers(self) -> np.ndarray:
+        """int64 [B], equal for sequences that share their prompt."""
+        return prompt_numbers(self.tokens, self.lengths, self.prompts)
+
     def select(self, rows: Sequence[int]) -> "Sequences":
         """These sequences, under the numbers of their samples."""
         where = np.asarray(rows, np.int64)
@@ -108,6 +119,7 @@ class Sequences:
             tokens=take_rows(self.tokens, self.lengths, where),
             lengths=self.lengths[where],
             labels=self.labels[where],
+            prompts=self.prompts[where],
             samples=self.samples[where],
             counted=self.counted[where],
             mask=take_rows(self.mask, self.labels, where),

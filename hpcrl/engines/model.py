@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from hpcrl.data.prefixes import cut_rows
 from hpcrl.engines.engine import Columns, Sequences, take_rows
 from hpcrl.engines.flat import FlatTransformer
 from hpcrl.errors import InternalError
@@ -26,13 +27,17 @@ class PackedModel:
         return self.transformer.config.head != "vocabulary"
 
     def forward(self, sequences: Sequences, temperature: float, with_entropy: bool) -> Predictions:
-        """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it."""
+        """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it.
+
+        A prompt that several of the sequences begin with goes through the model once.
+        """
         model, ends = self.transformer, np.cumsum(sequences.lengths)
-        inputs = torch.from_numpy(np.delete(sequences.tokens, ends - 1)).to(model.device, torch.int64)
-        packing = Packing.of((sequences.lengths - 1).tolist(), model.device)
+        texts = cut_rows(sequences.lengths, sequences.prompts, sequences.prompt_numbers())
+        inputs = torch.from_numpy(texts.inputs(sequences.tokens, sequences.lengths)).to(model.device, torch.int64)
+        packing = Packing.of(texts.lengths, model.device, texts.prefixes)
         rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
         labels = torch.from_numpy(sequences.tokens[np.concatenate(rows)]).to(model.device, torch.int64)
-        labelled = packing.tail_rows(sequences.labels.tolist())
+        labelled = torch.from_numpy(texts.label_rows(sequences.lengths, sequences.labels)).to(model.device)
         predictions = model(inputs, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
         return replace(predictions, cu_labels=self._bounds(sequences.labels))
 

@@ -188,7 +188,8 @@ class NativeEngine:
         self, sequences: Sequences, temperature: float, with_entropy: bool
     ) -> Iterator[tuple[list[int], Predictions]]:
         """The rows of each micro-batch, and what the model predicts of them."""
-        for rows in micro_batches(sequences.lengths, sequences.samples, self._micro_batch_tokens):
+        of, bound = sequences, self._micro_batch_tokens
+        for rows in micro_batches(of.lengths, of.samples, of.prompts, of.prompt_numbers(), bound):
             yield rows, self._model.forward(sequences.select(rows), temperature, with_entropy)
 
     def _memory(self) -> list[torch.Tensor]:

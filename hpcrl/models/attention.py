@@ -1,9 +1,9 @@
-"""Causal attention within each text of a packed batch, behind one function and a table of kernels.
+"""Causal attention within each text of a packed batch and its prefix, behind one function and a table of kernels.
 
 Shapes: T rows (tokens), H query heads, K key/value heads, D dimensions of a head. H is a multiple of K.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from inspect import signature
 from types import MappingProxyType
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hpcrl.models.packing import Packing
+from hpcrl.models.merged_attention import merged
+from hpcrl.models.packing import Packing, Rectangle
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Packing], Tensor]
 
@@ -24,14 +25,17 @@ FLASH_HEAD_DIM = 192
 
 
 def attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
-    """What each token gathers from its text up to itself, [T, H·D]; rows in the packing's sorted order."""
+    """What each token gathers from its text's prefix and its text up to itself, [T, H·D]; rows in sorted order."""
     device = q_THD.device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return KERNELS[choose_kernel(capability, q_THD.dtype, q_THD.shape[-1])](q_THD, k_TKD, v_TKD, packing)
+    kernel = choose_kernel(capability, q_THD.dtype, q_THD.shape[-1], packing.shares)
+    return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing)
 
 
-def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_dim: int) -> str:
+def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_dim: int, shares: bool = False) -> str:
     """The name in KERNELS of the fastest kernel for such heads on a GPU of this compute capability (None: no GPU)."""
+    if capability is None and shares:
+        return "merged"
     if capability is None or capability < FLASH_CAPABILITY or dtype not in (torch.bfloat16, torch.float16):
         return "sdpa"
     return "varlen" if head_dim % 8 == 0 and head_dim <= FLASH_HEAD_DIM else "sdpa"
@@ -39,9 +43,11 @@ def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_d
 
 def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
     """Scaled dot product attention, one call for all texts of one length. The reference for other kernels."""
-    rows = [texts * length for texts, length in packing.groups]
-    pieces = zip(packing.groups, q_THD.split(rows), k_TKD.split(rows), v_TKD.split(rows), strict=True)
-    outputs = [_rectangle(q, k, v, texts, length) for (texts, length), q, k, v in pieces]
+    rows = [group.texts * group.length for group in packing.groups]
+    outputs = [
+        _rectangle(q, k, v, group)
+        for group, q, k, v in zip(packing.groups, q_THD.split(rows), *_seen(k_TKD, v_TKD, packing), strict=True)
+    ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -50,13 +56,17 @@ def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Ten
     from torch.nn.attention.varlen import varlen_attn
 
     sequences, longest = packing.cu_seqlens, max(packing.lengths)
+    keys, longest_keys = sequences, longest
+    if packing.shares:  # the last query of a text sees its last key, so that prefix and text are one run of keys
+        rows, keys, longest_keys = packing.keys
+        k_TKD, v_TKD = k_TKD.index_select(0, rows), v_TKD.index_select(0, rows)
     options: dict[str, Any] = {}
     groups = q_THD.shape[1] // k_TKD.shape[1]
     if groups > 1 and _takes_grouped_heads(varlen_attn):
         options = {"enable_gqa": True}
     elif groups > 1:
         k_TKD, v_TKD = k_TKD.repeat_interleave(groups, dim=1), v_TKD.repeat_interleave(groups, dim=1)
-    out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, sequences, longest, longest, window_size=(-1, 0), **options)
+    out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, keys, longest, longest_keys, window_size=(-1, 0), **options)
     assert isinstance(out, Tensor)  # a tuple only where auxiliary outputs are asked for
     return out.flatten(1)
 
@@ -67,10 +77,21 @@ def _takes_grouped_heads(varlen_attn: Callable[..., Any]) -> bool:
     return "enable_gqa" in signature(varlen_attn).parameters
 
 
-def _rectangle(q: Tensor, k: Tensor, v: Tensor, texts: int, length: int) -> Tensor:
-    q, k, v = (heads.unflatten(0, (texts, length)).transpose(1, 2) for heads in (q, k, v))
-    out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
-    return out.transpose(1, 2).reshape(texts * length, -1)
+def _seen(k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Iterator[tuple[Tensor, ...]]:
+    """Keys, then values, of each group: those of each text's prefix and then its own, as a copy where there is one."""
+    rows = [group.texts * (group.before + group.length) for group in packing.groups]
+    for heads in (k_TKD, v_TKD):
+        yield (heads.index_select(0, packing.keys.rows) if packing.shares else heads).split(rows)
 
 
-KERNELS: Mapping[str, Kernel] = MappingProxyType({"sdpa": sdpa_by_length, "varlen": varlen})
+def _rectangle(q: Tensor, k: Tensor, v: Tensor, group: Rectangle) -> Tensor:
+    q, k, v = (heads.unflatten(0, (group.texts, -1)).transpose(1, 2) for heads in (q, k, v))
+    mask = None
+    if group.before:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(group.before)
+    grouped = q.shape[1] != k.shape[1]
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+    return out.transpose(1, 2).reshape(group.texts * group.length, -1)
+
+
+KERNELS: Mapping[str, Kernel] = MappingProxyType({"sdpa": sdpa_by_length, "varlen": varlen, "merged": merged})

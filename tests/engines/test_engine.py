@@ -1,5 +1,7 @@
 """Packed sequences on the host."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,7 @@ def test_a_sequence_without_prompt_or_label_is_refused(prompt, response):
 
 def test_tokens_that_do_not_fit_the_lengths_are_refused():
     with pytest.raises(ValueError, match="add up to 3"):
-        Sequences(np.zeros(2, np.int32), np.array([3]), np.array([1]), np.arange(1), np.array([True]), np.array([True]))
+        replace(Sequences.from_rows(arrays([1, 2]), arrays([3])), tokens=np.zeros(2, np.int32))
 
 
 def test_what_counts_follows_the_rows():

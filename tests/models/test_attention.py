@@ -10,6 +10,21 @@ from hpcrl.models.packing import Packing
 LENGTHS = (1, 4, 4, 7, 7, 7, 20)
 
 
+SHARED = Packing.of((9, 3, 5, 12, 5, 4, 7, 1, 5), prefixes=(-1, 0, 6, -1, 0, -1, -1, 6, 0))
+"""Texts of which five follow two others. They stand as (4, 7, 9, 12), (1, 5) after 7 tokens, (3, 5, 5) after 9."""
+
+
+def naive_after_prefixes(q, k, v):
+    """Each text together with the prefix before it, alone; of which the text's own rows are taken."""
+    begins = [0, 4, 11, 20, 32, 33, 38, 41, 46, 51]
+    prefixes = [None] * 4 + [(4, 11)] * 2 + [(11, 20)] * 3
+    out = []
+    for begin, end, prefix in zip(begins[:-1], begins[1:], prefixes, strict=True):
+        rows = [*range(*prefix or (0, 0)), *range(begin, end)]
+        out.append(naive(q[rows], k[rows], v[rows], [len(rows)])[begin - end :])
+    return torch.cat(out)
+
+
 def naive(q, k, v, lengths):
     """Softmax over each text's own past, one query head at a time."""
     out, begin = [], 0
@@ -26,9 +41,8 @@ def naive(q, k, v, lengths):
     return torch.cat(out)
 
 
-def heads(query_heads, key_heads, dtype=torch.float64, device="cpu"):
+def heads(query_heads, key_heads, dtype=torch.float64, device="cpu", rows=50):
     generator = torch.Generator().manual_seed(0)
-    rows = sum(LENGTHS)
     shapes = [(rows, query_heads, 16), (rows, key_heads, 16), (rows, key_heads, 16)]
     tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     return [tensor.to(device, dtype).requires_grad_() for tensor in tensors]
@@ -43,6 +57,36 @@ def test_packed_attention_equals_softmax_over_each_texts_past(query_heads, key_h
     gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     for ours_grad, gradient in zip(torch.autograd.grad((ours * weights).sum(), inputs), gradients, strict=True):
         torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "merged"])
+@pytest.mark.parametrize(("query_heads", "key_heads"), [(4, 4), (4, 2), (4, 1)])
+def test_texts_attend_to_one_copy_of_their_prefix_as_to_one_of_their_own(kernel, query_heads, key_heads):
+    inputs = heads(query_heads, key_heads, rows=51)
+    ours, expected = KERNELS[kernel](*inputs, SHARED), naive_after_prefixes(*inputs)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    weights = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+    for ours_grad, gradient in zip(torch.autograd.grad((ours * weights).sum(), inputs), gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_merged_attention_and_its_gradients_have_the_same_bits_every_time(dtype):
+    seen = []
+    for _ in range(3):
+        inputs = heads(4, 2, dtype, rows=51)
+        ours = KERNELS["merged"](*inputs, SHARED)
+        seen.append([ours, *torch.autograd.grad((ours * ours.detach().cos()).sum(), inputs)])
+        reference = KERNELS["sdpa"](*inputs, SHARED)
+        torch.testing.assert_close(ours, reference, **({"atol": 2e-2, "rtol": 2e-2} if dtype == torch.bfloat16 else {}))
+    assert all(torch.equal(first, again) for other in seen[1:] for first, again in zip(seen[0], other, strict=True))
+
+
+def test_on_a_cpu_a_shared_prefix_is_merged_and_nothing_else_changes():
+    assert choose_kernel(None, torch.float32, 64, shares=True) == "merged"
+    assert choose_kernel(None, torch.float32, 64, shares=False) == "sdpa"
+    assert choose_kernel((9, 0), torch.bfloat16, 64, shares=True) == "varlen"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def test_sorting_keeps_texts_whole_and_inverse_undoes_it(lengths):
     begins = packing.cu_seqlens.tolist()
     for begin, end in pairwise(begins):
         assert len(set(sorted_texts[begin:end].tolist())) == 1
-    assert [length for count, length in packing.groups for _ in range(count)] == sorted(lengths)
+    assert [group.length for group in packing.groups for _ in range(group.texts)] == sorted(lengths)
     if packing.order is None:
         assert lengths == sorted(lengths)
     else:
