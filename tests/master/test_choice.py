@@ -22,6 +22,8 @@ from hpcrl.errors import ExitCode
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.inspect.status import read_status
 from hpcrl.inspect.view import RunView
+from hpcrl.launch.fork import make_fork, plan_fork
+from hpcrl.launch.submit import describe_recovery
 from hpcrl.recipes.algorithm import experiment_from
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -40,11 +42,11 @@ POINTS = [
 
 
 def cases() -> Iterator[Any]:
-    """Each point after each decision, with who is killed; but for one of each point by turns they are slow."""
+    """Each point after each decision, with who is killed; but for one of every decision they are slow."""
     for number, (role, point) in enumerate(POINTS):
         for turn, name in enumerate(STRUCK):
             for target in ("self", "all"):
-                quick = (turn, target) == (number % len(STRUCK), "all" if number % 2 else "self")
+                quick = number % 2 == 0 and (turn, target) == (number // 2, "self" if number % 4 else "all")
                 yield pytest.param(
                     role, point, STRUCK[name], target, marks=() if quick else pytest.mark.slow,
                     id=f"{role} {point}, {name}, {target}",
@@ -79,7 +81,7 @@ def test_steps_choose_the_first_groups_that_differ_of_all_that_they_draw(undistu
         assert row["samples"] == 12 and row["drawn"] == len(undisturbed.ids[row["step"]]) and row["rounds"] >= 2
 
 
-@pytest.mark.parametrize("decision", [pytest.param(n, marks=() if n in (1, 4) else pytest.mark.slow) for n in range(8)])
+@pytest.mark.parametrize("decision", [pytest.param(n, marks=() if n == 1 else pytest.mark.slow) for n in range(8)])
 def test_a_master_killed_while_it_decides_decides_the_same_again(
     folder: Path, undisturbed: Remains, decision: int
 ) -> None:
@@ -138,7 +140,39 @@ def test_a_logged_choice_is_never_decided_anew(folder: Path, undisturbed: Remain
     check(run, undisturbed)
 
 
+def test_a_dry_run_says_of_a_step_in_the_middle_of_its_rounds_what_it_has_drawn(folder: Path) -> None:
+    run = create_run(folder / "run", choosing_experiment())
+    stopped_after(folder, 3, run)
+    said = "\n".join(describe_recovery(run.root))
+    assert "continues with step 2 (which has not chosen yet among 16 samples of 2 rounds), step 3" in said
+    said = "\n".join(describe_recovery(run.root, (), ("cluster.workers_per_node=3",)))
+    assert "step 2, open, keeps the 4 parts of actor_gen" in said
+
+
+def same_rows(found: Remains, expected: Remains, after: int = 0) -> bool:
+    """Whether what comes after a step drew and chose the same, and made the same of it."""
+    rows = [{step: ids for step, ids in each.ids.items() if step > after} for each in (found, expected)]
+    trained = [{step: ids for step, ids in each.trained.items() if step > after} for each in (found, expected)]
+    return rows[0] == rows[1] and trained[0] == trained[1] and found.parameters == expected.parameters
+
+
+def test_a_run_that_is_extended_draws_on_behind_the_rounds_of_its_last_step(folder: Path, undisturbed: Remains) -> None:
+    run = create_run(folder / "run", choosing_experiment(steps=2))
+    assert finish(run) == [0], outputs(run)
+    finish_on(run, choosing_experiment())
+    assert same_rows(remains(run), undisturbed)
+
+
+def test_a_fork_draws_on_behind_the_rounds_of_the_step_that_it_begins_from(folder: Path, undisturbed: Remains) -> None:
+    parent = create_run(folder / "run", choosing_experiment())
+    assert finish(parent) == [0], outputs(parent)
+    run = make_fork(plan_fork(parent.root, 4, (), folder / "fork"))
+    assert finish(run) == [0], outputs(run)
+    assert same_rows(remains(run), undisturbed, after=4)
+
+
 TWO, ONE, THREE = (1, 2), (1, 1), (1, 3)
+OTHERS = [(TWO, ONE), (THREE, TWO)]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +185,7 @@ def on_two() -> Whole:
 
 @pytest.mark.parametrize("decision", [0, 2], ids=["extended", "chosen"])
 @pytest.mark.parametrize(
-    ("before", "after"), [(TWO, THREE), pytest.param(TWO, ONE, marks=pytest.mark.slow), (THREE, TWO)]
+    ("before", "after"), [(TWO, THREE), *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)]
 )
 def test_rounds_go_on_with_another_number_of_workers(
     folder: Path, on_two: Whole, decision: int, before: Shape, after: Shape
