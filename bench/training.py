@@ -96,6 +96,7 @@ class Ours:
                 tokenizer=folder,
                 eos_token_ids=(),
                 steps=1,
+                blended=False,
                 kernels=Kernels(deterministic=False),
                 told=nobody_is_told,
             )

@@ -21,9 +21,9 @@ HEAD = """# Algorithms
 
 Every graph on one page. This page is made from the declarations in `hpcrl/recipes/` by `make docs`; do not edit it.
 
-A call is `generate`, `inference`, `train_step` or `evaluate` on a role. A line carries the keys that a call reads of
-another, or of the rows; a dashed line carries a role's parameters from its train_step to a call that reads them in the
-next step, or to one of the evaluation in the same step. Calls of the evaluation have keys of their own, with `eval_`
+A call is `generate`, `inference`, `train_step`, `evaluate` or `blend` on a role. A line carries the keys that a call
+reads of another, or of the rows; a dashed line carries a role's parameters from its train_step to a call that reads
+them in the next step, or to one of the evaluation in the same step. Calls of the evaluation have keys with `eval_`
 before each, which their roles see without it. Every setting: `hpcrl submit --algorithm NAME --help`. How to write an
 algorithm: [architecture](architecture.md#where-to-write-what).
 """

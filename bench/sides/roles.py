@@ -34,7 +34,16 @@ def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head
     ends_with = head or algorithm_of(experiment).roles[role].head
     steps = experiment.control.steps if isinstance(getattr(experiment, role), TrainedModelConfig) else None
     return Builder(
-        role, ends_with, experiment, steps, alone, torch.device("cpu"), Kernels(True), endless, nobody_is_told
+        role=role,
+        head=ends_with,
+        experiment=experiment,
+        steps=steps,
+        blended=False,
+        group=alone,
+        device=torch.device("cpu"),
+        kernels=Kernels(True),
+        texts=endless,
+        told=nobody_is_told,
     )
 
 

@@ -23,10 +23,11 @@ E = TypeVar("E", bound=ExperimentConfig)
 @dataclass(frozen=True, kw_only=True)
 class Builder(RoleContext[E]):
     """For one role of an experiment. `group` are the role's data-parallel ranks; `steps` the run's training steps, None
-    for a role that is not trained."""
+    for a role that is not trained, and `blended` whether another role's parameters are blended into it."""
 
     head: HeadKind | None
     steps: int | None
+    blended: bool
     group: Group
     device: torch.device
     kernels: Kernels
@@ -47,6 +48,7 @@ class Builder(RoleContext[E]):
             tokenizer=tokenizer[1],
             eos_token_ids=self.texts.eos_token_ids,
             steps=self.steps,
+            blended=self.blended,
             kernels=self.kernels,
             told=self.told,
         )

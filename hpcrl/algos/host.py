@@ -9,8 +9,9 @@ from typing import Any, cast
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.role import ModelRole, TrainedRole
+from hpcrl.algos.role import BlendedRole, ModelRole, TrainedRole
 from hpcrl.data.datasets import open_texts, training_steps
+from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.engines.engine import EngineState, Shard
 from hpcrl.errors import ConfigurationError, InternalError
@@ -59,7 +60,7 @@ class TorchHost:
                 continue
             self._told(f"loading {replica.role}")
             self._roles[replica.model] = self._build(replica)
-            if replica.trainable and replica.role in checkpoint:
+            if replica in self._plan.changed and replica.role in checkpoint:
                 self._resume(replica.role, checkpoint[replica.role])
 
     def execute(self, work: Work) -> Outcome:
@@ -67,6 +68,8 @@ class TorchHost:
         call = self._plan.call(work.call)
         model = self._plan.at[call.name]
         self._settle(model, work.experiment or self._experiment)
+        if call.kind == "blend":
+            return self._blend(work, call)
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome
@@ -76,7 +79,8 @@ class TorchHost:
     def snapshot(self, role: str) -> Snapshot:
         home = self._home(role)
         arrays, numbers = self._state(home).snapshot()
-        return Snapshot(arrays, {"engine": numbers, "algorithm": self._remembering(home).state()})
+        trained = self._remembering(home)
+        return Snapshot(arrays, {"engine": numbers, "algorithm": {} if trained is None else trained.state()})
 
     def exporter(self, role: str) -> Callable[[Path], None] | None:
         return self._state(self._home(role)).export()
@@ -85,6 +89,15 @@ class TorchHost:
         for role in self._roles.values():
             role.close()
         self._parallel.leave()
+
+    def _blend(self, work: Work, call: MFC) -> Outcome:
+        """Change a role by another's parameters, as much as it says, or as the record says."""
+        model, source = self._plan.at[call.name], self._plan.home(call.blends).model
+        role = cast(BlendedRole, self._roles[model])
+        decay = role.decay(work.step) if work.record is None else float(work.record["decay"])
+        if decay < 1.0:
+            self._state(model).blend(self._state(source), decay)
+        return Outcome(record={"decay": decay, "digest": self._state(model).digest()})
 
     def _build(self, at: ReplicaPlan) -> Role:
         axes = axes_of(at.role, getattr(self._experiment, at.role))
@@ -96,6 +109,7 @@ class TorchHost:
             head=kind.head,
             experiment=self._experiment,
             steps=self._training_steps(self._experiment) if at.trainable else None,
+            blended=at in self._plan.changed and not at.trainable,
             group=self._parallel.group(at.ranks),
             device=self._device,
             kernels=self._kernels,
@@ -126,22 +140,24 @@ class TorchHost:
             for number, path in enumerate(paths):
                 self._told(f"loading {name}'s checkpoint, shard {number + 1} of {len(paths)}")
                 arrays, state = read_shard(path)
-                role.load_state(state["algorithm"])
+                if role is not None:
+                    role.load_state(state["algorithm"])
                 yield arrays, state["engine"]
 
         self._state(home).load(shards())
 
     def _home(self, role: str) -> ModelName:
-        """Where a trained role is trained and saved."""
+        """Where a role that changes is changed and saved."""
         home = self._plan.home(role)
-        assert home.trainable, role
+        assert home in self._plan.changed, role
         return home.model
 
     def _state(self, model: ModelName) -> EngineState:
         return cast(EngineState, cast(ModelRole, self._roles[model]).engine)
 
-    def _remembering(self, model: ModelName) -> TrainedRole:
-        return cast(TrainedRole, self._roles[model])
+    def _remembering(self, model: ModelName) -> TrainedRole | None:
+        """The role, if it is trained: of one that is blended the engine has all there is."""
+        return cast(TrainedRole, self._roles[model]) if self._plan.home(model.role).trainable else None
 
 
 def _device(name: str, uuid: str) -> torch.device:

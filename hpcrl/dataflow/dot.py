@@ -1,7 +1,7 @@
 """A dataflow graph in Graphviz's language: data from left to right, parameters back on dashed lines, evaluation apart.
 
-What a line carries is a node on it, so that no line hides the words. "order" edges (a train_step after the reads of
-what it overwrites) are left out: each runs beside a dashed line, the other way.
+What a line carries is a node on it, so that no line hides the words. "order" edges (a train_step or blend after the
+reads of what it overwrites) are left out: each runs beside a dashed line, the other way.
 """
 
 import json
@@ -40,7 +40,7 @@ def to_dot(graph: nx.DiGraph) -> str:
             lines.append(_in(lane, GREY, [f'"{name}" [label="{name}"; fontsize=12; {BOX}]']))
     for call, mfc in mfcs.items():
         words = f'<b><font point-size="12">{call}</font></b><br/>{escape(mfc.role)} · {mfc.kind}'
-        frame = f"{BOX}; penwidth=2.6" if mfc.kind == "train_step" else BOX
+        frame = f"{BOX}; penwidth=2.6" if mfc.changes else BOX
         lines.append(_in(mfc.dataset, colours[call], [f'"{call}" [label=<{words}>; {frame}]']))
     for (lane, source, keys), readers in _flows(graph).items():
         lines.append(_in(lane, colours[source], _flow(source, ", ".join(keys), readers)))

@@ -3,9 +3,9 @@
 An edge carries `kind` and `steps`, the number of steps it reaches ahead (0: within a step):
 
 - "data": the producer makes `keys` of the consumer.
-- "version": a role's train_step makes the parameters that the call reads. Calls on training data read those of the
-  step `1 + lag` steps back (lag 0 is on-policy); calls on evaluation data read those of their own step.
-- "order": a call reads parameters that this train_step overwrites, hence comes before it.
+- "version": a role's train_step or blend makes the parameters that the call reads. Calls on training data read those
+  of the step `1 + lag` steps back (lag 0 is on-policy); blends, and calls on evaluation data, those of their own step.
+- "order": a call reads parameters that this train_step or blend overwrites, hence comes before it.
 """
 
 import difflib
@@ -19,7 +19,7 @@ import networkx as nx
 
 from hpcrl.errors import ConfigurationError
 
-Kind = Literal["generate", "inference", "train_step", "evaluate"]
+Kind = Literal["generate", "inference", "train_step", "evaluate", "blend"]
 Dataset = Literal["train", "eval"]
 Rows = Literal["drawn", "chosen"]
 
@@ -31,9 +31,12 @@ class MFC(msgspec.Struct, frozen=True):
 
     The remaps exist for a call that appears twice under different keys: the role's code sees graph key `k` as
     `input_remap[k]`, and what it returns as `k` is `output_remap[k]` in the graph. `dataset` names the data set
-    whose samples the call works on. A train_step changes its role's parameters and has no outputs. `lag` says how many
-    versions the parameters that a call reads may be behind, `method` which method of the role's class it is. A `greedy`
-    generate takes the likeliest token each time, whatever the settings say of sampling.
+    whose samples the call works on. `lag` says how many versions the parameters that a call reads may be behind,
+    `method` which method of the role's class it is. A `greedy` generate takes the likeliest token each time, whatever
+    the settings say of sampling.
+
+    A train_step changes its role's parameters and has no outputs. A blend changes its role's by those of the role
+    `blends`, as the train_step of this role has made them in the same step; it has neither rows nor outputs.
 
     In a recipe with a choice, `rows` says whether a generation or an inference on training data works on all rows that
     a step has drawn, or on those only that it has chosen, as its train_steps always do.
@@ -52,16 +55,22 @@ class MFC(msgspec.Struct, frozen=True):
     """Empty for the method that has the name of the call's kind."""
     greedy: bool = False
     rows: Rows = "drawn"
+    blends: str = ""
+
+    @property
+    def changes(self) -> str:
+        """The role whose parameters it changes; empty where it changes none."""
+        return self.role if self.kind in ("train_step", "blend") else ""
 
     @property
     def precedes_choice(self) -> bool:
         """Whether it is made before a step has chosen its rows, where it does; the others wait for that."""
-        return self.kind != "train_step" and self.dataset == "train" and self.rows == "drawn"
+        return not self.changes and self.dataset == "train" and self.rows == "drawn"
 
 
-def train_steps(calls: Iterable[MFC]) -> dict[str, str]:
-    """train_step → the role that it changes, in the order of the calls."""
-    return {call.name: call.role for call in calls if call.kind == "train_step"}
+def changes(calls: Iterable[MFC]) -> dict[str, str]:
+    """train_step or blend → the role that it changes, in the order of the calls."""
+    return {call.name: call.changes for call in calls if call.changes}
 
 
 def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = ()) -> nx.DiGraph:
@@ -71,7 +80,7 @@ def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: 
 
     Raises:
         ConfigurationError: all of: odd or duplicate names, double producers, keys that nobody makes or that belong
-            to the other data set, remaps and lags that do not fit, two train_steps of one role, cycles.
+            to the other data set, remaps and lags that do not fit, two changes of one role, cycles.
     """
     calls = sorted(calls, key=lambda mfc: mfc.name)
     from_data = {"train": frozenset(dataset_keys), "eval": frozenset(eval_keys)}
@@ -92,10 +101,10 @@ def mfc_of(graph: nx.DiGraph, call: str) -> MFC:
     return mfc
 
 
-def trained_by(graph: nx.DiGraph) -> dict[str, str]:
-    """Role → the train_step that changes its parameters."""
+def changed_by(graph: nx.DiGraph) -> dict[str, str]:
+    """Role → the train_step or blend that changes its parameters."""
     mfcs = [mfc_of(graph, call) for call in graph]
-    return {mfc.role: mfc.name for mfc in mfcs if mfc.kind == "train_step"}
+    return {mfc.changes: mfc.name for mfc in mfcs if mfc.changes}
 
 
 def producers(graph: nx.DiGraph, call: str) -> dict[str, tuple[str, ...]]:
@@ -122,16 +131,16 @@ def _add_data_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
 
 
 def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
-    """Reads of a version after the train_step that makes it, and before the one that overwrites it."""
-    trained = trained_by(graph)
+    """Reads of a version after the call that makes it, and before it overwrites that version."""
+    changed = changed_by(graph)
     for mfc in calls:
-        train = trained.get(mfc.role, mfc.name)
-        if train == mfc.name:
+        change = changed.get(mfc.blends or mfc.role, mfc.name)
+        if change == mfc.name:
             continue
-        ahead = 1 if mfc.dataset == "eval" else 0
-        graph.add_edge(train, mfc.name, kind="version", steps=0 if ahead else 1 + mfc.lag)
-        if not graph.has_edge(mfc.name, train):
-            graph.add_edge(mfc.name, train, kind="order", steps=ahead)
+        ahead = 1 if mfc.dataset == "eval" or mfc.blends else 0
+        graph.add_edge(change, mfc.name, kind="version", steps=0 if ahead else 1 + mfc.lag)
+        if not graph.has_edge(mfc.name, change):
+            graph.add_edge(mfc.name, change, kind="order", steps=ahead)
 
 
 def _name_problems(calls: Sequence[MFC]) -> Iterator[str]:
@@ -143,21 +152,37 @@ def _name_problems(calls: Sequence[MFC]) -> Iterator[str]:
 
 
 def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
-    trains: dict[str, str] = {}
+    changing: dict[str, str] = {}
     for mfc in calls:
         yield from _remap_problems(mfc)
         yield from _lag_problems(mfc)
         if mfc.greedy and mfc.kind != "generate":
             yield f"{mfc.name}.greedy is true, but only generate draws tokens, and it is {mfc.kind}: set it to false"
-        if mfc.kind != "train_step":
+        yield from _blend_problems(mfc, calls)
+        if not mfc.changes:
             continue
         if mfc.outputs:
-            yield f"{mfc.name} is a train_step with outputs {list(mfc.outputs)}; make them in an inference call"
+            yield f"{mfc.name} is a {mfc.kind} with outputs {list(mfc.outputs)}; make them in an inference call"
         if mfc.dataset == "eval":
-            yield f"{mfc.name} is a train_step on evaluation data; set its dataset to 'train' or its kind to 'evaluate'"
-        if mfc.role in trains:
-            yield f"{trains[mfc.role]} and {mfc.name} train role {mfc.role!r}; a role has one train_step: merge them"
-        trains[mfc.role] = mfc.name
+            yield f"{mfc.name} is a {mfc.kind} on evaluation data; set its dataset to 'train' or its kind to 'evaluate'"
+        if mfc.role in changing:
+            yield (
+                f"{changing[mfc.role]} and {mfc.name} change role {mfc.role!r}; a role has one train_step or blend: "
+                "merge them"
+            )
+        changing[mfc.role] = mfc.name
+
+
+def _blend_problems(mfc: MFC, calls: Sequence[MFC]) -> Iterator[str]:
+    if mfc.kind != "blend":
+        if mfc.blends:
+            yield f"{mfc.name}.blends is {mfc.blends!r}, but it is a {mfc.kind}, no blend: leave it out"
+        return
+    if mfc.inputs:
+        yield f"{mfc.name} is a blend with inputs {list(mfc.inputs)}; it has no rows: leave them out"
+    trained = [call.role for call in calls if call.kind == "train_step"]
+    if mfc.blends not in trained:
+        yield f"{mfc.name}.blends is {mfc.blends!r}, which no call trains: take one of {trained}"
 
 
 def _remap_problems(mfc: MFC) -> Iterator[str]:
@@ -175,10 +200,10 @@ def _remap_problems(mfc: MFC) -> Iterator[str]:
 def _lag_problems(mfc: MFC) -> Iterator[str]:
     if mfc.lag < 0:
         yield f"{mfc.name}.lag is {mfc.lag}; it counts versions that a call may be behind: 0 (on-policy) or more"
-    if mfc.lag > 0 and (mfc.kind == "train_step" or mfc.dataset == "eval"):
+    if mfc.lag > 0 and (mfc.changes or mfc.dataset == "eval"):
         yield (
-            f"{mfc.name}.lag is {mfc.lag}, but a train_step, or a call on evaluation data, reads the newest "
-            "parameters: set it to 0"
+            f"{mfc.name}.lag is {mfc.lag}, but a train_step, a blend, or a call on evaluation data, reads the "
+            "newest parameters: set it to 0"
         )
 
 
@@ -245,12 +270,12 @@ def _cycle_problems(graph: nx.DiGraph) -> Iterator[str]:
 
 
 def _order_of_lag_problems(graph: nx.DiGraph) -> Iterator[str]:
-    """A train_step waits for the calls that are behind it, so these must not wait for calls that come after it."""
-    trained = trained_by(graph)
+    """What changes a role waits for the calls that are behind it, so these must not wait for calls that follow it."""
+    changed = changed_by(graph)
     data = nx.subgraph_view(graph, filter_edge=lambda u, v: graph.edges[u, v]["kind"] == "data")
     for mfc in (mfc_of(graph, call) for call in graph):
-        for other in sorted(nx.ancestors(data, mfc.name)) if mfc.role in trained else ():
-            if mfc_of(graph, other).role in trained and mfc_of(graph, other).lag < mfc.lag:
+        for other in sorted(nx.ancestors(data, mfc.name)) if mfc.role in changed else ():
+            if mfc_of(graph, other).role in changed and mfc_of(graph, other).lag < mfc.lag:
                 yield (
                     f"{mfc.name}.lag is {mfc.lag}, but it works on what {other} makes, whose lag is "
                     f"{mfc_of(graph, other).lag}: parameters are overwritten before {mfc.name} could read them. Raise "

@@ -42,8 +42,8 @@ class Version:
 
 @dataclass(frozen=True)
 class Task:
-    """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads, the role that it
-    changes."""
+    """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads (of a blend, those
+    that it takes in), the role that it changes."""
 
     unit: Unit
     consumes: tuple[Unit, ...] = ()
@@ -276,7 +276,7 @@ class Readiness:
             for earlier in (*role.readers.values(), *role.writers.values()):
                 held.wait_for(earlier)
             role.writers[held.unit] = held
-        elif task.reads is not None:
+        if task.reads is not None:
             role = self._roles.setdefault(task.reads.role, _Role())
             for writer in role.writers.values():
                 if writer.unit.step <= task.reads.newest or writer.offered:
@@ -289,11 +289,10 @@ class Readiness:
     def _mark_executed(self, held: _Held) -> None:
         held.executed = True
         self._ready.pop(held.unit, None)
-        role = self._role_of(held)
-        if role is not None:
+        for name, role in self._roles_of(held):
             role.readers.pop(held.unit, None)
             role.writers.pop(held.unit, None)
-            role.newest = held if held.task.changes else role.newest
+            role.newest = held if held.task.changes == name else role.newest
         for later in held.unblocks:
             later.waits_for.discard(held)
             if not later.waits_for and not later.offered:
@@ -312,10 +311,10 @@ class Readiness:
         self._note_finished(held)
 
     def _note_version(self, held: _Held) -> None:
-        """The unit will read, or change, the parameters that its role has now."""
-        role = self._role_of(held)
-        if role is not None and role.newest is not None:
-            held.follow_line_of(role.newest)
+        """The unit will read, or change, the parameters that its roles have now."""
+        for _, role in self._roles_of(held):
+            if role.newest is not None:
+                held.follow_line_of(role.newest)
 
     def _note_recordable(self, held: _Held) -> None:
         if held.recordable:
@@ -334,10 +333,11 @@ class Readiness:
                 return
             del self._steps[oldest]
 
-    def _role_of(self, held: _Held) -> _Role | None:
-        """The role that a unit changes or reads, where something changes it."""
+    def _roles_of(self, held: _Held) -> list[tuple[str, _Role]]:
+        """The roles that a unit changes or reads, where something changes them."""
         reads = held.task.reads
-        return self._roles.get(held.task.changes or ("" if reads is None else reads.role))
+        names = {held.task.changes, "" if reads is None else reads.role}
+        return [(name, self._roles[name]) for name in sorted(names) if name in self._roles]
 
     def _held(self, unit: Unit) -> _Held:
         step = self._steps.get(unit.step)

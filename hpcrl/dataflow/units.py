@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import networkx as nx
 
-from hpcrl.dataflow.graph import MFC, mfc_of, producers, topological_order, trained_by
+from hpcrl.dataflow.graph import MFC, changed_by, mfc_of, producers, topological_order
 from hpcrl.dataflow.readiness import Task, Unit, Version
 
 Parts = Mapping[str, Sequence[Sequence[str]]]
@@ -16,14 +16,14 @@ def units_of(
 ) -> list[Task]:
     """The units of some calls in a step, each after those that it consumes, calls in topological order.
 
-    A part without ids is no unit; a train_step is one unit of all its parts. Those that were `told` are left out.
-    Raises ValueError where a call is not in the graph or has no parts, a sample is in two parts, or nobody makes it for
-    who consumes it.
+    A part without ids is no unit; a train_step is one unit of all its parts, a blend one without samples. Those that
+    were `told` are left out. Raises ValueError where a call is not in the graph or has no parts, a sample is in two
+    parts, or nobody makes it for who consumes it.
     """
     unknown = sorted(set(calls) - set(graph)) or sorted(set(calls) - parts.keys())
     if unknown:
         raise ValueError(f"step {step}: calls {unknown} are not in the graph or have no partition")
-    trained = trained_by(graph)
+    changed = changed_by(graph)
     made: dict[str, dict[str, Unit]] = {}
     tasks: list[Task] = []
     for call in topological_order(graph):
@@ -33,10 +33,9 @@ def units_of(
         samples = _samples(step, mfc, parts[call])
         made[call] = {sample: unit for unit, ids in samples.items() for sample in ids}
         makers = {producer: made.get(producer, {}) for producer in producers(graph, call)}
-        changes = mfc.role if mfc.kind == "train_step" else ""
-        reads = _version(mfc, step) if mfc.role in trained and not changes else None
+        reads = _version(mfc, step) if mfc.blends or (mfc.role in changed and not mfc.changes) else None
         new = [(unit, ids) for unit, ids in samples.items() if unit not in told]
-        tasks += [Task(unit, _consumed(unit, ids, makers), reads, changes) for unit, ids in new]
+        tasks += [Task(unit, _consumed(unit, ids, makers), reads, mfc.changes) for unit, ids in new]
     return tasks
 
 
@@ -46,8 +45,8 @@ def _samples(step: int, mfc: MFC, parts: Sequence[Sequence[str]]) -> dict[Unit, 
     whole = frozenset[str]().union(*ids)
     if sum(map(len, ids)) != len(whole):
         raise ValueError(f"step {step} {mfc.name}: a sample is in two parts")
-    of_units = [whole] if mfc.kind == "train_step" else ids
-    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples}
+    of_units = [whole] if mfc.changes else ids
+    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples or mfc.blends}
 
 
 def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str, Unit]]) -> tuple[Unit, ...]:
@@ -61,8 +60,9 @@ def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str
 
 
 def _version(mfc: MFC, step: int) -> Version:
-    """Calls on evaluation data read what the train_step of their own step has made, others what it is to change."""
-    return Version(mfc.role, step if mfc.dataset == "eval" else step - 1 - mfc.lag)
+    """Calls on evaluation data, and blends, read what their own step has made, others what it is to change."""
+    ahead = mfc.dataset == "eval" or bool(mfc.blends)
+    return Version(mfc.blends or mfc.role, step if ahead else step - 1 - mfc.lag)
 
 
 def window(graph: nx.DiGraph, room: int = 2) -> int:

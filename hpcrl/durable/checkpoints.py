@@ -36,7 +36,7 @@ _NUMPY: Mapping[str, str] = {theirs: ours for ours, theirs in _DTYPES.items()}
 class Manifest(msgspec.Struct, frozen=True):
     """`MANIFEST.json`, published after all shards: each role as it was right after its last change in `step`.
 
-    `roles` maps a trained role to its shards in rank order, however many ranks it had; they lie in the manifest's own
+    `roles` maps a changed role to its shards in rank order, however many ranks it had; they lie in the manifest's own
     directory. `epoch` and `cursor` are where the data stood once the step's batch was taken, as in `Opened`. `digests`
     are those of the roles' parameters, as in the record of the step's train_step.
     """
@@ -115,9 +115,9 @@ def read_manifest(files: Files, ref: FileRef) -> Manifest:
     return msgspec.structs.replace(manifest, roles=roles)
 
 
-def checkpoint_damage(files: Files, manifest: Manifest, trained_roles: Collection[str]) -> list[str]:
-    """What makes a cut unusable: trained roles that it lacks, shards that are missing or not whole."""
-    missing = [f"step {manifest.step} has no {role}" for role in sorted(set(trained_roles) - manifest.roles.keys())]
+def checkpoint_damage(files: Files, manifest: Manifest, changed_roles: Collection[str]) -> list[str]:
+    """What makes a cut unusable: changed roles that it lacks, shards that are missing or not whole."""
+    missing = [f"step {manifest.step} has no {role}" for role in sorted(set(changed_roles) - manifest.roles.keys())]
     shards = [shard for of_role in manifest.roles.values() for shard in of_role]
     with ThreadPoolExecutor(READERS) as pool:
         damage = list(pool.map(files.damage, shards))

@@ -60,7 +60,7 @@ class ForkPoint:
         return f"{self.parent}, step {self.step}"
 
 
-def find_fork_point(parent: RunDirectory, step: int, trained_roles: Collection[str]) -> ForkPoint:
+def find_fork_point(parent: RunDirectory, step: int, changed_roles: Collection[str]) -> ForkPoint:
     """The checkpoint of this step, verified.
 
     Raises ConfigurationError, with the steps that have one, where the run has none of it, or a damaged one.
@@ -74,7 +74,7 @@ def find_fork_point(parent: RunDirectory, step: int, trained_roles: Collection[s
             [f"--step {step}: {parent.root} has no checkpoint of it; it has {', '.join(there) or 'none yet'}."],
             "Name a step that has one; control.keep_checkpoints says how many are kept.",
         )
-    if damage := checkpoint_damage(parent.files, manifest, trained_roles):
+    if damage := checkpoint_damage(parent.files, manifest, changed_roles):
         raise ConfigurationError(
             [f"--step {step}: the checkpoint is damaged: {'; '.join(damage)}."], "Name another step."
         )

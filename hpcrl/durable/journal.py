@@ -135,6 +135,12 @@ class Trained(_Event, frozen=True):
     settings: int = 0
 
 
+class Blended(Trained, frozen=True):
+    """A role's parameters were blended with another's; `source` is the digest of those. Else as of a train_step."""
+
+    source: str = ""
+
+
 class Closed(_Event, frozen=True):
     """All lines of a step are written; `metrics` is its row."""
 
@@ -239,6 +245,7 @@ Event = (
     | Chosen
     | Done
     | Trained
+    | Blended
     | Closed
     | Compacted
     | Checkpointed

@@ -122,14 +122,14 @@ def plan_recovery(
     events: Sequence[Event],
     checkpoints: Sequence[Manifest],
     spills: Mapping[str, FileRef],
-    trained_by: Mapping[str, str],
+    changed_by: Mapping[str, str],
     damage: Sequence[str] = (),
 ) -> RecoveryPlan:
     """Decide where to go on.
 
     `events` are the believed ones, `checkpoints` the valid ones, newest first. `spills` maps the name of every spill
-    that is whole, as the events have it, to the file now. `trained_by` maps train_step calls, in the order in which a
-    step executes them, to their roles.
+    that is whole, as the events have it, to the file now. `changed_by` maps the calls that change roles, in the order
+    in which a step executes them, to their roles.
     """
     checkpoint = checkpoints[0] if checkpoints else None
     cut = None if checkpoint is None else checkpoint.step
@@ -144,7 +144,7 @@ def plan_recovery(
                 lost[unit] = candidates[-1].done
             else:
                 recorded[unit] = found
-        replay += [step.trained[call] for call in trained_by if call in step.trained]
+        replay += [step.trained[call] for call in changed_by if call in step.trained]
     rows = {event.step: event for event in events if isinstance(event, Closed)}
     return RecoveryPlan(
         checkpoint=checkpoint,
@@ -163,14 +163,14 @@ def plan_recovery(
     )
 
 
-def plan_next_attempt(run: RunDirectory, trained_by: Mapping[str, str], keep: int = 2) -> RecoveryPlan:
+def plan_next_attempt(run: RunDirectory, changed_by: Mapping[str, str], keep: int = 2) -> RecoveryPlan:
     """What the next attempt would do, from a look that changes nothing."""
-    survey = survey_run(run, read_history(run), trained_by.values(), keep)
-    return plan_recovery(survey.events, survey.checkpoints, survey.spills, trained_by, survey.damage)
+    survey = survey_run(run, read_history(run), changed_by.values(), keep)
+    return plan_recovery(survey.events, survey.checkpoints, survey.spills, changed_by, survey.damage)
 
 
 def recover(
-    run: RunDirectory, attempt: int, trained_by: Mapping[str, str], keep: int = 2
+    run: RunDirectory, attempt: int, changed_by: Mapping[str, str], keep: int = 2
 ) -> tuple[RecoveryPlan, Journal]:
     """Take the run over: link what is usable under this attempt's number, publish what it believes, begin its journal.
 
@@ -180,7 +180,7 @@ def recover(
 
     Raises StoppedError where a newer attempt has taken over, or an older one does not stop changing the run.
     """
-    survey = _link_usable(run, attempt, trained_by.values(), keep)
+    survey = _link_usable(run, attempt, changed_by.values(), keep)
     files = {name: _ours(run, attempt, file) for name, file in (*survey.manifests.items(), *survey.spills.items())}
     if run.superseded(attempt):
         raise StoppedError(f"attempt {attempt} of {run.root} is superseded by attempt {run.newest_attempt()}")
@@ -190,18 +190,18 @@ def recover(
     journal = open_journal(run.files, run.journal(attempt))
     journal.append([adopted])
     checkpoints = [read_manifest(run.files, files[name]) for name in survey.manifests]
-    plan = plan_recovery(survey.events, checkpoints, files, trained_by, survey.damage)
+    plan = plan_recovery(survey.events, checkpoints, files, changed_by, survey.damage)
     remove_litter(run, attempt, {file.name for file in plan.archived.values()})
     return plan, journal
 
 
-def survey_run(run: RunDirectory, history: History, trained_roles: Collection[str], keep: int) -> Survey:
+def survey_run(run: RunDirectory, history: History, changed_roles: Collection[str], keep: int) -> Survey:
     """Verify what a recovery may need: the newest valid checkpoints, and all spills behind the oldest of them.
 
     `keep` checkpoints are looked for, at least two; older ones are not read.
     """
     damage = list(history.damage)
-    found = ((line, _valid_manifest(run, history, line, trained_roles, damage)) for line in checkpoint_lines(history))
+    found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in checkpoint_lines(history))
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
     valid = list(islice(usable, max(keep, LEAST_KEPT)))
     checkpoints = tuple(manifest for _, manifest in valid)
@@ -264,14 +264,14 @@ def checkpoint_lines(history: History) -> Iterator[Checkpointed]:
 
 
 def _valid_manifest(
-    run: RunDirectory, history: History, line: Checkpointed, trained_roles: Collection[str], damage: list[str]
+    run: RunDirectory, history: History, line: Checkpointed, changed_roles: Collection[str], damage: list[str]
 ) -> Manifest | None:
     try:
         manifest = read_manifest(run.files, history.current(line.manifest))
     except DamagedFileError as error:
         damage.append(error.damage)
         return None
-    found = checkpoint_damage(run.files, manifest, trained_roles)
+    found = checkpoint_damage(run.files, manifest, changed_roles)
     damage += found
     return None if found else manifest
 
@@ -295,11 +295,11 @@ def _whole_spills(
     return whole
 
 
-def _link_usable(run: RunDirectory, attempt: int, trained_roles: Collection[str], keep: int) -> Survey:
+def _link_usable(run: RunDirectory, attempt: int, changed_roles: Collection[str], keep: int) -> Survey:
     """Survey the run and link all that is usable, again and again until nothing changed meanwhile."""
     linked: set[Path] = set()
     for _ in range(READS_OF_A_MOVING_RUN):
-        survey = survey_run(run, read_history(run, before=attempt), trained_roles, keep)
+        survey = survey_run(run, read_history(run, before=attempt), changed_roles, keep)
         usable = _usable(survey)
         vanished = not _link_all(run, attempt, usable, linked)
         explained = survey.damage and has_grown(run, survey.history)

@@ -234,6 +234,8 @@ class EngineContext:
     """The tokenizer's tokens that end a text; what the model's folder names ends it too."""
     steps: int | None
     """Training steps of the run; None for a role that is not trained."""
+    blended: bool
+    """Whether another role's parameters are blended into it, so that it has masters though it is not trained."""
     kernels: Kernels
     """This process's."""
     told: Callable[[str], None]
@@ -275,7 +277,7 @@ class Engine(Protocol):
 
 
 class EngineState(Protocol):
-    """What the host, and no algorithm, asks of an engine. All but `release` and `restore` are of trained roles."""
+    """What the host, and no algorithm, asks of an engine. All but `release` and `restore` are of roles that change."""
 
     def snapshot(self) -> Shard:
         """A copy of this rank's part of parameters and optimizer."""
@@ -287,6 +289,11 @@ class EngineState(Protocol):
 
     def settle(self, model: ModelConfig, steps: int) -> None:
         """Make updates from now on as these settings say, in a run of so many training steps."""
+        ...
+
+    def blend(self, source: "EngineState", decay: float) -> None:
+        """Keep `decay` of the own parameters, and take the rest of another role's of the same shape and layout, both at
+        least in fp32."""
         ...
 
     def digest(self) -> str:

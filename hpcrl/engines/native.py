@@ -14,6 +14,7 @@ from hpcrl.engines.engine import (
     Columns,
     Decision,
     EngineContext,
+    EngineState,
     Objective,
     Sequences,
     Shard,
@@ -23,7 +24,8 @@ from hpcrl.engines.engine import (
     Update,
     Writer,
 )
-from hpcrl.engines.flat import open_model
+from hpcrl.engines.flat import FlatParameters, open_model
+from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.model import PackedModel, finite
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
@@ -37,7 +39,7 @@ DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat
 
 
 class NativeEngine:
-    """Fulfils `Engine` and `EngineState`. A frozen role is one without an updater.
+    """Fulfils `Engine` and `EngineState`. `state` is an `Updater` where the role is trained, None where it is frozen.
 
     A forward pass takes at most `micro_batch_tokens` tokens; the files of `tokenizer` go with an export.
     """
@@ -46,7 +48,7 @@ class NativeEngine:
         self,
         model: PackedModel,
         sampler: Sampler,
-        updater: Updater | None,
+        state: MasterState | None,
         *,
         group: Group,
         kernels: Kernels,
@@ -55,7 +57,7 @@ class NativeEngine:
     ) -> None:
         self._model = model
         self._sampler = sampler
-        self._updater = updater
+        self._state = state
         self._group = group
         self._kernels = kernels
         self._micro_batch_tokens = micro_batch_tokens
@@ -76,15 +78,12 @@ class NativeEngine:
             device=context.device,
             trainable=trained,
         )
-        model, updater = PackedModel(context.role, transformer), None
-        if context.steps is not None:
-            assert isinstance(config, TrainedModelConfig), context.role
-            updater = Updater(context.role, transformer.memory, context.group, config.optimizer, context.steps)
+        model = PackedModel(context.role, transformer)
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
         engine = cls(
             model,
             Sampler(model, config.micro_batch_tokens, ends),
-            updater,
+            _state(context, transformer.memory),
             group=context.group,
             kernels=context.kernels,
             micro_batch_tokens=config.micro_batch_tokens,
@@ -95,8 +94,7 @@ class NativeEngine:
 
     def fill(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Give model and masters their first values, by name."""
-        updater = self._updater
-        self._model.transformer.load(parameters if updater is None else updater.begin_from(parameters))
+        self._model.transformer.load(parameters if self._state is None else self._state.begin_from(parameters))
 
     # What an algorithm may ask
 
@@ -137,17 +135,21 @@ class NativeEngine:
     # What the host may ask
 
     def snapshot(self) -> Shard:
-        return self._training.snapshot()
+        return self._saved.snapshot()
 
     def load(self, shards: Iterable[Shard]) -> None:
-        self._training.load(shards)
+        self._saved.load(shards)
 
     def settle(self, model: ModelConfig, steps: int) -> None:
         assert isinstance(model, TrainedModelConfig), self._model.role
         self._training.settle(model.optimizer, steps)
 
+    def blend(self, source: EngineState, decay: float) -> None:
+        assert isinstance(source, NativeEngine), source
+        self._saved.blend(source._saved, decay)
+
     def digest(self) -> str:
-        return self._training.digest()
+        return self._saved.digest()
 
     def export(self) -> Writer | None:
         if self._group.index != 0:
@@ -169,8 +171,13 @@ class NativeEngine:
 
     @property
     def _training(self) -> Updater:
-        assert self._updater is not None, f"{self._model.role} is frozen"
-        return self._updater
+        assert isinstance(self._state, Updater), f"{self._model.role} is not trained"
+        return self._state
+
+    @property
+    def _saved(self) -> MasterState:
+        assert self._state is not None, f"{self._model.role} is frozen"
+        return self._state
 
     def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
         """This rank's gradient, and its share of the statistics."""
@@ -194,8 +201,18 @@ class NativeEngine:
 
     def _memory(self) -> list[torch.Tensor]:
         """All that the engine holds on its device, as tensors that own their storage."""
-        beside = [] if self._updater is None else self._updater.tensors()
+        beside = [] if self._state is None else self._state.tensors()
         return [self._model.transformer.memory.data, *beside]
+
+
+def _state(context: EngineContext, memory: FlatParameters) -> MasterState | None:
+    """What changes of a role, and is saved; None where nothing does."""
+    if context.steps is not None:
+        assert isinstance(context.model, TrainedModelConfig), context.role
+        return Updater(context.role, memory, context.group, context.model.optimizer, context.steps)
+    if not context.blended:
+        return None
+    return MasterState(context.role, memory, ShardedMasters(context.role, memory.data, context.group))
 
 
 def _told(

@@ -1,8 +1,6 @@
 """What turns a mini-batch's gradient into new parameters: the schedule of learning rates, AdamW, its masters."""
 
-import hashlib
 import math
-from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 import torch
@@ -12,13 +10,13 @@ from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.checksum import checksum
 from hpcrl.engines.engine import Decision, Shard, Update
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.layout import ParameterLayout
+from hpcrl.engines.masters import MasterState
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.errors import InternalError
 from hpcrl.parallel.context import Group
 
 
-class Updater:
+class Updater(MasterState):
     """Owns the optimizer of one role in a run of `steps` training steps; the gradient is the model's memory's.
 
     Knows nothing of losses and micro-batches.
@@ -27,14 +25,13 @@ class Updater:
     def __init__(self, role: str, memory: FlatParameters, group: Group, config: OptimizerConfig, steps: int) -> None:
         if memory.grad is None:
             raise ValueError(f"{role}'s model was built without gradients; build it with trainable=True")
-        self._role = role
-        self._memory = memory
+        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
+        self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
+        super().__init__(role, memory, self._optimizer)
         self._gradient = memory.grad
         self._config = config
         self._steps = steps
-        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
         self._skipped_in_a_row = 0
-        self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
 
     def settle(self, config: OptimizerConfig, steps: int) -> None:
         """Make updates from now on as these settings say, in a run of so many training steps."""
@@ -88,44 +85,13 @@ class Updater:
             f"`hpcrl fork RUN --step N`, with a lower {setting}.lr or {setting}.grad_clip.",
         )
 
-    def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type."""
-        offsets = {parameter.name: offset for parameter, offset in self._memory.layout.spans()}
-        for name, tensor in parameters:
-            yield name, tensor
-            # The model has found name and shape right before it asks for the next one.
-            self._optimizer.begin_from(tensor, offsets[name])
-
     def snapshot(self) -> Shard:
-        arrays, numbers = self._optimizer.snapshot()
-        return arrays, {
-            **numbers,
-            "layout": fingerprint(self._memory.layout),
-            "skipped_in_a_row": self._skipped_in_a_row,
-        }
-
-    def load(self, shards: Iterable[Shard]) -> None:
-        self._optimizer.load(self._checked(shard) for shard in shards)
-
-    def digest(self) -> str:
-        return self._optimizer.digest()
+        arrays, numbers = super().snapshot()
+        return arrays, {**numbers, "skipped_in_a_row": self._skipped_in_a_row}
 
     def tensors(self) -> list[torch.Tensor]:
-        """All that is held beside the model."""
-        return [self._gradient, *self._optimizer.tensors()]
+        return [self._gradient, *super().tensors()]
 
     def _checked(self, shard: Shard) -> Shard:
-        written, own = shard[1]["layout"], fingerprint(self._memory.layout)
-        if written != own:
-            raise InternalError(
-                f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}.",
-                f"Put the model back that {self._role}.path had when the run began, and accept it: `hpcrl resume RUN "
-                f"--accept-changed {self._role}.path`.",
-            )
         self._skipped_in_a_row = shard[1]["skipped_in_a_row"]
-        return shard
-
-
-def fingerprint(layout: ParameterLayout) -> str:
-    text = "\n".join(f"{parameter.name} {parameter.shape} {offset}" for parameter, offset in layout.spans())
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return super()._checked(shard)

@@ -22,7 +22,7 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
     yield from _other_replays(recovery, new)
-    if any(old.ranks(call, 0) != new.ranks(call, 0) for call in new.train_steps):
+    if any(old.ranks(call, 0) != new.ranks(call, 0) for call in new.changes):
         yield PROMISE
 
 

@@ -53,7 +53,7 @@ def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_for
     """
     parent = RunDirectory.open(run_dir)
     newest = experiment_from(parent.configuration())
-    point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).train_steps.values())
+    point = find_fork_point(parent, step, make_plan(newest, newest.cluster.nodes).changes.values())
     indexes = indexes_to_try(parent)
     before = experiment_from(parent.configuration_of(point.settings))
     settings = changed_settings(before, before, overrides, indexes, OF_A_FORK)

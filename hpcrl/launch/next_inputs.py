@@ -48,7 +48,7 @@ def next_inputs(
 
 def _refuse_lost_rows(run: RunDirectory, experiment: ExperimentConfig) -> None:
     """Raise DataError where the data sets lack a row of a step that is open or will be replayed."""
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     datasets = open_datasets(experiment, algorithm_of(experiment).rows, indexes_to_try(run))
     rows = {name: dataset.ids for name, dataset in datasets.items()}
     for lines in recovery.opened:

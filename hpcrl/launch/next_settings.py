@@ -143,7 +143,7 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
 
 def refuse_done(run: RunDirectory, after: ExperimentConfig, reason: str) -> None:
     """Raise ConfigurationError where a run that is done has no step more under these settings."""
-    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).changes)
     if not _has_more(after, recovery, indexes_to_try(run)):
         last = 0 if recovery.last_opened is None else recovery.last_opened.step
         above = {"control.steps": f" above {last}", "control.epochs": ""}
@@ -164,7 +164,7 @@ def has_extension(run: RunDirectory, done: Verdict) -> bool:
     if not run.has_newer_settings(done):
         return False
     newest = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(newest, newest.cluster.nodes).changes)
     return _has_more(newest, recovery, indexes_to_try(run))
 
 

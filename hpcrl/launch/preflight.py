@@ -18,7 +18,7 @@ from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
 from hpcrl.data.rows.kind import Dataset, Indexes
 from hpcrl.data.user_code import UserCode, code_places, collect_code
-from hpcrl.dataflow.graph import train_steps
+from hpcrl.dataflow.graph import changes
 from hpcrl.durable.code import staged, with_code
 from hpcrl.durable.place import nearest_folder
 from hpcrl.errors import DataError, HpcrlError, UserCodeError
@@ -90,7 +90,7 @@ def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:
     """Raise DataError with what is wrong in each folder, once."""
     problems: dict[str, str] = {}
-    trained = train_steps(algorithm.calls(experiment)).values()
+    trained = changes(algorithm.calls(experiment)).values()
     for role, model in models_of(experiment).items():
         folder, head = Path(model.path), algorithm.roles[role].head
         try:

@@ -159,7 +159,7 @@ def describe_recovery(
     refuse_unusable(run.root)
     settings = _settings_to_come(run, overrides)
     after = settings.after
-    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(after, after.cluster.nodes).changes)
     code = next_code(run, after, accept_changed)
     yield from (*settings.describe(), *code.notices(), *describe_elastic(settings.before, after, recovery))
     yield recovery.describe(run.versions()[-1] + bool(settings.changes or code.taken))

@@ -53,17 +53,17 @@ def refuse_superseded(run: RunDirectory, number: int) -> None:
 
 
 def begin_attempt(
-    run: RunDirectory, train_steps: Mapping[str, str], submission: str, keep: int, compacts: bool
+    run: RunDirectory, changing: Mapping[str, str], submission: str, keep: int, compacts: bool
 ) -> "AttemptFiles":
     """Claim the next number, take over what older attempts finished, and open this attempt's files.
 
-    `train_steps` maps the calls that change roles to these, in the order in which a step makes them.
+    `changing` maps the calls that change roles to these, in the order in which a step makes them.
     """
     number = run.claim_attempt(submission)
     events = EventLog(run.events(number))
-    recovery, journal = recover(run, number, train_steps, keep)
+    recovery, journal = recover(run, number, changing, keep)
     journal.append([Accepted(name, print_) for name, print_ in run.accepted_by(submission).items()])
-    return AttemptFiles(run, number, recovery, journal, events, tuple(train_steps.values()), keep, compacts)
+    return AttemptFiles(run, number, recovery, journal, events, tuple(changing.values()), keep, compacts)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class AttemptFiles:
         recovery: RecoveryPlan,
         journal: Journal,
         events: EventLog,
-        trained_roles: Sequence[str],
+        changed_roles: Sequence[str],
         keep: int,
         compacts: bool,
     ) -> None:
@@ -104,7 +104,7 @@ class AttemptFiles:
         self.events = events
         self._run = run
         self._journal = journal
-        self._trained_roles = trained_roles
+        self._changed_roles = changed_roles
         self._retention = Retention(max(keep, LEAST_KEPT), compacts)
         self._archiving = Archiving(None, set(recovery.archived))
         self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
@@ -285,7 +285,7 @@ class AttemptFiles:
         """Whether all shards of a checkpoint are as they were written. Each is read once; only the janitor asks."""
         if manifest.step in self._verified:
             return True
-        if checkpoint_damage(self._run.files, manifest, self._trained_roles):
+        if checkpoint_damage(self._run.files, manifest, self._changed_roles):
             return False
         self._verified.add(manifest.step)
         return True

@@ -11,7 +11,7 @@ from typing import Any
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness, Task, Unit
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Done, Ids, Numerics, Stats, Trained
+from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Stats, Trained
 from hpcrl.events import DrainBegun, NotDeterministic, PartExecuted, PartSent, PartSpilled
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.pace import Pace
@@ -73,6 +73,7 @@ class Result:
     ids: Ids = ()
     spill: FileRef | None = None
     before: str = ""
+    source: str = ""
     scores: tuple[float, ...] = ()
     numerics: Numerics | None = None
 
@@ -234,7 +235,10 @@ class Dispatcher:
             records = {rank: flight.replies[rank].record or {} for rank in job.ranks}
             inexact = {flight.replies[rank].inexact for rank in job.ranks} - {""}
             result.numerics = self._numerics(job.task.changes, job.ranks, tuple(sorted(inexact)))
-            result.before = self._drift.trained(unit, job.task.changes, records, result.stats, result.numerics)
+            result.source = "" if job.task.reads is None else self._drift.digest(job.task.reads.role)
+            result.before = self._drift.changed(
+                unit, job.task.changes, records, result.stats, result.numerics, result.source
+            )
             self._note_inexact(unit, inexact)
         elif first.meta is not None:
             result.ids = first.meta.ids
@@ -291,9 +295,9 @@ class Dispatcher:
         if result.spill is not None:
             stats, scores = result.stats, result.scores
             return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores)
-        assert result.numerics is not None, "what leaves no spill is a train_step"
-        record, numerics = result.record or {}, result.numerics
-        return Trained(unit.step, unit.call, record, result.stats, result.before, numerics, settings)
+        assert result.numerics is not None, "what leaves no spill changes a role"
+        line = (unit.step, unit.call, result.record or {}, result.stats, result.before, result.numerics, settings)
+        return Trained(*line) if result.job.task.reads is None else Blended(*line, source=result.source)
 
 
 def _tokens(meta: SampleMeta | None) -> int:

@@ -32,7 +32,8 @@ class DriftCheck:
         self._after: dict[int, dict[str, str]] = {}
 
     def expect(self, replay: Iterable[Trained], made_again: Iterable[int]) -> None:
-        """The train_steps that are replayed, and the steps of which something was damaged and is computed again."""
+        """The train_steps and blends that are replayed, and the steps of which something is computed again, because it
+        was damaged."""
         self._replayed = {Unit(line.step, line.call, 0): line for line in replay}
         self._made_again = frozenset(made_again)
 
@@ -41,15 +42,28 @@ class DriftCheck:
         return dict(self._replayed[unit].record) if unit in self._replayed else None
 
     def after(self, step: int) -> dict[str, str]:
-        """Role → digest of its parameters after the train_steps of a step."""
+        """Role → digest of its parameters after the train_steps and blends of a step."""
         return self._after.get(step, {})
 
     def forget(self, steps: Iterable[int]) -> None:
         for step in steps:
             self._after.pop(step, None)
 
-    def trained(self, unit: Unit, role: str, records: Mapping[int, Record], stats: Stats, numerics: Numerics) -> str:
-        """A train_step was executed, with a record from each rank: the digest of the parameters that it began with.
+    def digest(self, role: str) -> str:
+        """Of its parameters as they are now; "" for base weights."""
+        return self._now.get(role, "")
+
+    def changed(
+        self,
+        unit: Unit,
+        role: str,
+        records: Mapping[int, Record],
+        stats: Stats,
+        numerics: Numerics,
+        source: str = "",
+    ) -> str:
+        """A train_step or blend was executed, with a record from each rank: the digest of the parameters that it began
+        with. `source` is the digest of those that a blend took in.
 
         Raises InternalError where the ranks differ, or a replay in a way that nothing explains.
         """
@@ -58,12 +72,14 @@ class DriftCheck:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
         before, digest = self._now.get(role, ""), next(iter(digests.values()))
         if unit in self._replayed and digest != self._replayed[unit].record["digest"]:
-            self._drifted(unit, role, digests, stats, numerics)
+            self._drifted(unit, role, digests, stats, numerics, source)
         self._now[role] = digest
         self._after.setdefault(unit.step, {})[role] = digest
         return before
 
-    def _drifted(self, unit: Unit, role: str, digests: Mapping[int, str], stats: Stats, numerics: Numerics) -> None:
+    def _drifted(
+        self, unit: Unit, role: str, digests: Mapping[int, str], stats: Stats, numerics: Numerics, source: str
+    ) -> None:
         """A replay gave other bits than the first time: an error, unless what it was made of and by explains it.
 
         What they explain is rounding, so that the statistics have to be alike, where the replay began with the very
@@ -71,7 +87,7 @@ class DriftCheck:
         """
         recorded, before, digest = self._replayed[unit], self._now.get(role, ""), next(iter(digests.values()))
         expected, made_again = recorded.record["digest"], unit.step in self._made_again
-        why = why_other_bits(recorded, numerics, before, made_again)
+        why = why_other_bits(recorded, numerics, before, made_again, source)
         apart = unlike(recorded.stats, stats) if before == recorded.before and not made_again else ""
         self._note(ReplayDrifted(unit.step, role, digest, expected, why or "not explained", unlike=apart))
         if not self._deterministic or (why and not apart):

@@ -5,13 +5,13 @@ does whatever has become possible. A call counts when its journal line is writte
 and after the lines of all that it consumed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 
 import msgspec
 
-from hpcrl.dataflow.graph import producers
+from hpcrl.dataflow.graph import MFC, producers
 from hpcrl.dataflow.readiness import Readiness, Task, Unit
 from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids, Numerics
@@ -61,7 +61,7 @@ class GraphDriver:
         self.dispatcher = Dispatcher(
             self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around
         )
-        self._saving = Saving(plan.trained)
+        self._saving = Saving(plan.changed)
         self._steps = OpenSteps()
         self._no_more_steps = self._last_is_saved = False
         self._restore()
@@ -153,7 +153,7 @@ class GraphDriver:
 
     def _measure(self, recorded: Mapping[Unit, InSpill]) -> None:
         """Read how long the rows are that train steps are going to be given, by which they are shared out."""
-        read = {maker for call in self._plan.train_steps for maker in producers(self._graph, call)}
+        read = {maker for call in self._plan.changes for maker in producers(self._graph, call)}
         for unit in recorded:
             if unit.call in read:
                 spill = self._attempt.recovery.recorded[UnitKey(unit.step, unit.call, unit.part)].spill
@@ -243,10 +243,14 @@ class GraphDriver:
             ranks=self._plan.ranks(unit.call, unit.part),
             heads=tuple(part.head for part in working),
             ids=parts[unit.part],
-            share_out=partial(self._source.shares, lines, parts=len(working)) if task.changes else None,
-            minibatches=self._source.minibatches(lines) if task.changes else (),
+            share_out=self._shares(lines, call, len(working)) if task.changes else None,
+            minibatches=self._source.minibatches(lines) if call.kind == "train_step" else (),
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
         )
+
+    def _shares(self, lines: StepLines, call: MFC, parts: int) -> Callable[[Sequence[int]], Sequence[Ids]]:
+        """How a change of a role is shared out, given how long its samples are. A blend has none."""
+        return (lambda _: [()] * parts) if call.blends else partial(self._source.shares, lines, parts=parts)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _write_lines(self) -> None:
@@ -290,7 +294,8 @@ class GraphDriver:
     def _save_after(self, step: int, role: str) -> None:
         """Have a role saved as it is right after this step, before its next train_step can be sent."""
         checkpoint = self._saving.expects(step) and not self._attempt.has_checkpoint(step)
-        export = self._steps[step].opened.export and not self._attempt.has_export(step, role)
+        exports = self._steps[step].opened.export and self._plan.home(role).trainable
+        export = exports and not self._attempt.has_export(step, role)
         if checkpoint or export:
             self._order_save(step, role, checkpoint, export)
 
@@ -301,7 +306,8 @@ class GraphDriver:
             self._around.send(rank, Save(step, role, checkpoint, export))
 
     def _save_last(self) -> None:
-        """Once: save the last state of all trained roles, unless it is there. Only a run that is done exports it."""
+        """Once: save the last state of all roles that change, unless it is there. A run that is done exports those that
+        are trained."""
         if self._last_is_saved:
             return
         self._last_is_saved = True
@@ -310,9 +316,10 @@ class GraphDriver:
         if checkpoint:
             self._saving.expect_checkpoint(last)
             self._saving.closed(last)
-        for role in (home.role for home in self._plan.trained):
+        for home in self._plan.changed:
+            role = home.role
             exists = self._attempt.has_export(last, role) or self._saving.exports(last, role)
-            export = self._no_more_steps and last > 0 and not exists
+            export = home.trainable and self._no_more_steps and last > 0 and not exists
             if checkpoint or export:
                 self._order_save(last, role, checkpoint, export)
 

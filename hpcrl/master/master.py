@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcrl.config.changes import RunSettings, under
 from hpcrl.config.cluster import Abilities
-from hpcrl.dataflow.graph import train_steps
+from hpcrl.dataflow.graph import changes
 from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.indexes import indexes_of
@@ -118,9 +118,9 @@ class Master:
             return Ending("failed", ExitCode.NEVER_REQUEUE, reason)
         reactor.members.new_attempt()
         broken = reactor.while_beating(lambda: broken_operations(self._run, self._submission))
-        trained = train_steps(algorithm_of(self._experiment).calls(self._experiment))
+        changing = changes(algorithm_of(self._experiment).calls(self._experiment))
         files = reactor.while_beating(
-            lambda: begin_attempt(self._run, trained, self._submission, control.keep_checkpoints, control.compact)
+            lambda: begin_attempt(self._run, changing, self._submission, control.keep_checkpoints, control.compact)
         )
         attempt = Attempt(
             files,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from hpcrl.durable.journal import Numerics, Stats, Trained
+from hpcrl.durable.journal import Blended, Numerics, Stats, Trained
 
 RELATIVE = 0.1
 ABSOLUTE = 0.02
@@ -15,14 +15,18 @@ ABSOLUTE = 0.02
 SAME_WEIGHT = 1e-6
 
 
-def why_other_bits(recorded: Trained, numerics: Numerics, before: str, inputs_made_again: bool) -> str:
-    """What lets a replay differ from the train_step that was recorded; "" if nothing does."""
+def why_other_bits(
+    recorded: Trained, numerics: Numerics, before: str, inputs_made_again: bool, source: str = ""
+) -> str:
+    """What lets a replay differ from the train_step or blend that was recorded; "" if nothing does."""
     if numerics != recorded.numerics:
         return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
     if recorded.numerics.inexact:
         return f"not every operation is deterministic there ({', '.join(recorded.numerics.inexact)})"
     if before != recorded.before:
         return "the parameters that it began with had other bits already"
+    if isinstance(recorded, Blended) and source != recorded.source:
+        return "the parameters that it took in had other bits already"
     return "what it consumed was damaged, and computed again" if inputs_made_again else ""
 
 

@@ -1,6 +1,6 @@
 """Checkpoints and exports under way: which shards of which cut are on disk, and when a cut is whole. No I/O, no clock.
 
-A cut of step k is whole when every trained role's shards are written and step k is closed; only then may it be named.
+A cut of step k is whole when every changed role's shards are written and step k is closed; only then may it be named.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ class Cut:
 class Saving:
     """Collects what workers report; hands out cuts that have become whole."""
 
-    def __init__(self, trained: Iterable[ReplicaPlan]) -> None:
-        self._ranks = {replica.role: replica.ranks for replica in trained}
+    def __init__(self, changed: Iterable[ReplicaPlan]) -> None:
+        self._ranks = {replica.role: replica.ranks for replica in changed}
         self._cuts: dict[int, Cut] = {}
         self._exports: dict[tuple[int, str], set[int]] = {}
         self._exported_paths: dict[tuple[int, str], str] = {}
 
     def expect_checkpoint(self, step: int) -> None:
-        """All trained roles are going to be saved after this step."""
+        """All roles that change are going to be saved after this step."""
         self._cuts.setdefault(step, Cut())
 
     def expects(self, step: int) -> bool:

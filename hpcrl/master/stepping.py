@@ -154,7 +154,7 @@ class StepSource:
             partitions=partitions,
             minibatches=() if chooses else minibatches,
             seed=self._seed,
-            checkpoint=due.checkpoint or not self._plan.trained,  # where no role changes, a cut costs nothing
+            checkpoint=due.checkpoint or not self._plan.changes,  # where no role changes, a cut costs nothing
             export=due.export,
             eval_ids=self._data.eval_ids if due.evaluate else (),
             eval_partitions=self._eval_partitions if due.evaluate else {},
@@ -180,10 +180,11 @@ class StepSource:
         )
 
     def parts(self, lines: StepLines, call: str) -> Sequence[Ids]:
-        """The ids of each part that a call is made in; a train_step is one, whose shares are cut later."""
+        """The ids of each part that a call is made in; a train_step is one, whose shares are cut later, a blend one of
+        none."""
         mfc = self._plan.call(call)
-        if mfc.kind == "train_step":
-            return [lines.trained]
+        if mfc.changes:
+            return [() if mfc.blends else lines.trained]
         cuttings = lines.cuttings(call, evaluates=mfc.dataset == "eval")
         return [part for ids, cuts, count in cuttings for part in take(ids, cuts[str(count)])]
 
@@ -247,5 +248,5 @@ class StepSource:
         return divide(1)[0], {str(dp): divide(dp)[1] for dp in self._sizes(calls, "train")}
 
     def _sizes(self, calls: Iterable[MFC], source: str) -> list[int]:
-        cut = [call for call in calls if call.dataset == source and call.kind != "train_step"]
+        cut = [call for call in calls if call.dataset == source and not call.changes]
         return sorted({self._plan.units(call.name) for call in cut})

@@ -10,10 +10,11 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.validate import Check, bound_problems, section_problems
+from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
-from hpcrl.families.reader import read_config
+from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
 from hpcrl.placement.layouts import Layout, parse_layout
 from hpcrl.placement.plan import cpu_roles, mesh_of
@@ -35,6 +36,9 @@ def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         yield from _role_problems(experiment, algorithm, role)
     for role, model in models_of(experiment).items():
         yield from backend_problems(role, model, calls)
+    for call in calls:
+        if call.blends:
+            yield from _blend_problems(experiment, call)
     yield from _model_problems(experiment, algorithm)
 
 
@@ -110,6 +114,20 @@ def _batch_problems(
         )
 
 
+def _blend_problems(experiment: ExperimentConfig, call: MFC) -> Iterator[Problem]:
+    """A role that is blended with another is placed as that one is, since no parameters are sent."""
+    target, source = (getattr(experiment, role) for role in (call.role, call.blends))
+    for name in ("mesh", "layout"):
+        own, other = getattr(target, name), getattr(source, name)
+        if own != other:
+            key, of = f"{call.role}.{name}", f"{call.blends}.{name}"
+            yield Problem(
+                (key, of),
+                f"{key} = {own} must be {of} = {other}, since {call.name} blends {call.blends} into {call.role}.",
+                f"Set {key} to {'null' if other is None else other}.",
+            )
+
+
 def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:
     """Models that cannot be loaded, are too short for the longest sequence, or do not know each other's tokens."""
     models: dict[str, DecoderConfig] = {}
@@ -129,9 +147,32 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
             yield from (
                 Problem((key,), f"{key}: {problem.text}", problem.advice or f"Set {key}.") for problem in error.found
             )
-    if any(call.kind == "generate" for call in algorithm.calls(experiment)):
+    calls = algorithm.calls(experiment)
+    for call in calls:
+        if call.blends in models and call.role in models:
+            yield from _shape_problems(call, models, algorithm)
+    if any(call.kind == "generate" for call in calls):
         yield from _position_problems(experiment, models)
     yield from _vocabulary_problems(models, {role: algorithm.roles[role].head for role in models})
+
+
+def _shape_problems(call: MFC, models: Mapping[str, DecoderConfig], algorithm: Algorithm[Any]) -> Iterator[Problem]:
+    """Only models of the same parameters can be blended."""
+    own, other = (dict(_shapes(models[role], algorithm.roles[role].head)) for role in (call.role, call.blends))
+    if own != other:
+        key, of = f"{call.role}.path", f"{call.blends}.path"
+        name = next(name for name in {**own, **other} if own.get(name) != other.get(name))
+        yield Problem(
+            (key, of),
+            f"{key} has {name} of shape {own.get(name)}, but {of} of shape {other.get(name)}, and {call.name} blends "
+            f"{call.blends} into {call.role}.",
+            f"Set {key} to a model of the same shape.",
+        )
+
+
+def _shapes(model: DecoderConfig, head: HeadKind | None) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for parameter in parameters_of(model if head is None else model.with_head(head)):
+        yield parameter.name, parameter.shape
 
 
 def _position_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfig]) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from hpcrl.placement.memory import BYTES, parameters_of_role, size_in_words, sta
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 STORED = 3
-"""Numbers that a checkpoint has of a parameter: its master, and AdamW's two moments."""
+"""Numbers that a checkpoint has of a parameter that is trained: its master, and AdamW's two moments."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Disk:
     """
 
     checkpoint: Mapping[str, int]
-    """By trained role."""
+    """By role that changes."""
     checkpoints: int
     export: Mapping[str, int]
     exports: int
@@ -59,13 +59,17 @@ class Disk:
 def estimate_disk(experiment: ExperimentConfig) -> Disk:
     """Reads the config.json of each trained model."""
     algorithm, control = algorithm_of(experiment), experiment.control
-    trained = {call.role for call in algorithm.calls(experiment) if call.kind == "train_step"}
+    kinds = {call.changes: call.kind for call in algorithm.calls(experiment) if call.changes}
     checkpoint, export = {}, {}
     for role, model in models_of(experiment).items():
-        if role in trained:
-            _, count = parameters_of_role(role, model, algorithm)
-            checkpoint[role], export[role] = count * STORED * state_size(model.dtype), count * BYTES[model.dtype]
-    every = control.checkpoint.steps if trained else 1
+        if role not in kinds:
+            continue
+        _, count = parameters_of_role(role, model, algorithm)
+        trained = kinds[role] == "train_step"
+        checkpoint[role] = count * (STORED if trained else 1) * state_size(model.dtype)
+        if trained:
+            export[role] = count * BYTES[model.dtype]
+    every = control.checkpoint.steps if kinds else 1
     return Disk(
         checkpoint=checkpoint,
         checkpoints=control.keep_checkpoints + 1,

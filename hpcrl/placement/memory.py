@@ -54,6 +54,7 @@ def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory
     """The memory of every role that holds a model. Reads each model's config.json."""
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     generating = {call.role for call in plan.calls if call.kind == "generate"}
+    blends = {call.role for call in plan.calls if call.kind == "blend"}
     models, found = models_of(experiment), {}
     for replica in plan.replicas:
         role = replica.role
@@ -65,7 +66,7 @@ def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory
         if generation is not None and role in generating:
             longest_prompt = None if data is None else data.max_prompt_tokens
             cached = generation.slots * longest_sequence(model, longest_prompt, generation)
-        found[role] = role_memory(model, count, config, replica.arrangement, cached)
+        found[role] = role_memory(model, count, config, replica.arrangement, cached, role in blends)
     return found
 
 
@@ -93,8 +94,11 @@ def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, genera
     return min(model.max_positions, max_prompt_tokens + generation.max_new_tokens)
 
 
-def role_memory(model: DecoderConfig, count: int, config: ModelConfig, layout: Layout, cached: int) -> Memory:
-    """One worker's share of a role of `count` parameters: AdamW's state is cut over dp too, the rest over tp · pp."""
+def role_memory(
+    model: DecoderConfig, count: int, config: ModelConfig, layout: Layout, cached: int, blended: bool = False
+) -> Memory:
+    """One worker's share of a role of `count` parameters: AdamW's state and masters are cut over dp too, the rest over
+    tp · pp. A `blended` role has masters and no moments."""
     trained = isinstance(config, TrainedModelConfig)
     size = BYTES[config.dtype]
     state = state_size(config.dtype)
@@ -105,7 +109,7 @@ def role_memory(model: DecoderConfig, count: int, config: ModelConfig, layout: L
     return Memory(
         parameters=share * size,
         gradients=share * state if trained else 0.0,
-        optimizer=share * (2 * state + masters) / layout.dp if trained else 0.0,
+        optimizer=share * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp,
         kv_cache=cached * blocks * 2 * model.kv_size * size,
         activations=config.micro_batch_tokens * kept_blocks * _activations_per_token(model) * size,
     )

@@ -10,7 +10,7 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
 from hpcrl.config.model import CPUPlacementConfig
-from hpcrl.dataflow.graph import MFC, build_graph, train_steps
+from hpcrl.dataflow.graph import MFC, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
@@ -97,9 +97,14 @@ class Plan(msgspec.Struct, frozen=True):
         return tuple(replica for replica in self.replicas if replica.trainable)
 
     @property
-    def train_steps(self) -> dict[str, str]:
-        """train_step → the role that it changes, in the order of the calls."""
-        return train_steps(self.calls)
+    def changed(self) -> tuple[ReplicaPlan, ...]:
+        """The homes of the roles that train_steps or blends change: what is saved."""
+        return tuple(self.home(role) for role in dict.fromkeys(self.changes.values()))
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """train_step or blend → the role that it changes, in the order of the calls."""
+        return changes(self.calls)
 
     def call(self, name: str) -> MFC:
         return next(call for call in self.calls if call.name == name)
@@ -125,16 +130,16 @@ class Plan(msgspec.Struct, frozen=True):
         return parts[index % len(parts)]
 
     def units(self, call: str) -> int:
-        """In how many units the call is made, in steps that open now: one a part, but a train_step is one for all."""
-        return 1 if self.call(call).kind == "train_step" else len(self.parts(call))
+        """In how many units the call is made, in steps that open now: one a part, but what changes a role is one."""
+        return 1 if self.call(call).changes else len(self.parts(call))
 
     def working(self, call: str, unit: int) -> tuple[Part, ...]:
-        """The parts that work on one unit of a call: one, or all of a train_step's."""
-        return self.parts(call) if self.call(call).kind == "train_step" else (self.part(call, unit),)
+        """The parts that work on one unit of a call: one, or all where it changes its role."""
+        return self.parts(call) if self.call(call).changes else (self.part(call, unit),)
 
     def ranks(self, call: str, unit: int) -> Ranks:
         """The workers of one unit of a call, in the order of their layout."""
-        return self.replica(call).ranks if self.call(call).kind == "train_step" else self.part(call, unit).ranks
+        return self.replica(call).ranks if self.call(call).changes else self.part(call, unit).ranks
 
     def peers(self, rank: int) -> Ranks:
         """The workers under the same host as this one, itself among them: who may join a process group."""

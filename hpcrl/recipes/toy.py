@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.filter_groups import FilterGroupsConfig
@@ -37,6 +38,8 @@ class ToyConfig:
     """Learning rate."""
     delay_s: Annotated[NonNegative, ChangeClass.PLACEMENT] = 0.0
     """How long each call sleeps."""
+    reference_ema: EMAConfig = EMAConfig()
+    """Whether the reference follows the actor."""
     filter_groups: FilterGroupsConfig = FilterGroupsConfig()
     """Train on rows whose samples differ in a reward of 0 or 1."""
 
@@ -73,14 +76,17 @@ CALLS = (
 )
 
 
+FOLLOW = MFC("ref_blend", "reference", "blend", (), blends="actor")
+
+
 def recipe(experiment: ToyExperiment) -> tuple[MFC, ...]:
     """Where steps choose, the reward gives samples a 0 or 1 besides, and the reference waits for the choice."""
-    if choice(experiment) is None:
-        return CALLS
     calls = {call.name: call for call in CALLS}
-    calls["rew_inf"] = msgspec.structs.replace(calls["rew_inf"], outputs=("r", "s"))
-    calls["ref_inf"] = msgspec.structs.replace(calls["ref_inf"], rows="chosen")
-    return tuple(calls.values())
+    if choice(experiment) is not None:
+        calls["rew_inf"] = msgspec.structs.replace(calls["rew_inf"], outputs=("r", "s"))
+        calls["ref_inf"] = msgspec.structs.replace(calls["ref_inf"], rows="chosen")
+    follows = experiment.toy.reference_ema.decay is not None
+    return (*calls.values(), FOLLOW) if follows else tuple(calls.values())
 
 
 def choice(experiment: ToyExperiment) -> Choice | None:

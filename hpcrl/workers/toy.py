@@ -130,7 +130,7 @@ class ToyHost:
             if self._context.rank not in replica.ranks:
                 continue
             role = self._roles[replica.model] = ToyRole(replica.role, self._experiment.toy.width)
-            if replica.trainable and replica.role in checkpoint:
+            if replica in self._plan.changed and replica.role in checkpoint:
                 shards = [read_shard(path) for path in checkpoint[replica.role]]
                 role.momentum = np.concatenate([arrays["momentum"] for arrays, _ in shards])
                 role.w, role.version = shards[0][0]["w"], shards[0][1]["version"]
@@ -181,6 +181,14 @@ class ToyHost:
         role.version += 1
         record: dict[str, Any] = {"minibatches": run, "lr": lr, "losses": losses, "digest": role.digest()}
         return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
+
+    def blend(self, work: Work, role: ToyRole) -> Outcome:
+        settings = (work.experiment or self._experiment).toy.reference_ema
+        decay = settings.at(work.step) if work.record is None else work.record["decay"]
+        source = self._roles[self._plan.home(self._plan.call(work.call).blends).model]
+        role.w = decay * role.w + (1.0 - decay) * source.w
+        role.version += 1
+        return Outcome(record={"decay": decay, "digest": role.digest()})
 
     def snapshot(self, role: str) -> Snapshot:
         home = self._plan.home(role)

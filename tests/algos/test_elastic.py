@@ -101,6 +101,6 @@ def test_models_trained_on_other_workers_from_the_checkpoint_on_are_those_of_an_
 
 def shards_of_the_newest_checkpoint(run: RunDirectory) -> dict[str, int]:
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     assert recovery.checkpoint is not None
     return {role: len(shards) for role, shards in recovery.checkpoint.roles.items()}

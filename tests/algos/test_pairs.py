@@ -80,7 +80,7 @@ def dpo_by_hand(config):
         (loss / len(found)).backward()
         losses.append(loss.item())
         wins.append((delta.item() > 0, config.beta * delta.item()))
-    engine._updater.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
+    engine._training.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
     accuracy, margin = np.mean(wins, axis=0)
     return {"loss": np.mean(losses), "accuracy": accuracy, "margin": margin}, flat(engine)
 
@@ -94,7 +94,7 @@ def rm_by_hand(centring):
         (loss / len(found)).backward()
         losses.append(loss.item())
         scores.append((first.item(), second.item()))
-    engine._updater.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
+    engine._training.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
     chosen, rejected = np.mean(scores, axis=0)
     accuracy = np.mean([one > other for one, other in scores])
     means = {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected, "accuracy": accuracy}

@@ -120,13 +120,13 @@ def updates(model, config, batch, loss_of):
     losses = []
     places = np.array_split(np.arange(len(batch.ids)), config.minibatches)
     for rows in places * config.epochs:
-        model._updater.clear()
+        model._training.clear()
         total = 0.0
         for i in rows:
             loss = loss_of(i, weight(config, len(batch.rows("responses")[i]), rows, batch))
             loss.backward()
             total += loss.item()
-        model._updater.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
+        model._training.follow(Decision("stepped", OPTIMIZER.lr), in_replay=False)
         losses.append(total)
     return sum(losses) / len(losses)
 

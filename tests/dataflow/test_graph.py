@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from support.recipes import ppo
 
-from hpcrl.dataflow.graph import MFC, build_graph, producers, topological_order, trained_by
+from hpcrl.dataflow.graph import MFC, build_graph, changed_by, producers, topological_order
 from hpcrl.errors import ConfigurationError
 
 GEN = MFC("gen", "actor", "generate", ("x",), ("y",))
@@ -43,7 +43,7 @@ def test_a_train_step_comes_after_the_reads_of_what_it_overwrites() -> None:
 
 def test_roles_that_nobody_trains_have_no_versions() -> None:
     graph = build_graph((GEN, REW), ["x"])
-    assert trained_by(graph) == {} and not edges(graph, "version") and not edges(graph, "order")
+    assert changed_by(graph) == {} and not edges(graph, "version") and not edges(graph, "order")
 
 
 def test_the_graph_is_independent_of_the_order_of_the_list() -> None:
@@ -74,6 +74,23 @@ def test_calls_on_all_rows_drawn_come_before_the_choice() -> None:
     assert not replace(REW, rows="chosen").precedes_choice
 
 
+BLEND = MFC("ema", "reference", "blend", (), blends="actor")
+
+
+def test_a_blend_reads_what_its_step_has_made_and_is_read_by_the_next_step() -> None:
+    judge = MFC("judge", "reference", "inference", ("y",), ("z",))
+    shown = MFC("shown", "reference", "inference", ("eval_y",), ("eval_z",), dataset="eval")
+    graph = build_graph((*LOOP, judge, BLEND, shown), ("x",), ("eval_x",))
+    assert graph.edges["train", "ema"] == {"kind": "version", "steps": 0}
+    assert graph.edges["ema", "train"] == {"kind": "order", "steps": 1}
+    assert graph.edges["ema", "judge"] == {"kind": "version", "steps": 1}
+    assert graph.edges["judge", "ema"] == {"kind": "order", "steps": 0}
+    assert graph.edges["ema", "shown"] == {"kind": "version", "steps": 0}
+    assert changed_by(graph) == {"actor": "train", "reference": "ema"}
+    order = topological_order(graph)
+    assert order.index("judge") < order.index("ema") and order.index("train") < order.index("ema")
+
+
 REFUSED = [
     ("made of chosen rows only", (replace(GEN, rows="chosen"), REW), "rew works on all rows drawn, but gen makes key"),
     ("a call twice", (GEN, REW, GEN), "2 calls are named 'gen'.*rename"),
@@ -96,7 +113,20 @@ REFUSED = [
         (replace(TRAIN, inputs=("eval_x",), dataset="eval"),),
         "train is a train_step on evaluation",
     ),
-    ("a role trained twice", (GEN, REW, TRAIN, replace(TRAIN, name="t2")), "t2 and train train role 'actor'"),
+    ("a role trained twice", (GEN, REW, TRAIN, replace(TRAIN, name="t2")), "t2 and train change role 'actor'"),
+    ("a role trained and blended", (*LOOP[:3], replace(BLEND, role="actor")), "train change role 'actor'"),
+    ("a blend with rows", (*LOOP[:3], replace(BLEND, inputs=("x",))), "ema is a blend with inputs"),
+    (
+        "a blend of what stays",
+        (*LOOP[:3], replace(BLEND, blends="reward")),
+        "ema.blends is 'reward', which no call trains",
+    ),
+    ("a blend on other rows", (*LOOP[:3], replace(BLEND, dataset="eval")), "ema is a blend on evaluation"),
+    (
+        "what blends is no blend",
+        (*LOOP[:2], replace(TRAIN, blends="actor")),
+        "train.blends is 'actor', but it is a train_step",
+    ),
     ("a remap of nothing", (replace(GEN, input_remap={"q": "x"}),), "gen.input_remap renames 'q'"),
     ("a remap into nothing", (replace(GEN, output_remap={"y": "q"}),), "gen.output_remap gives 'q'"),
     ("inputs of one name", (GEN, replace(REW, inputs=("x", "y"), input_remap={"x": "y"})), "two inputs one name"),

@@ -25,6 +25,7 @@ Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
 Done: step call part spill group stats settings scores
 Trained: step call record stats before numerics settings
+Blended: step call record stats before numerics settings source
 Closed: step metrics
 Compacted: step spill
 Checkpointed: step manifest

@@ -258,7 +258,7 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
     for each in (engine, other):
         train(each, range(COUNT), "vocabulary")
     engine.release()
-    memory, optimizer = engine._model.transformer.memory, engine._updater._optimizer
+    memory, optimizer = engine._model.transformer.memory, engine._training._optimizer
     for held in (memory.data, memory.grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
         assert held.untyped_storage().nbytes() == 0
     engine.restore()

@@ -11,7 +11,7 @@ from support.chaos import create_run, rows_of, toy_experiment
 
 from hpcrl.config.changes import RunSettings
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.dataflow.graph import train_steps
+from hpcrl.dataflow.graph import changes
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Stopped
 from hpcrl.durable.rundir import RunDirectory
@@ -136,7 +136,7 @@ def stage(tmp_path: Path, says: list[list[tuple[bytes, Message]]], replaces_node
     watch = AllocationWatch(None, reactor.note, clock)
     nodes = NodeWait(run, "first", experiment.cluster, replaces_nodes, members, watch, clock)
     schedule = RunSchedule(experiment.control, evaluates=True, clock=clock)
-    files = begin_attempt(run, train_steps(make_plan(experiment, NODES).calls), "first", 2, compacts=False)
+    files = begin_attempt(run, changes(make_plan(experiment, NODES).calls), "first", 2, compacts=False)
     data = reactor.in_background(lambda: open_data(experiment, ScratchIndexes()))
     attempt = Attempt(files, RunSettings(experiment), data, schedule, reactor, watch, nodes, clock)
     reactor.listener = attempt

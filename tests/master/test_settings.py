@@ -116,7 +116,7 @@ def test_a_replay_over_a_change_of_settings_gives_the_bits_of_a_run_with_a_check
     jobs.wait_for("master", 120)
     jobs.kill_all()
     assert killed.marker.exists(), outputs(run)
-    recovery = plan_next_attempt(run, make_plan(first, 1).train_steps)
+    recovery = plan_next_attempt(run, make_plan(first, 1).changes)
     assert recovery.checkpoint is not None and recovery.checkpoint.step == CHECKPOINT
     assert {line.step for line in recovery.replay} == {BORDER}
 

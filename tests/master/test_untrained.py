@@ -89,7 +89,7 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
     before = progress_of(run)
     closed = [row.step for row in recovery.metrics]
     unread = [step for step in closed if recovery.checkpoint is not None and step <= recovery.checkpoint.step]
-    assert len(closed) - len(unread) <= 1, "the last closed step alone may lack its cut"
+    assert len(closed) - len(unread) <= 2, "two steps may close at once, before either has its cut"
     finish(run)
     assert progress_of(run) != before
     assert remains(run) == undisturbed, outputs(run)

@@ -33,6 +33,12 @@ def test_a_model_that_is_not_trained_has_parameters_only():
     assert (memory.parameters, memory.gradients, memory.optimizer) == (4000, 0, 0)
 
 
+@pytest.mark.parametrize(("dtype", "masters"), [("fp32", 0), ("bf16", 4000)])
+def test_a_blended_model_has_masters_besides_of_which_dp_has_shares(dtype, masters):
+    memory = role_memory(MODEL, 1000, ModelConfig(path="m", dtype=dtype), Layout(dp=2), cached=0, blended=True)
+    assert (memory.gradients, memory.optimizer) == (0, masters / 2)
+
+
 def test_the_cache_holds_keys_and_values_of_every_block():
     memory = role_memory(MODEL, 0, ModelConfig(path="m", dtype="bf16"), Layout(), cached=100)
     assert memory.kv_cache == 100 * 2 * (2 * 16) * 2

@@ -43,7 +43,7 @@ def test_a_role_without_a_layout_is_data_parallel_over_its_mesh():
 def test_roles_that_some_call_trains_are_trainable():
     plan = make_plan(EXPERIMENT, 2)
     assert [replica.model for replica in plan.trained] == [ModelName("actor"), ModelName("critic")]
-    assert plan.train_steps == {"actor_train": "actor", "critic_train": "critic"}
+    assert plan.changes == {"actor_train": "actor", "critic_train": "critic"}
 
 
 def test_every_call_is_made_at_the_home_of_its_role():

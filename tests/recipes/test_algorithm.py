@@ -10,7 +10,7 @@ from support.experiments import KNOWN, load_config, values_of, write_config, wri
 from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
-from hpcrl.dataflow.graph import producers, topological_order, trained_by
+from hpcrl.dataflow.graph import changed_by, producers, topological_order
 from hpcrl.errors import ConfigurationError
 from hpcrl.placement.memory import estimate_roles
 from hpcrl.placement.plan import make_plan
@@ -42,7 +42,7 @@ def test_ppo_is_the_graph_of_its_paper(make) -> None:
     assert all(producers(graph, call) == {"actor_gen": ("responses",)} for call in ("ref_inf", "critic_inf"))
     assert producers(graph, "rew_inf") == {"actor_gen": ("responses", "finished")}
     assert producers(graph, "actor_train") == producers(graph, "critic_train") == of_rollout
-    assert trained_by(graph) == {"actor": "actor_train", "critic": "critic_train"}
+    assert changed_by(graph) == {"actor": "actor_train", "critic": "critic_train"}
     assert graph.graph["dataset_keys"] == {"prompts"}
 
 
@@ -67,7 +67,7 @@ def test_evaluation_is_seen_by_the_roles_under_plain_names(make, name: str) -> N
     algorithm, experiment = algorithm_of(name), make(name, every=5)
     evaluating = [mfc for mfc in algorithm.calls(experiment) if mfc.dataset == "eval"]
     graph = algorithm.graph(experiment)
-    order, trained = topological_order(graph), trained_by(graph)
+    order, trained = topological_order(graph), changed_by(graph)
     of_trained = [mfc for mfc in evaluating if mfc.role in trained]
     assert all(order.index(mfc.name) > order.index(trained[mfc.role]) for mfc in of_trained)
     for mfc in evaluating:

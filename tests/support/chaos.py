@@ -132,7 +132,7 @@ def _has_missed_somebody(run: RunDirectory, attempt: int | None) -> bool:
 def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     """Read offline, as anybody could. Only where a test has damaged files may some be damaged."""
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     assert recovery.checkpoint is not None, recovery.describe()
     assert damaged or not recovery.damage, recovery.damage
     parameters: dict[str, bytes] = {}

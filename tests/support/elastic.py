@@ -88,7 +88,7 @@ WHOLE_ARRAYS = ("w",)
 
 def whole(run: RunDirectory) -> Whole:
     experiment = experiment_from(run.configuration())
-    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).train_steps)
+    recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     assert recovery.checkpoint is not None and not recovery.damage, recovery.describe()
     arrays: dict[str, np.ndarray] = {}
     state: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from support.tiny_models import tiny_config, tiny_model
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.flat import FlatTransformer
+from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.native import NativeEngine
 from hpcrl.engines.sampler import Sampler
@@ -30,11 +31,12 @@ def native(
     device: str = "cpu",
     optimizer: OptimizerConfig | None = OPTIMIZER,
     steps: int = 10,
+    blended: bool = False,
 ) -> NativeEngine:
-    """An engine over a tiny random model; without an optimizer it is frozen."""
+    """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
     config, trainable = CONFIG.with_head(head), optimizer is not None
     transformer = tiny_model(config, dtype=dtype, device=device, trainable=trainable)
-    return engine_of(transformer, group, micro_batch_tokens, optimizer, steps)
+    return engine_of(transformer, group, micro_batch_tokens, optimizer, steps, blended)
 
 
 def engine_of(
@@ -43,13 +45,17 @@ def engine_of(
     micro_batch_tokens: int = 1000,
     optimizer: OptimizerConfig | None = OPTIMIZER,
     steps: int = 10,
+    blended: bool = False,
 ) -> NativeEngine:
     model = PackedModel("actor", transformer)
-    updater = None if optimizer is None else Updater("actor", transformer.memory, group, optimizer, steps)
+    memory = transformer.memory
+    state = MasterState("actor", memory, ShardedMasters("actor", memory.data, group)) if blended else None
+    if optimizer is not None:
+        state = Updater("actor", memory, group, optimizer, steps)
     return NativeEngine(
         model,
         Sampler(model, micro_batch_tokens, eos_token_ids=(0,)),
-        updater,
+        state,
         group=group,
         kernels=Kernels(deterministic=False),
         micro_batch_tokens=micro_batch_tokens,

@@ -1,0 +1,101 @@
+"""A reference that follows the actor: killed anywhere, the run ends as if nothing had happened."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, toy_experiment
+from support.cluster import alive_of
+from support.faults import Strike
+
+from hpcrl.config.ema import EMAConfig
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Blended, Checkpointed, Closed, Trained
+from hpcrl.durable.recovery import plan_next_attempt
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.toy import ToyExperiment
+
+STEPS = 5
+POINTS = [
+    *(("master", "journal.before", nth) for nth in (4, 8, 12, 16)),
+    *(("master", "journal.after", nth) for nth in (5, 9, 11, 13, 15, 17, 19, 21)),
+    ("master", "master.sent", 11),
+    ("master", "master.sent", 16),
+    ("master", "manifest.write", 1),
+    ("master", "manifest.published", 2),
+    ("master", "prune.unlink", 1),
+    *(("worker-0", "worker.executed", nth) for nth in (4, 5, 6, 7, 11)),
+    ("worker-1", "worker.replied", 7),
+    ("worker-0", "shard.write", 1),
+    ("worker-1", "shard.synced", 2),
+    ("worker-1", "shard.published", 4),
+]
+
+
+def following(decay: float | None = 0.9, every: int = 1, steps: int = STEPS) -> ToyExperiment:
+    toy = toy_experiment(steps=steps)
+    ema = EMAConfig(decay=decay, every=every)
+    return dataclasses.replace(toy, toy=dataclasses.replace(toy.toy, reference_ema=ema))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    run = create_run(tmp_path_factory.mktemp("whole") / "run", following())
+    assert finish(run) == [0], outputs(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def undisturbed(whole: RunDirectory) -> Remains:
+    return remains(whole)
+
+
+def blends(run: RunDirectory) -> list[Blended]:
+    return [line.event for line in read_history(run).lines if isinstance(line.event, Blended)]
+
+
+def test_a_blend_is_recorded_after_the_train_step_that_it_reads_and_saved_with_the_step(whole: RunDirectory) -> None:
+    events = [line.event for line in read_history(whole).lines]
+    for step in range(1, STEPS + 1):
+        (at,) = (i for i, event in enumerate(events) if isinstance(event, Blended) and event.step == step)
+        blended = events[at]
+        assert isinstance(blended, Blended) and blended.record["decay"] == 0.9
+        before = [event for event in events[:at] if isinstance(event, Trained) and event.step == step]
+        assert blended.source in [event.record["digest"] for event in before if event.call == "actor_train"]
+        assert not any(isinstance(event, Closed) and event.step == step for event in events[:at])
+    assert any(isinstance(event, Checkpointed) for event in events)
+    digests = [line.record["digest"] for line in blends(whole)]
+    assert [line.before for line in blends(whole)] == ["", *digests[:-1]] and len(set(digests)) == STEPS
+    recovery = plan_next_attempt(whole, make_plan(following(), 1).changes)
+    assert recovery.checkpoint is not None and recovery.checkpoint.digests["reference"] == digests[-1]
+    assert recovery.checkpoint.roles.keys() == {"actor", "critic", "reference"}
+
+
+def test_a_reference_that_follows_gives_other_numbers_than_one_that_does_not(folder: Path, whole: RunDirectory) -> None:
+    run = create_run(folder / "run", toy_experiment(steps=STEPS))
+    assert finish(run) == [0], outputs(run)
+    still, moved = remains(run).metrics, remains(whole).metrics
+    assert still[1]["ref_inf/z"] == moved[1]["ref_inf/z"] and still[2]["ref_inf/z"] != moved[2]["ref_inf/z"]
+
+
+def test_between_two_changes_the_reference_stays_as_it_is(folder: Path) -> None:
+    run = create_run(folder / "run", following(decay=0.0, every=2))
+    assert finish(run) == [0], outputs(run)
+    assert [line.record["decay"] for line in blends(run)] == [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(("role", "point", "nth"), POINTS)
+def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
+    folder: Path, undisturbed: Remains, role: str, point: str, nth: int
+) -> None:
+    run = create_run(folder / "run", following())
+    strike = Strike(folder, "kill", role, point, "KILL", "all", nth)
+    jobs = begin(run, "first", strike)
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    assert strike.marker.exists(), "the strike never came: the test tests nothing"
+    finish(run)
+    assert remains(run) == undisturbed, outputs(run)
+    assert started_twice(run) == []
+    assert alive_of(run.root) == []
