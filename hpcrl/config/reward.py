@@ -22,6 +22,10 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One of hpcrl's functions or the user's."""
     kwargs: dict[str, Any] = {}
     """Its further named arguments."""
+    service: str = ""
+    """In the place of a function: where responses are sent, as http://host:port/path."""
+    token_variable: str = ""
+    """The environment variable with the token that a service asks for."""
     weight: float = 1.0
 
 
@@ -37,8 +41,9 @@ class RewardConfig(CPUPlacementConfig):
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further named arguments of the function."""
     components: Annotated[ComponentsMapping, ChangeClass.FORK] = field(default_factory=dict)
-    """In the place of function: NAME: {function: …, kwargs: {…}, weight: 1.0} for each score; the reward is their
-    weighted sum, and each is reported under its name."""
+    """In the place of function: for each score NAME: {function: …, kwargs: {…}, weight: 1.0}, or NAME: {service:
+    http://host:port/path, token_variable: NAME, weight: 1.0} (docs/rewards.md). The reward is their weighted sum, and
+    each is reported under its name."""
     right_component: str | None = None
     """The component by whose score `accuracy` counts a response as right; null: by the reward."""
     right_at: float = 1.0
@@ -53,9 +58,10 @@ class RewardConfig(CPUPlacementConfig):
     processes: Annotated[Count, ChangeClass.PLACEMENT] = 1
     """Processes, on each worker that scores, in which a function that is not hpcrl's runs at the same time."""
     concurrency: Annotated[Count, ChangeClass.PLACEMENT] = 32
-    """Responses on which an asynchronous function works at the same time in each of its processes."""
+    """Responses on which an asynchronous function works at the same time in each of its processes, or requests that a
+    service is sent at the same time by each worker that scores."""
     batch_size: Annotated[Count, ChangeClass.PLACEMENT] = 64
-    """Most responses in one call of a function that scores several together."""
+    """Most responses in one call of a function that scores several together, or in one request to a service."""
     trial_rows: Annotated[Natural, ChangeClass.PLACEMENT] = 3
     """Rows of the training data on which the function is tried before the start, where you submit; 0 tries none."""
 
@@ -70,8 +76,15 @@ class RewardConfig(CPUPlacementConfig):
         """Setting → the function that it names, of a section of this name."""
         if self.function is not None:
             yield f"{role}.function", self.function
-        for name, it in self.components.items():
-            yield f"{role}.components.{name}.function", component_of(it).function
+        for name, component in self.parts.items() if self.function is None else ():
+            if component.function:
+                yield self.key_of(role, name), component.function
+
+    def key_of(self, role: str, name: str) -> str:
+        """The setting that says what a component is, of a section of this name."""
+        if self.function is not None:
+            return f"{role}.function"
+        return f"{role}.components.{name}.{'service' if self.parts[name].service else 'function'}"
 
     @property
     def needs_answers(self) -> bool:

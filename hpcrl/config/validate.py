@@ -68,7 +68,7 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     if generation := section(experiment, "generation", GenerationConfig):
         yield from _generation_problems(generation)
     for role, reward in sections_of(experiment, RewardConfig).items():
-        yield from reward_problems(role, reward)
+        yield from reward_problems(role, reward, experiment.cluster.slurm.export)
 
 
 def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

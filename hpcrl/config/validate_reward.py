@@ -1,10 +1,13 @@
 """What is wrong with the settings of a reward, whatever the rows and the functions."""
 
+import importlib.util
 import math
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,8 +18,8 @@ from hpcrl.errors import Problem
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 
 
-def reward_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
-    """Of a section of this name."""
+def reward_problems(role: str, reward: RewardConfig, export: Sequence[str] = ()) -> Iterator[Problem]:
+    """Of a section of this name. `export` are the variables that a job on Slurm gets; all where there is none."""
     short, several = f"{role}.function", f"{role}.components"
     if (reward.function is None) == (not reward.components):
         found = f"both are: {short} = {reward.function}" if reward.components else "neither is"
@@ -36,11 +39,11 @@ def reward_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:
             f"Write it into {several}.NAME.",
         )
     for name, value in reward.components.items():
-        yield from _component_problems(several, name, value)
+        yield from _component_problems(several, name, value, export)
     yield from _accuracy_problems(role, reward)
 
 
-def _component_problems(key: str, name: str, value: Any) -> Iterator[Problem]:
+def _component_problems(key: str, name: str, value: Any, export: Sequence[str]) -> Iterator[Problem]:
     place = f"{key}.{name}"
     if not _NAME.fullmatch(name) or name in REPORTED:
         yield Problem(
@@ -57,10 +60,51 @@ def _component_problems(key: str, name: str, value: Any) -> Iterator[Problem]:
         return
     if not math.isfinite(component.weight):
         yield Problem((key,), f"{place}.weight = {component.weight} must be a finite number.", f"Set {place}.weight.")
-    yield from (
-        Problem((key,), problem.text, problem.advice)
-        for problem in _function_problems(f"{place}.function", f"{place}.kwargs", component)
-    )
+    if bool(component.function) == bool(component.service):
+        yield Problem(
+            (key,),
+            f"{place} must have either function or service, but it has {'both' if component.service else 'neither'}.",
+            f"Set {place}.",
+        )
+    elif component.function:
+        for problem in _function_problems(f"{place}.function", f"{place}.kwargs", component):
+            yield Problem((key,), problem.text, problem.advice)
+    else:
+        yield from (Problem((key,), text, f"Set {place}.") for text in _service_problems(place, component))
+    yield from (Problem((key,), text) for text in _token_problems(place, component, export))
+
+
+def _service_problems(place: str, component: Component) -> Iterator[str]:
+    named = f"{place}.service = {component.service}"
+    try:
+        url = urlsplit(component.service)
+        is_address = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        yield f"{named} must be an address like http://host:8000/score."
+    elif url.username is not None or url.password is not None:
+        yield f"{place}.service must have no user and no password in it: they would be in the files of the run."
+    if component.kwargs:
+        yield f"{place}.kwargs belongs to a function; a service gets the responses alone."
+    if importlib.util.find_spec("httpx") is None:
+        yield f"{named} needs httpx, which is not installed: pip install 'hpcrl[http]'."
+
+
+def _token_problems(place: str, component: Component, export: Sequence[str]) -> Iterator[str]:
+    variable = component.token_variable
+    named = f"{place}.token_variable = {variable}"
+    if not variable:
+        return
+    if not component.service:
+        yield f"{named} belongs to a service, and {place} has none. Leave it out."
+    elif not os.environ.get(variable):
+        yield f"{named} must be an environment variable that is set here. Set {variable}, and where you resume too."
+    elif export and variable not in export:
+        yield (
+            f"{named} must be one of cluster.slurm.export = {', '.join(export)}, or jobs do not get it. Add it to "
+            "cluster.slurm.export."
+        )
 
 
 def _function_problems(key: str, kwargs: str, component: Component) -> Iterator[Problem]:

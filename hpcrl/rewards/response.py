@@ -1,6 +1,6 @@
 """What is scored, and what a score is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,12 @@ class Result(msgspec.Struct, frozen=True):
 
 
 DROPPED = Result(dropped=True)
+
+
+def named_together(responses: Sequence[Response]) -> str:
+    """Responses in a message, by the first of them."""
+    several = f"on {len(responses)} responses, the first of them " if len(responses) > 1 else ""
+    return several + responses[0].named
 
 
 def shown(text: str) -> str:

@@ -11,6 +11,7 @@ from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.rewards.calling import call_of
 from hpcrl.rewards.response import Response, Result
 from hpcrl.rewards.results import as_result
+from hpcrl.rewards.service import Service
 from hpcrl.rewards.user_function import UserFunction
 
 
@@ -38,7 +39,8 @@ class Scored:
 
 
 class RewardFunction:
-    """The components of a run's reward: hpcrl's functions in this process, the user's in processes without torch.
+    """The components of a run's reward: hpcrl's functions in this process, the user's in processes without torch,
+    services where they are.
 
     Knows nothing of tokens and models. Called from one thread.
     """
@@ -47,8 +49,8 @@ class RewardFunction:
         self._parts = reward.parts
         self._scorers: dict[str, Scorer] = {}
         try:
-            for (name, component), (key, _) in zip(self._parts.items(), reward.functions(section), strict=True):
-                self._scorers[name] = _scorer(key, component, reward)
+            for name, component in self._parts.items():
+                self._scorers[name] = _scorer(reward.key_of(section, name), component, reward)
         except BaseException:
             self.close()
             raise
@@ -57,8 +59,8 @@ class RewardFunction:
         """What the reward says of each.
 
         Raises:
-            UserCodeError: a function raised, took too long, died, or returned something that is no score, and
-                `on_error` does not say that such responses are dropped.
+            UserCodeError: a function raised, took too long, died, or returned something that is no score, or a service
+                did not answer with scores, and `on_error` does not say that such responses are dropped.
             DataError: a row does not say what is right.
             InternalError: its process was killed twice on the same response.
         """
@@ -103,6 +105,8 @@ class BuiltIn:
 
 def _scorer(key: str, component: Component, reward: RewardConfig) -> Scorer:
     function = component.function
+    if component.service:
+        return Service(key, component, reward)
     if function not in BUILT_IN:
         return UserFunction(key, function, component.kwargs, reward)
     if runs_in_process(function, component.kwargs):

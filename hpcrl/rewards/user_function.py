@@ -11,7 +11,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import HpcrlError, InternalError, UserCodeError
 from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
-from hpcrl.rewards.response import DROPPED, Response, Result
+from hpcrl.rewards.response import DROPPED, Response, Result, named_together
 from hpcrl.rewards.user_process import Asked, UserProcess
 
 WHILE_IMPORTED = "while it was imported"
@@ -168,8 +168,7 @@ class _Work:
 def _where(asked: Asked) -> str:
     if not asked.numbers:
         return WHILE_IMPORTED
-    others = len(asked.responses) - 1
-    return (f"on {others + 1} responses, the first of them " if others else "") + asked.responses[0].named
+    return named_together(asked.responses)
 
 
 def _how(status: int) -> str:
