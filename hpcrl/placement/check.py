@@ -115,17 +115,25 @@ def _batch_problems(
 
 
 def _blend_problems(experiment: ExperimentConfig, call: MFC) -> Iterator[Problem]:
-    """A role that is blended with another is placed as that one is, since no parameters are sent."""
-    target, source = (getattr(experiment, role) for role in (call.role, call.blends))
-    for name in ("mesh", "layout"):
-        own, other = getattr(target, name), getattr(source, name)
-        if own != other:
-            key, of = f"{call.role}.{name}", f"{call.blends}.{name}"
-            yield Problem(
-                (key, of),
-                f"{key} = {own} must be {of} = {other}, since {call.name} blends {call.blends} into {call.role}.",
-                f"Set {key} to {'null' if other is None else other}.",
-            )
+    """A role that is blended with another is on the same workers, laid out alike: no parameters are sent."""
+    key, of = f"{call.role}.mesh", f"{call.blends}.mesh"
+    try:
+        own, other = (_placed(experiment, role) for role in (call.role, call.blends))
+    except ValueError:
+        return  # said of the role itself
+    if own != other:
+        yield Problem(
+            (key, f"{call.role}.layout", of, f"{call.blends}.layout"),
+            f"{call.role} is {own}, but {call.blends}, which {call.name} blends into it, {other}.",
+            f"Set {key} and {call.role}.layout to those of {call.blends}.",
+        )
+
+
+def _placed(experiment: ExperimentConfig, role: str) -> str:
+    """Layout and workers of a role, in words. Raises ValueError where there is none such."""
+    ranks, layout = mesh_of(experiment, role, experiment.cluster.nodes), getattr(experiment, role).layout
+    arranged = Layout(dp=len(ranks)) if layout is None else parse_layout(layout)
+    return f"laid out as {arranged} on worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:

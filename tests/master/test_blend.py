@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, toy_experiment
+from support.choosing import choosing_experiment
 from support.cluster import alive_of
 from support.faults import Strike
 
@@ -83,6 +84,32 @@ def test_between_two_changes_the_reference_stays_as_it_is(folder: Path) -> None:
     run = create_run(folder / "run", following(decay=0.0, every=2))
     assert finish(run) == [0], outputs(run)
     assert [line.record["decay"] for line in blends(run)] == [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+def choosing() -> ToyExperiment:
+    experiment = choosing_experiment()
+    return dataclasses.replace(experiment, toy=dataclasses.replace(experiment.toy, reference_ema=EMAConfig(decay=0.5)))
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Remains:
+    run = create_run(tmp_path_factory.mktemp("chosen") / "run", choosing())
+    assert finish(run) == [0], outputs(run)
+    assert blends(run)
+    return remains(run)
+
+
+@pytest.mark.parametrize(("point", "nth"), [("journal.after", 13), ("master.sent", 17), ("journal.before", 20)])
+def test_where_steps_choose_their_rows_it_ends_as_if_nothing_had_happened(
+    folder: Path, chosen: Remains, point: str, nth: int
+) -> None:
+    run = create_run(folder / "run", choosing())
+    jobs = begin(run, "first", Strike(folder, "kill", "master", point, "KILL", "all", nth))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    finish(run)
+    assert remains(run) == chosen, outputs(run)
+    assert started_twice(run) == []
 
 
 @pytest.mark.parametrize(("role", "point", "nth"), POINTS)

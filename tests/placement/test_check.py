@@ -1,11 +1,16 @@
 """Roles that do not fit their workers, batches that do not fill them, models that are not supported."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from support.chaos import toy_experiment
 from support.experiments import QWEN2_TINY
 
+from hpcrl.config.ema import EMAConfig
+from hpcrl.config.model import PlacementConfig
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.check import placement_problems
 
 
 @pytest.mark.parametrize(
@@ -32,6 +37,27 @@ def test_what_does_not_fit_is_named(load, overrides, problem):
     with pytest.raises(ConfigurationError) as raised:
         load(*overrides)
     assert any(problem in text for text in raised.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "layout", "says"),
+    [
+        (None, None, ""),
+        ("0-1", "d2", ""),
+        (
+            "1",
+            "d1",
+            "reference is laid out as d1t1p1 on worker 1, but actor, which ref_blend blends into it, "
+            "laid out as d2t1p1 on workers 0, 1.",
+        ),
+    ],
+)
+def test_a_role_that_is_blended_is_placed_as_the_one_that_it_takes_in(mesh, layout, says):
+    toy = toy_experiment(workers_per_node=2)
+    reference = PlacementConfig(mesh=mesh, layout=layout)
+    following = replace(toy, toy=replace(toy.toy, reference_ema=EMAConfig(decay=0.9)), reference=reference)
+    assert [problem.text for problem in placement_problems(following)] == ([says] if says else [])
+    assert not [*placement_problems(replace(toy, reference=reference))]
 
 
 def test_a_model_of_an_unknown_family_is_refused(load, tmp_path):
