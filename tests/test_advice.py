@@ -150,6 +150,8 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/validate.py: Set cluster.slurm.{}.", ["cluster.slurm.flags=[odd]"], ["cluster.slurm.flags=[--odd]"]),
     ("config/validate.py: Set data.chat_template.", ["data.chat_template=none"], ["data.chat_template=rows.jsonl"]),
     ("config/validate.py: Set data.fields to names of these.", ["data.fields={x: y}"], ["data.fields={prompt: y}"]),
+    ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.mesh=0"]),
+    ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.workers=1"]),
     ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
     (
         "config/validate.py: Set control.stop_when.",
@@ -767,6 +769,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "launch/slurm/launcher.py: Lower cluster.slurm.cpus_per_worker or {}.": (
+        "launch/slurm/test_node_memory.py::test_cpu_workers_that_fit_no_node_of_the_partition_are_refused_by_name"
+    ),
     "config/load.py: Begin a new run from a checkpoint of this one: `hpcrl fork RUN --step N --{} {}`.": (
         "launch/test_user_code.py::test_a_reward_that_a_run_cannot_have_is_one_for_a_fork_of_it"
     ),

@@ -47,6 +47,7 @@ from hpcrl.wire.messages import (
     StartWorkers,
     Trouble,
     WorkerExited,
+    WorkersConnected,
 )
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.model_worker import ModelWorker
@@ -257,6 +258,8 @@ class Agent:
                 if isinstance(envelope.body, StartWorkers):
                     self._ordered = envelope.body
                     self.zygote.kill_all()
+                if isinstance(envelope.body, WorkersConnected):
+                    self.zygote.is_watched = False
             try:
                 self._report_exits(link, log)
             except EOFError:

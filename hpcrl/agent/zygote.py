@@ -6,6 +6,7 @@ its workers.
 """
 
 import contextlib
+import gc
 import os
 import selectors
 import signal
@@ -62,6 +63,8 @@ class Zygote:
         ours.setblocking(False)
         self._socket = ours
         self.alive: dict[int, Forked] = {}
+        self.is_watched = True
+        """Whether somebody asks how far its workers' start is; `fork` begins one."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -77,11 +80,13 @@ class Zygote:
 
     @property
     def work(self) -> int:
-        """Of itself and its workers, as `work_done` counts it."""
-        return work_done(self.pid)
+        """Of itself and its workers, as `work_done` counts it, which reads several files for each thread below; 0 while
+        nobody asks."""
+        return work_done(self.pid) if self.is_watched else 0
 
     def fork(self, worker: WorkerArgs) -> None:
         """Start a worker."""
+        self.is_watched = True
         self._order(Fork(worker))
 
     def kill_all(self) -> None:
@@ -136,6 +141,8 @@ def _serve(
             signal.signal(name, signal.SIG_IGN)
         with watch.watching():
             _import(orders, imports)
+        # What is imported stays: a collection in a worker would write to every page that all of them share.
+        gc.freeze()
         _fork_and_reap(orders, run_worker)
     except BaseException:
         traceback.print_exc()

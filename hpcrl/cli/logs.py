@@ -105,7 +105,7 @@ def _end_of(run_dir: RunDirectory) -> Callable[[], bool]:
     from hpcrl.launch.queues import has_queue, queue_of
 
     if not has_queue(run_dir):
-        return lambda: is_over(run_dir)
+        return lambda: is_over(run_dir) or _came_to_nothing(run_dir)
     asked_at = -math.inf if is_over(run_dir) else time.monotonic()
 
     def has_ended() -> bool:
@@ -120,6 +120,17 @@ def _end_of(run_dir: RunDirectory) -> Callable[[], bool]:
         return is_over(run_dir) if queue.missing else not _goes_on(run_dir, queue)
 
     return has_ended
+
+
+def _came_to_nothing(run_dir: RunDirectory) -> bool:
+    """Whether the newest submission is gone before its master could begin an attempt."""
+    from hpcrl.launch.launcher import Launchers
+
+    nonce = run_dir.newest_nonce()
+    if nonce is None or run_dir.newest_attempt_of(nonce) is not None:
+        return False
+    submission = next(each for each in run_dir.submissions() if each.nonce == nonce)
+    return not Launchers(run_dir).of(submission).is_alive(run_dir, submission)
 
 
 def _goes_on(run_dir: RunDirectory, queue: Queue) -> bool:

@@ -156,10 +156,9 @@ def judge(
 ) -> tuple[State, str, int | None]:
     """The state, why it is believed, and the exit code of a run that has ended. `queue` is given for runs on Slurm."""
     claim = None if attempt is None else run.read_claim(attempt)
-    verdict = run.newest_verdict()
-    if claim is not None and claim.submission != (run.newest_nonce() or claim.submission):
-        claim = activity = None  # those of an older submission say nothing of this one
-        verdict = None if verdict is None or verdict.attempt is not None else verdict
+    verdict = _verdict(run, claim)
+    if _is_older(run, claim):
+        claim = activity = None
     if queue is not None:
         if run.newest_nonce() is None and attempt is None:
             return "incomplete", "none of its jobs is known to have been sent", None
@@ -175,6 +174,17 @@ def judge(
     if claim.host == socket.gethostname() and not is_running(claim):
         return "killed", f"its master (process {claim.pid}) is gone and left no verdict ({_seen(activity)})", None
     return _seen_from(claim, activity)
+
+
+def _is_older(run: RunDirectory, claim: Claim | None) -> bool:
+    """Whether the newest attempt is an older submission's: it says nothing of the newest one, which has begun none."""
+    return claim is not None and claim.submission != (run.newest_nonce() or claim.submission)
+
+
+def _verdict(run: RunDirectory, claim: Claim | None) -> Verdict | None:
+    """How the newest submission ended; `claim` is the newest attempt's."""
+    verdict = run.newest_verdict()
+    return None if verdict is not None and verdict.attempt is not None and _is_older(run, claim) else verdict
 
 
 def _state_on_slurm(
@@ -249,11 +259,13 @@ def is_fresh(activity: Activity) -> bool:
 
 def is_over(run: RunDirectory) -> bool:
     """Whether nothing more will happen, as far as can be seen from here. Cheap, for those who wait."""
-    if run.newest_verdict() is not None:
-        return True
     attempt = run.newest_attempt()
     claim = None if attempt is None else run.read_claim(attempt)
-    return claim is not None and claim.host == socket.gethostname() and not is_running(claim)
+    if _verdict(run, claim) is not None:
+        return True
+    if claim is None or _is_older(run, claim):
+        return False
+    return claim.host == socket.gethostname() and not is_running(claim)
 
 
 def _ended(state: str) -> State:

@@ -25,7 +25,7 @@ from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, plan_under
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.wire.messages import Begin, Finish, StartWorkers
+from hpcrl.wire.messages import Begin, Finish, StartWorkers, WorkersConnected
 
 END_MARGIN_S = 10.0
 """How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
@@ -157,6 +157,8 @@ class Attempt:
         begin = Begin(addresses, prepared, self._files.checkpoint_shards())
         for rank in ranks:
             self._reactor.send(rank, begin)
+        for node in self._members.agents:
+            self._reactor.send_to_node(node, WorkersConnected())
 
     def _source(self, plan: Plan, data: RunData) -> StepSource:
         """Tokenises: for a thread that may be slow."""

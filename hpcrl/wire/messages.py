@@ -177,6 +177,10 @@ class StartWorkers(msgspec.Struct, frozen=True, tag=True):
     ranks: tuple[int, ...]
 
 
+class WorkersConnected(msgspec.Struct, frozen=True, tag=True):
+    """All workers of all nodes are, and tell by themselves how far their start is: agents no longer speak for them."""
+
+
 class Finish(msgspec.Struct, frozen=True, tag=True):
     """The run (this submission of it) is over; end with this code. To a worker: leave."""
 
@@ -267,7 +271,7 @@ ToMaster = (
     | Here
     | Beat
 )
-ToAgent = StartWorkers | Finish | AreYouThere | Beat
+ToAgent = StartWorkers | WorkersConnected | Finish | AreYouThere | Beat
 ToWorker = Begin | Request | Ack | Save | Forget | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

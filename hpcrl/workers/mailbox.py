@@ -82,10 +82,14 @@ class Mailbox:
         """Send to the master, from any thread."""
         self._transport.post(message)
 
-    def doing(self, what: str, waits: bool = False) -> None:
-        """What this worker's beats say that it does. What it computes while it waits for others is no work: a library
-        may spin."""
-        self._transport.beat = lambda: Beat(what, 0 if waits else work_done(os.getpid()))
+    def doing(self, what: str) -> None:
+        """What this worker's beats say that it does."""
+        self._transport.beat = lambda: Beat(what)
+
+    def starting(self, what: str) -> None:
+        """The same of what it does before it is ready, and how far it comes with that. Not while it waits for others:
+        a library may spin."""
+        self._transport.beat = lambda: Beat(what, work_done(os.getpid()))
 
     def close(self) -> None:
         """Send what was posted, and hear no more."""

@@ -88,7 +88,7 @@ class ModelWorker:
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()
-        self._mailbox.doing("waiting for its peers", waits=True)
+        self._mailbox.doing("waiting for its peers")
         while not isinstance(job := self._mailbox.jobs.get(), Finish):
             # After a failure its peers may wait in a collective: none of another call must meet them there.
             if not self._failed.is_set():
@@ -116,7 +116,7 @@ class ModelWorker:
             device=args.device,
             device_uuid=args.device_uuid,
             network=args.network,
-            told=self._mailbox.doing,
+            told=self._mailbox.starting,
         )
 
     def _do(self, job: Job) -> None:
@@ -159,7 +159,7 @@ class ModelWorker:
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
         inputs = self._compared()
-        self._mailbox.doing("joining its peers", waits=True)
+        self._mailbox.doing("joining its peers")
         checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         peers = self._plan.peers(self._args.rank)
         self._host.load([begin.prepared[rank] for rank in peers], checkpoint)
@@ -171,7 +171,7 @@ class ModelWorker:
     def _compared(self) -> dict[Path, Stamp]:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
         comparing = "comparing what is read with what was submitted"
-        self._mailbox.doing(comparing)
+        self._mailbox.starting(comparing)
         here = self._plan.ranks_on(self._plan.workers[self._args.rank].node)
         roles = {replica.role for replica in self._plan.replicas if not set(here).isdisjoint(replica.ranks)}
         inputs = input_files(self._experiment, algorithm_of(self._experiment).rows, roles)
@@ -182,7 +182,7 @@ class ModelWorker:
             expected,
             inputs,
             Share(here.index(self._args.rank), len(here)),
-            lambda read, of: self._mailbox.doing(f"{comparing}, {read / 2**30:.1f} of {of / 2**30:.1f} GiB"),
+            lambda read, of: self._mailbox.starting(f"{comparing}, {read / 2**30:.1f} of {of / 2**30:.1f} GiB"),
         )
         return stamps
 

@@ -13,6 +13,7 @@ import pytest
 
 from hpcrl.cli.logs import since
 from hpcrl.cli.main import main
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 
 
@@ -77,6 +78,17 @@ def test_logs_are_of_all_processes_or_of_one_and_end_with_the_run(run, capsys, f
     assert {line.split()[2] for line in everybody} >= {"master", "agent-0", "worker-0", "worker-1"}
     assert main(["logs", run, *follow, "--worker", "worker-1"]) == ExitCode.DONE
     assert {line.split()[2] for line in capsys.readouterr().out.splitlines()} == {"worker-1"}
+
+
+def test_logs_are_followed_from_the_moment_a_run_is_resumed_and_not_if_nothing_came_of_it(tmp_path, capsys):
+    (tmp_path / "toy.yaml").write_text("algorithm: toy\ncontrol: {steps: 2}\ncluster: {type: local, device: cpu}\n")
+    where = str(tmp_path / "run")
+    assert hpcrl("submit", str(tmp_path / "toy.yaml"), "--run-dir", where).returncode == ExitCode.DONE
+    assert hpcrl("resume", where, "--detach", "--control.steps", "4").returncode == ExitCode.DONE
+    assert main(["logs", where, "--follow", "--worker", "master"]) == ExitCode.DONE
+    assert "step 4 was the last" in capsys.readouterr().out
+    RunDirectory(Path(where)).record_submission("vanished", {"master": 2**22 + 1, "group": 2**22 + 1})
+    assert main(["logs", where, "--follow", "--worker", "master"]) == ExitCode.DONE
 
 
 def test_logs_of_a_process_that_never_was_name_those_that_were(run, capsys):

@@ -173,6 +173,15 @@ def test_a_run_is_over_when_it_has_a_verdict_or_its_master_is_gone(tmp_path: Pat
     assert is_over(made.run)
 
 
+def test_a_run_that_was_resumed_is_not_over_before_the_resumed_one_is(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.verdict("stopped", 0, "asked to")
+    assert is_over(made.run)
+    made.run.record_submission("resumed", {"master": 1})
+    assert not is_over(made.run)
+
+
 def test_what_is_rendered_is_short_and_complete(tmp_path: Path) -> None:
     made = ended_run(tmp_path / "run")
     text = read_status(made.run.root).render()

@@ -72,6 +72,7 @@ def test_a_condition_on_a_call_that_is_not_made_gets_the_calls_and_the_nearest(l
         ("recipe=lambda e: (*CALLS, MFC('nap', 'actor', 'inference', ('q',), ('w',)))", "nap needs key 'q'"),
         ("recipe=lambda e: (*CALLS, MFC('nap', 'bed', 'inference', ('x',), ('w',)))", "calls role 'bed', but"),
         ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', 'vocabulary'))", "section actor that is a ModelConfig"),
+        ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', host='m:H'))", "actor that is a CPUPlacementConfig"),
         ("made={}", "its call actor_gen makes key 'y', but `made` does not say of which form its rows are"),
         ("metrics={'nap': ('loss',)}", "it has metrics of a call 'nap', but the calls are actor_gen"),
     ],
@@ -108,3 +109,19 @@ def test_rows_that_are_never_evaluated_on_are_said(load):
     assert not list(unused_notices(load()))
     (said,) = unused_notices(load("control.evaluate.steps=null"))
     assert said == "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
+
+
+def test_a_role_has_a_host_of_its_own_where_its_section_may_ask_for_workers(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from hpcrl.recipes.ppo import ALGORITHM\n"
+        "from hpcrl.recipes.algorithm import RoleKind\n"
+        "REWARD = RoleKind(ALGORITHM.roles['reward'].maker)\n"
+        "WITHOUT = replace(ALGORITHM, roles={**ALGORITHM.roles, 'reward': REWARD})\n"
+    )
+    path = write_config(Path("ppo.yaml"), {**ppo_values(), "algorithm": "mine.py:WITHOUT"})
+    assert load_config(path, (), ALL_CHECKS)
+    with pytest.raises(ConfigurationError, match="= 1, but role 'reward' is declared without a host"):
+        load_config(path, ["reward.workers=1"], ALL_CHECKS)

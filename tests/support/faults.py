@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 from support.cluster import children_of, command_of
 
+from hpcrl import processes
+from hpcrl.agent import zygote
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
+from hpcrl.workers import mailbox
 
 REWARD = "hpcrl.rewards.process"
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
@@ -142,6 +146,24 @@ class InWorkers:
             self.rank = int(point.removeprefix("as worker-"))
         elif point == "worker.start":
             self.change(self.rank)
+
+
+@dataclass
+class Looks:
+    """In agents and workers: writes down, in `folder`, when they look for what they and their children have done."""
+
+    folder: Path
+
+    def __call__(self, point: str) -> None:
+        if point == "agent.start":
+            zygote.work_done = partial(self._look, "agent", processes.work_done)
+        elif point == "worker.start":
+            mailbox.work_done = partial(self._look, "worker", processes.work_done)
+
+    def _look(self, who: str, look: Callable[[int], int], pid: int) -> int:
+        with open(self.folder / f"{who}.looks", "a") as file:
+            file.write(f"{time.time()}\n")
+        return look(pid)
 
 
 @dataclass

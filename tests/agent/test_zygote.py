@@ -1,0 +1,43 @@
+"""The parent of a node's workers: what it shares with them, and when it is looked below."""
+
+import gc
+import os
+import time
+from pathlib import Path
+
+from support.chaos import create_run, finish, outputs, rows_of, toy_experiment
+from support.faults import Looks
+
+from hpcrl.agent.zygote import Zygote
+from hpcrl.wire.address import LOOPBACK_ONLY
+from hpcrl.wire.zygote import WorkerArgs
+
+
+def tell_what_is_frozen(_args: WorkerArgs) -> int:
+    os.write(1, str(gc.get_freeze_count()).encode())  # not to what captures sys.stdout
+    return 0
+
+
+def test_no_collection_in_a_worker_touches_what_its_parent_has_imported(tmp_path: Path) -> None:
+    zygote = Zygote(("hpcrl.workers.reward_host:RewardHost",), tell_what_is_frozen)
+    try:
+        out = tmp_path / "out"
+        zygote.fork(WorkerArgs(str(tmp_path), 0, 0, "", LOOPBACK_ONLY, str(out), str(tmp_path / "err")))
+        deadline = time.monotonic() + 120
+        while not zygote.exits() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        zygote.close()
+    assert int(out.read_text()) > 10_000
+
+
+def test_nobody_looks_below_proc_once_the_workers_are_ready(tmp_path: Path) -> None:
+    run = create_run(tmp_path / "run", toy_experiment(steps=5, delay_s=0.1, heartbeat_s=0.05, lost_after_s=60.0))
+    assert finish(run, Looks(tmp_path)) == [0], outputs(run)
+    [ready] = [row["time"] for row in rows_of(run.events(0)) if row["event"] == "ready"]
+    [ended] = [row["time"] for row in rows_of(run.events(0)) if row["event"] == "ending"]
+    looks = {path.stem: [float(line) for line in path.read_text().split()] for path in tmp_path.glob("*.looks")}
+    assert looks["agent"], "it speaks for workers that are not there yet"
+    late_s = 0.5  # a beat that was under way
+    assert ended - ready > 2 * late_s
+    assert [when - ready for times in looks.values() for when in times if when > ready + late_s] == []
