@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -13,35 +14,73 @@ class Move:
     target: int
 
 
+class Admission(NamedTuple):
+    """Rows that enter, for the slots from the first free one on: those to prefill, then those that copy a slot."""
+
+    prefilled: list[int]
+    copied: list[int]
+    sources: list[int]
+    """The slot of a row with the same prompt, of each row that is copied."""
+
+    @property
+    def rows(self) -> list[int]:
+        return self.prefilled + self.copied
+
+
 class Scheduler:
     """Active rows fill the slots 0 … active - 1 without holes; waiting rows enter in order as slots become free.
 
-    What it decides is a function of prompt lengths, slots and of which rows ended at which step, so equal batches are
-    scheduled alike on any machine.
+    What it decides is a function of prompts, slots and of which rows ended at which step, so equal batches are
+    scheduled alike on any machine. Rows of one number in `prompts` have the same prompt, which is read once for those
+    that enter together and for those that enter while one of them is active.
     """
 
-    def __init__(self, prompt_lengths: Sequence[int], slots: int, prefill_tokens: int) -> None:
+    def __init__(
+        self, prompt_lengths: Sequence[int], slots: int, prefill_tokens: int, prompts: Sequence[int] | None = None
+    ) -> None:
         self._lengths = prompt_lengths
+        self._prompts = range(len(prompt_lengths)) if prompts is None else prompts
         self._waiting = deque(range(len(prompt_lengths)))
         self._slots = slots
         self._prefill_tokens = prefill_tokens
-        self.active = 0
+        self._seats: list[int] = []
+
+    @property
+    def active(self) -> int:
+        return len(self._seats)
 
     @property
     def done(self) -> bool:
         return not self._waiting and not self.active
 
-    def admit(self) -> list[int]:
-        """Rows to prefill now, for the slots from `active` on: as many as fit into free slots and one prefill."""
-        rows: list[int] = []
+    def admit(self) -> Admission:
+        """Rows to begin now: as many as fit into free slots and one prefill."""
+        admission = Admission([], [], [])
+        if not self._waiting or self.active == self._slots:
+            return admission
+        slot_of = {self._prompts[row]: slot for slot, row in enumerate(self._seats)}
+        read: set[int] = set()
         tokens = 0
-        while self._waiting and self.active + len(rows) < self._slots:
-            tokens += self._lengths[self._waiting[0]]
-            if rows and tokens > self._prefill_tokens:
-                break
-            rows.append(self._waiting.popleft())
-        self.active += len(rows)
-        return rows
+        free = self._slots - self.active
+        while self._waiting and len(admission.prefilled) + len(admission.copied) < free:
+            row = self._waiting[0]
+            prompt = self._prompts[row]
+            if prompt in slot_of:
+                admission.copied.append(row)
+                admission.sources.append(slot_of[prompt])
+            else:
+                tokens += 0 if prompt in read else self._lengths[row]
+                if read and tokens > self._prefill_tokens:
+                    break
+                read.add(prompt)
+                admission.prefilled.append(row)
+            self._waiting.popleft()
+        self._seats += admission.rows
+        return admission
+
+    def awaited(self) -> set[int]:
+        """The prompts of rows that wait."""
+        return {self._prompts[row] for row in self._waiting}
 
     def retire(self, ended: Sequence[int]) -> list[Move]:
         """Free these slots (ascending). The moves bring rows from the end into the holes; targets and sources are
@@ -50,5 +89,8 @@ class Scheduler:
         holes = [slot for slot in ended if slot < left]
         gone = set(ended)
         tail = [slot for slot in range(left, self.active) if slot not in gone]
-        self.active = left
-        return [Move(source, target) for source, target in zip(tail, holes, strict=True)]
+        moves = [Move(source, target) for source, target in zip(tail, holes, strict=True)]
+        for move in moves:
+            self._seats[move.target] = self._seats[move.source]
+        del self._seats[left:]
+        return moves

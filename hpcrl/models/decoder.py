@@ -39,7 +39,7 @@ class Decoder:
 
         Equal prompts go through the model once.
         """
-        texts, indices = _distinct(prompts)
+        texts, indices = distinct(prompts)
         text_of_row = torch.tensor(indices, device=self._model.device)
         packing = Packing.of([len(text) for text in texts], self._model.device)
         tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device)
@@ -89,7 +89,7 @@ class Decoder:
         return source if packing.inverse is None else packing.inverse[source], target
 
 
-def _distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
+def distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """The different prompts, and for each prompt the index of its like."""
     places: dict[bytes, int] = {}
     text_of_row = [places.setdefault(np.asarray(prompt, np.int64).tobytes(), len(places)) for prompt in prompts]

@@ -4,6 +4,7 @@ The scheduler knows no tensors, the decoder no queues; `Generator` turns the cra
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.data.slots import Scheduler
-from hpcrl.models.decoder import Decoder
+from hpcrl.data.slots import Admission, Move, Scheduler
+from hpcrl.models.decoder import Decoder, distinct
 from hpcrl.models.sampling import SamplingOptions, choose
 from hpcrl.models.slot_table import SlotTable
 from hpcrl.models.transformer import Transformer
@@ -70,24 +71,27 @@ class Generator:
     ) -> Generated:
         """A response to each prompt (1-D ints, at least one token), drawn with its seed (64 bits).
 
-        `max_new_tokens` sets a limit of its own for each row, up to the options'. Equal prompts that enter together
-        are prefilled once. Raises ValueError where a row can exceed the model's positions.
+        `max_new_tokens` sets a limit of its own for each row, up to the options'. Equal prompts are prefilled once
+        where they enter together, or one while another is generated from. Raises ValueError where a row can exceed the
+        model's positions.
         """
         limits = [self._options.max_new_tokens] * len(prompts) if max_new_tokens is None else list(max_new_tokens)
         lengths = [len(prompt) for prompt in prompts]
         self._check(lengths, seeds, limits)
         slots = min(self._options.slots, len(prompts))
-        scheduler = Scheduler(lengths, slots, self._options.prefill_tokens)
+        _, numbers = distinct(prompts)
+        scheduler = Scheduler(lengths, slots, self._options.prefill_tokens, numbers)
         longest = max(length + limit for length, limit in zip(lengths, limits, strict=True))
         decoder = Decoder(self._model, slots, longest)
         table = SlotTable(slots, self._model.device)
-        history = _History()
+        history, begin = _History(), _Begin(decoder, prompts, numbers)
         while not scheduler.done:
             first = scheduler.active
-            if rows := scheduler.admit():
+            admission = scheduler.admit()
+            if rows := admission.rows:
                 span = slice(first, scheduler.active)
                 table.begin(first, rows, *([column[row] for row in rows] for column in (seeds, limits, lengths)))
-                logits = decoder.prefill([prompts[row] for row in rows], first)
+                logits = begin.logits(admission, first, scheduler.awaited())
             else:
                 span = slice(0, scheduler.active)
                 logits = decoder.decode(table.tokens(span), table.positions(span))
@@ -125,6 +129,31 @@ class Generator:
                     f"Prompt {row} has {length} tokens and may get {limit} new ones, more than the model's "
                     f"{self._model.config.max_positions} positions. Lower max_new_tokens or the prompts' length."
                 )
+
+
+class _Begin:
+    """Begins rows: by a prefill, or with a copy of what a row of the same prompt has in its slot."""
+
+    def __init__(self, decoder: Decoder, prompts: Sequence[np.ndarray], numbers: Sequence[int]) -> None:
+        self._decoder = decoder
+        self._prompts = prompts
+        self._numbers = numbers
+        self._kept: dict[int, Tensor] = {}
+        """By prompt: the logits after it, while rows wait for them."""
+
+    def logits(self, admission: Admission, first_slot: int, awaited: AbstractSet[int]) -> Tensor:
+        """Logits [N, V] of the next tokens of the rows, which sit in the slots from `first_slot` on."""
+        made, first_copy = [], first_slot + len(admission.prefilled)
+        if admission.prefilled:
+            made = [self._decoder.prefill([self._prompts[row] for row in admission.prefilled], first_slot)]
+        self._decoder.move([Move(source, first_copy + i) for i, source in enumerate(admission.sources)])
+        if admission.copied:
+            made.append(torch.stack([self._kept[self._numbers[row]] for row in admission.copied]))
+        logits = torch.cat(made) if len(made) > 1 else made[0]
+        last = {self._numbers[row]: place for place, row in enumerate(admission.rows)}
+        self._kept |= {number: logits[place].clone() for number, place in last.items() if number in awaited}
+        self._kept = {number: kept for number, kept in self._kept.items() if number in awaited}
+        return logits
 
 
 class _History:

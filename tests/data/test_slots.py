@@ -13,7 +13,7 @@ def simulate(lengths, ends, slots, prefill_tokens):
     admissions, sizes = [], []
     while not scheduler.done:
         first = scheduler.active
-        rows = scheduler.admit()
+        rows = scheduler.admit().rows
         admissions.append(rows)
         seats |= {first + place: row for place, row in enumerate(rows)}
         stepping = range(first, first + len(rows)) if rows else range(scheduler.active)
@@ -48,6 +48,22 @@ def test_every_row_is_served_once_in_order_without_holes(seed):
 
 def test_a_prompt_longer_than_a_prefill_goes_alone():
     assert simulate([2, 50, 2], [1, 1, 1], 8, 10)[0] == [[0], [1], [2]]
+
+
+def test_a_prompt_of_rows_that_enter_together_counts_once():
+    scheduler = Scheduler([6, 6, 6, 3, 6], 8, 10, prompts=[0, 0, 0, 3, 4])
+    assert [scheduler.admit().rows, scheduler.admit().rows] == [[0, 1, 2, 3], [4]]
+
+
+def test_a_row_whose_prompt_is_in_a_slot_copies_it_from_where_it_is_now():
+    scheduler = Scheduler([6] * 6, 3, 10, prompts=[0, 1, 1, 1, 0, 1])
+    assert scheduler.admit() == ([0], [], [])
+    assert scheduler.admit() == ([1, 2], [], [])
+    assert scheduler.retire([0, 1]) == [Move(2, 0)]
+    assert scheduler.admit() == ([4], [3], [0])
+    assert scheduler.awaited() == {1}
+    assert scheduler.retire([0, 2]) == [Move(1, 0)]
+    assert scheduler.admit() == ([5], [], [])
 
 
 def test_rows_from_the_end_fill_the_holes():

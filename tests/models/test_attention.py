@@ -1,4 +1,5 @@
 import inspect
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,8 +11,12 @@ from hpcrl.models.packing import Packing
 LENGTHS = (1, 4, 4, 7, 7, 7, 20)
 
 
-SHARED = Packing.of((9, 3, 5, 12, 5, 4, 7, 1, 5), prefixes=(-1, 0, 6, -1, 0, -1, -1, 6, 0))
-"""Texts of which five follow two others. They stand as (4, 7, 9, 12), (1, 5) after 7 tokens, (3, 5, 5) after 9."""
+def shared(device="cpu"):
+    """Texts of which five follow two others. They stand as (4, 7, 9, 12), (1, 5) after 7 tokens, (3, 5, 5) after 9."""
+    return Packing.of((9, 3, 5, 12, 5, 4, 7, 1, 5), device, prefixes=(-1, 0, 6, -1, 0, -1, -1, 6, 0))
+
+
+SHARED = shared()
 
 
 def naive_after_prefixes(q, k, v):
@@ -139,11 +144,35 @@ def test_key_heads_are_repeated_only_for_a_kernel_that_cannot_share_them(kernel,
     assert seen == [key_heads if kernel is with_grouped_heads else 4]
 
 
+def test_varlen_reads_a_prefix_and_its_text_as_one_run_of_keys(monkeypatch):
+    """Flash attention's causal mask lets a text's last query see its last key (flash-attn from 2.1 on)."""
+    import torch.nn.attention.varlen as module
+
+    def flash(q, k, v, cu_q, cu_k, longest_q, longest_k, *, window_size, enable_gqa=False):
+        assert (longest_q, longest_k, window_size) == (12, 14, (-1, 0))
+        out = []
+        for (begin, end), (first, last) in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
+            before = (last - first) - (end - begin)
+            padded = torch.cat([q.new_zeros(before, *q.shape[1:]), q[begin:end]])
+            out.append(naive(padded, k[first:last], v[first:last], [last - first])[before:])
+        return torch.cat(out).view_as(q)
+
+    monkeypatch.setattr(module, "varlen_attn", flash)
+    inputs = heads(4, 2, rows=51)
+    ours, expected = KERNELS["varlen"](*inputs, SHARED), naive_after_prefixes(*inputs)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (ours, expected)]
+    for ours_grad, gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
 @pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize("lengths", [LENGTHS, None])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
-def test_varlen_and_its_gradients_equal_the_reference_on_a_gpu(key_heads, device):
-    inputs = heads(4, key_heads, torch.bfloat16, device)
-    packing = Packing.of(LENGTHS, device)
+def test_varlen_and_its_gradients_equal_the_reference_on_a_gpu(key_heads, lengths, device):
+    packing = shared(device) if lengths is None else Packing.of(lengths, device)
+    inputs = heads(4, key_heads, torch.bfloat16, device, packing.tokens)
     ours, expected = (KERNELS[name](*inputs, packing) for name in ("varlen", "sdpa"))
     torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2e-2)
     weights = torch.randn_like(expected)

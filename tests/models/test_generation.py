@@ -7,6 +7,7 @@ from support.devices import DEVICES
 from support.tiny_models import logits_of, save_hugging_face_model, tiny_config, tiny_model
 
 from hpcrl.engines.flat import new_model
+from hpcrl.models.decoder import Decoder
 from hpcrl.models.generation import GenerationOptions, Generator
 from hpcrl.models.packing import Packing
 from hpcrl.models.sampling import SamplingOptions
@@ -83,6 +84,21 @@ def test_untruncated_logprobs_equal_the_training_path_at_the_same_temperature():
     torch.testing.assert_close(
         logprobs.detach(), torch.from_numpy(np.concatenate(responses.logprobs)), atol=1e-5, rtol=0
     )
+
+
+def test_rows_of_one_prompt_are_the_same_to_the_bit_and_read_it_once_however_few_sit_side_by_side(monkeypatch):
+    """Catches a slot copied after its row has left it, and logits that an earlier draw has banned tokens from."""
+    model, read = tiny_model(), []
+    prefill = Decoder.prefill
+    monkeypatch.setattr(Decoder, "prefill", lambda *args: read.append(args[1]) or prefill(*args))
+    prompts = [prompt for prompt in some_prompts(4) for _ in range(9)]
+    options = {"eos_token_ids": (EOS, 7), "min_new_tokens": 2, "max_new_tokens": 12}
+    whole = generate(model, prompts, **options)
+    assert sum(map(len, read)) == len(prompts)
+    read.clear()
+    few = generate(model, prompts, slots=5, **options)
+    assert same(whole, few, range(len(prompts)))
+    assert sum(map(len, read)) < len(prompts) // 2
 
 
 def test_top_k_of_one_equals_greedy():
