@@ -214,22 +214,53 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["control.stop_when=actor_train/los < 1"],
         ["control.stop_when=actor_train/loss < 1"],
     ),
-    ("recipes/ppo.py: Lower ppo.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["ppo.minibatches=8"]),
-    ("recipes/ppo.py: Lower ppo.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["data.batch_size=9"]),
+    ("recipes/policy.py: Lower {}.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["ppo.minibatches=8"]),
+    ("recipes/policy.py: Lower {}.minibatches or raise data.batch_size.", ["ppo.minibatches=9"], ["data.batch_size=9"]),
     (
-        "recipes/ppo.py: Set ppo.kl.coef or ppo.kl.adaptive.",
+        "recipes/policy.py: Set {}.kl.coef or {}.kl.adaptive.",
         ["ppo.kl.adaptive=true", "ppo.kl.coef=0"],
         ["ppo.kl.coef=0.1"],
     ),
     (
-        "recipes/ppo.py: Set ppo.kl.coef or ppo.kl.adaptive.",
+        "recipes/policy.py: Set {}.kl.coef or {}.kl.adaptive.",
         ["ppo.kl.adaptive=true", "ppo.kl.coef=0"],
         ["ppo.kl.adaptive=false"],
     ),
     (
-        "recipes/ppo.py: Raise ppo.kl.horizon.",
+        "recipes/policy.py: Raise {}.kl.horizon.",
         ["ppo.kl.adaptive=true", "ppo.kl.horizon=1"],
         ["ppo.kl.horizon=1000"],
+    ),
+    (
+        "recipes/policy.py: Set {}.old_logprobs to recomputed, or {}.importance_cap to null.",
+        ["ppo.importance_cap=2"],
+        ["ppo.old_logprobs=recomputed"],
+    ),
+    (
+        "recipes/policy.py: Set {}.old_logprobs to recomputed, or {}.importance_cap to null.",
+        ["ppo.importance_cap=2"],
+        ["ppo.importance_cap=null"],
+    ),
+    ("recipes/policy.py: Set {}.cut.", ["algorithm=grpo", "grpo.cut=bootstrap"], ["grpo.cut=penalty"]),
+    (
+        "recipes/policy.py: Raise data.samples_per_prompt.",
+        ["algorithm=grpo", "data.samples_per_prompt=1"],
+        ["data.samples_per_prompt=2"],
+    ),
+    (
+        "recipes/policy.py: Lower {}.overlong_buffer.",
+        ["ppo.overlong_buffer=17", "generation.max_new_tokens=16"],
+        ["ppo.overlong_buffer=16"],
+    ),
+    (
+        "recipes/policy.py: Set control.stop_when or {}.{}.",
+        ["control.stop_when=actor_train/entropy < 1"],
+        ["ppo.entropy_coef=0.01"],
+    ),
+    (
+        "recipes/policy.py: Set control.stop_when or {}.{}.",
+        ["control.stop_when=actor_train/kl > 1", "ppo.kl.mode=none"],
+        ["control.stop_when=actor_train/loss < 0"],
     ),
     ("recipes/texts.py: Set generation.{}.", ["generation.top_p=0.5"], ["generation.top_p=1"]),
     (
@@ -242,6 +273,7 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
 """Advice, what is wrong, and what it says to do; a word that begins with - takes the wrong setting back."""
 
 ONLY = {
+    "grpo": ("control", "data", "actor", "reward", "generation"),
     "sft": ("control", "data", "actor", "reward"),
     "toy": ("control",),
 }

@@ -11,7 +11,7 @@ from roles import build, builder, rows_of, settle
 from serving import serve
 from shapes import RESPONSE_TOKENS, prompts
 
-from hpcrl.algos.ppo import responses
+from hpcrl.algos.estimates import responses
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
@@ -19,6 +19,7 @@ from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelCon
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.workers.host import Work
 
@@ -34,7 +35,7 @@ experiment = PPOExperiment(
     reference=ReferenceConfig(path=folder),
     reward=RewardConfig(function="exact"),
     generation=GenerationConfig(max_new_tokens=RESPONSE_TOKENS),
-    ppo=PPOConfig(minibatches=MINIBATCHES, missing_eos_penalty=0.0),
+    ppo=PPOConfig(minibatches=MINIBATCHES, kl=KLConfig(mode="reward")),
     control=ControlConfig(steps=1000),
 )
 tokenizer = Path(folder, "tokenizer.json")

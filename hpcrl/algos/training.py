@@ -1,6 +1,6 @@
 """The loop of every train_step: mini-batches, one update each, their record, which replays follow, and statistics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from hpcrl.algos.functional.losses import Denominators, token_weights
 from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.data.batch import Batch
 from hpcrl.data.micro_batches import runs
+from hpcrl.data.order import shuffled_minibatches
 from hpcrl.engines.engine import (
     Columns,
     Decision,
@@ -65,7 +66,8 @@ class Training:
 
     Beside the caller's columns a loss is given, of each label, `weights` (Σ weights · loss is the loss aggregated over
     the mini-batch) and `mask` (1 where it counts, else 0), and of each row `row_weights`: one over the number of rows
-    that count, or 0. `constant` is the one of `seq-mean-token-sum-norm`.
+    that count, or 0. `constant` is the one of `seq-mean-token-sum-norm`; `seed` gives the order of passes that
+    are reshuffled.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Training:
         objective: Objective,
         aggregation: str,
         constant: float = 1.0,
+        seed: int = 0,
     ) -> None:
         self._engine = engine
         self._work = work
@@ -83,6 +86,7 @@ class Training:
         self._objective = objective
         self._aggregation = aggregation
         self._constant = constant
+        self._seed = seed
         self._results: list[TrainResult] = []
 
     def run(self, sequences: Sequences, columns: Columns) -> None:
@@ -90,8 +94,7 @@ class Training:
 
         One in which nothing counts is left out, by all ranks and in every replay: the rows say it.
         """
-        minibatches = find_minibatches(self._engine, self._work, sequences, self._constant)
-        for index, minibatch in enumerate(minibatches * self._batch.passes):
+        for index, minibatch in enumerate(self._minibatches(sequences)):
             if not minibatch.whole.tokens:
                 self._results.append(EMPTY)
                 continue
@@ -105,6 +108,18 @@ class Training:
             self._results.append(result)
             if result.decision.outcome == "refused":
                 return
+
+    def _minibatches(self, sequences: Sequences) -> list[Minibatch]:
+        """Those of all passes."""
+        if not self._batch.reshuffled:
+            return find_minibatches(self._engine, self._work, sequences, self._constant) * self._batch.passes
+        found: list[Minibatch] = []
+        for turn in range(self._batch.passes):
+            whole_rows = self._batch.kept_whole == "row"
+            cut = shuffled_minibatches(self._work.minibatches, self._seed, self._work.step, turn, whole_rows=whole_rows)
+            work = replace(self._work, minibatches=cut)
+            found += find_minibatches(self._engine, work, sequences, self._constant)
+        return found
 
     def record(self, **decided: Any) -> dict[str, Any]:
         """What a replay follows: what was done with each mini-batch, at which rate, and what else was decided.

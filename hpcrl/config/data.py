@@ -54,6 +54,14 @@ class DataConfig:
     """Evaluate on the first so many rows; null takes all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupDataConfig(DataConfig):
+    """A data set whose prompts have several responses each, which are compared with each other."""
+
+    samples_per_prompt: Count = 8
+    """Responses generated for each prompt of a step."""
+
+
 def tokenizer_of(experiment: Any) -> tuple[str, Path] | None:
     """The setting that names the folder of the tokenizer, and the folder; None where neither data nor a model does."""
     data = section(experiment, "data", DataConfig)

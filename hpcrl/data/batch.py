@@ -16,6 +16,8 @@ class Batch:
     """Optimizer steps of a pass; fewer where a step has fewer samples."""
     passes: int = 1
     """How often a step goes over its samples."""
+    reshuffled: bool = False
+    """Whether every pass cuts its minibatches from an order of its own."""
     kept_whole: Literal["sample", "row"] = "sample"
     """What is never cut: `row` keeps all samples of a row in one minibatch and in one data-parallel part."""
     drop_last: bool = False

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,23 @@ def group_of(sample_id: str) -> str:
     """The row and the epoch that a sample id was made of, `<row>@<epoch>`: the samples of a group have it in common."""
     row, _, tail = sample_id.rpartition("@")
     return f"{row}@{tail.partition('#')[0]}"
+
+
+def shuffled_minibatches(
+    minibatches: Sequence[tuple[str, ...]], seed: int, step: int, turn: int, *, whole_rows: bool = False
+) -> tuple[tuple[str, ...], ...]:
+    """The same samples, cut for one of a step's passes into as many minibatches as evenly: by hashes of (seed, step,
+    pass, id), which no process, rank or library changes. With `whole_rows` the samples of a row stay together."""
+
+    def place(piece: tuple[str, ...]) -> bytes:
+        name = group_of(piece[0]) if whole_rows else piece[0]
+        return hashlib.blake2b(f"{seed}\n{step}\n{turn}\n{name}".encode(), digest_size=16).digest()
+
+    ids = [sample for minibatch in minibatches for sample in minibatch]
+    pieces = [tuple(part) for _, part in groupby(ids, key=group_of)] if whole_rows else [(sample,) for sample in ids]
+    ordered, count = sorted(pieces, key=place), len(minibatches)
+    cuts = [len(ordered) * i // count for i in range(count + 1)]
+    return tuple(tuple(chain(*ordered[begin:end])) for begin, end in pairwise(cuts))
 
 
 class SampleOrder:

@@ -49,9 +49,10 @@ def experiment_of(algorithm: str, task: Path, dtype: str = "fp64", **sections: A
             "epochs": 2,
             "value_norm": True,
             "entropy_coef": 0.01,
-            "missing_eos_penalty": 0.5,
+            "cut": "penalty",
+            "cut_penalty": 0.5,
             "early_stop_kl": 0.05,
-            "kl": {"coef": 0.1, "adaptive": True, "target": 0.05, "horizon": 100.0},
+            "kl": {"mode": "reward", "coef": 0.1, "adaptive": True, "target": 0.05, "horizon": 100.0},
         },
     }
     had = {field.name for field in fields(algorithm_of(algorithm).experiment)}

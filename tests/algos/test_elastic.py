@@ -22,7 +22,8 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import experiment_from
-from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 OPTIMIZER = OptimizerConfig(lr=1e-3, schedule="cosine", warmup_steps=2)
@@ -54,7 +55,10 @@ def ppo(task: Path, dtype: DType) -> PPOExperiment:
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=8, temperature=0.9, slots=4),
         ppo=PPOConfig(
-            minibatches=2, epochs=2, value_norm=True, kl=KLConfig(coef=0.1, adaptive=True, target=0.05, horizon=100.0)
+            minibatches=2,
+            epochs=2,
+            value_norm=True,
+            kl=KLConfig(mode="reward", coef=0.1, adaptive=True, target=0.05, horizon=100.0),
         ),
     )
 

@@ -26,7 +26,8 @@ from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.plan import ModelName, make_plan
-from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.workers.host import HostContext, Work
 
@@ -66,8 +67,9 @@ def ppo(folder, dtype="fp64", steps=4, function="reward.py:ones", **options):
             epochs=2,
             value_norm=True,
             entropy_coef=0.01,
-            missing_eos_penalty=0.5,
-            kl=KLConfig(coef=0.1, adaptive=True, target=0.05, horizon=100.0),
+            cut="penalty",
+            cut_penalty=0.5,
+            kl=KLConfig(mode="reward", coef=0.1, adaptive=True, target=0.05, horizon=100.0),
             **options,
         ),
     )
@@ -178,7 +180,7 @@ def test_policy_optimisation_raises_the_reward(folder):
     keen = replace(
         plain,
         data=replace(plain.data, samples_per_prompt=6),
-        ppo=PPOConfig(minibatches=2, kl=KLConfig(coef=0.0), missing_eos_penalty=0.0),
+        ppo=PPOConfig(minibatches=2, kl=KLConfig()),
     )
     with run_of(keen) as conductor:
         rewards = [conductor.step(step).mean("rew_inf/reward") for step in range(1, 31)]

@@ -6,15 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.rollouts import cut, ppo_experiment, rollout
+from support.rollouts import cut, ppo_actor, ppo_experiment, rollout
 from support.tiny import flat, native
 
-from hpcrl.algos.ppo import Actor, Critic
+from hpcrl.algos.ppo import Critic
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Decision, Sequences
-from hpcrl.recipes.ppo import KLConfig, PPOConfig
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import PPOConfig
 from hpcrl.workers.host import Work
 
 TEMPERATURE = 0.8
@@ -26,14 +27,16 @@ SETTINGS = PPOConfig(
     epochs=2,
     discount=0.9,
     gae_lambda=0.5,
-    clip=0.15,
+    clip_low=0.15,
+    clip_high=0.25,
     dual_clip=1.5,
     value_clip=0.1,
-    kl=KLConfig(coef=0.3, estimator="k2", adaptive=True, target=0.05, horizon=40.0),
+    kl=KLConfig(mode="reward", coef=0.3, estimator="k2", adaptive=True, target=0.05, horizon=40.0),
     reward_scale=1.5,
     reward_bias=0.2,
     reward_clip=2.0,
-    missing_eos_penalty=0.7,
+    cut="penalty",
+    cut_penalty=0.7,
     whiten_advantages=True,
     value_norm=True,
     entropy_coef=0.03,
@@ -87,7 +90,7 @@ def advantages_of(batch, config, kl_coef):
         rewards = [-kl_coef * number for number in kl]
         score = (float(batch.rows("rewards")[i][0]) - config.reward_bias) * config.reward_scale
         score = min(max(score, -config.reward_clip), config.reward_clip)
-        rewards[-1] += score if batch.rows("finished")[i][0] else score - config.missing_eos_penalty
+        rewards[-1] += score if batch.rows("finished")[i][0] else score - config.cut_penalty
         found, later, next_value = [], 0.0, 0.0
         for reward, value in zip(rewards[::-1], values[::-1], strict=True):
             later = reward + config.discount * next_value - value + config.discount * config.gae_lambda * later
@@ -148,7 +151,7 @@ def actor_by_hand(config):
             loss = 0.0
             for t, advantage in enumerate(advantages[i]):
                 ratio = torch.exp(said.log_probs[t] - float(old[t]))
-                bounded = min(max(ratio, 1 - config.clip), 1 + config.clip)
+                bounded = min(max(ratio, 1 - config.clip_low), 1 + config.clip_high)
                 surrogate = min(ratio * advantage, bounded * advantage)
                 met["clipped"] += bounded * advantage < ratio * advantage
                 if config.dual_clip is not None and advantage < 0 and surrogate < config.dual_clip * advantage:
@@ -215,7 +218,7 @@ def critic_by_hand(config):
     ],
 )
 @pytest.mark.parametrize(
-    ("kind", "head", "by_hand"), [(Actor, "vocabulary", actor_by_hand), (Critic, "value", critic_by_hand)]
+    ("kind", "head", "by_hand"), [(ppo_actor, "vocabulary", actor_by_hand), (Critic, "value", critic_by_hand)]
 )
 def test_two_steps_of_training_equal_the_formulas(kind, head, by_hand, changes):
     config = replace(SETTINGS, **changes)

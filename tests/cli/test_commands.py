@@ -172,10 +172,10 @@ def calls(monkeypatch):
 
 
 def test_submit_hands_over_the_experiment_and_returns_the_runs_exit_code(config, calls):
-    assert main(["submit", config, "--run-dir", "here", "--detach", "--ppo.clip", "0.1"]) == ExitCode.REQUEUE
+    assert main(["submit", config, "--run-dir", "here", "--detach", "--ppo.clip_low", "0.1"]) == ExitCode.REQUEUE
     ((name, (experiment, run_dir, wait)),) = calls
     assert (name, run_dir, wait) == ("submit", Path("here"), False)
-    assert experiment.ppo.clip == 0.1
+    assert experiment.ppo.clip_low == 0.1
 
 
 def test_submit_leaves_the_name_of_the_run_directory_to_the_launcher(config, calls):
@@ -212,7 +212,7 @@ def test_the_help_lists_what_may_change_and_nothing_else(command, free, own, cap
     listed = {option for option, change in changes.items() if change in free}
     assert listed | own == shown - {"--help", "--detach", "--wait"}
     assert {"--actor.mesh", "--cluster.slurm.time", "--actor.optimizer.lr", "--control.steps"} <= shown
-    assert text.index("--cluster.slurm.time") < text.index("2. What it computes") < text.index("--ppo.clip")
+    assert text.index("--cluster.slurm.time") < text.index("2. What it computes") < text.index("--ppo.clip_low")
 
 
 def test_an_error_that_is_meant_for_the_user_is_printed_without_a_traceback(config, capsys, monkeypatch):

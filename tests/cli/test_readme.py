@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
     (text,) = blocks("yaml")
     Path("ppo.yaml").write_text(text)
     values = read_yaml(Path("ppo.yaml"))
-    for role in ("actor", "critic", "reference"):
+    for role in ("actor", "critic"):
         place(values[role]["path"], Path("inputs/model"))
     for name in ("train", "evaluate"):
         place(values["data"][name], Path("inputs/rows.jsonl"))

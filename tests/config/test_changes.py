@@ -48,9 +48,10 @@ def test_every_field_says_what_changing_it_means(algorithm):
             "control.checkpoint.steps control.evaluate.epochs control.export.seconds control.keep_checkpoints "
             "control.compact deterministic"),
         (ChangeClass.NUMBERS, "control.steps control.epochs control.stop_when actor.optimizer.lr data.evaluate_rows "
-            "actor.optimizer.grad_clip critic.optimizer.schedule ppo.clip ppo.kl.coef ppo.minibatches reward.kwargs"),
+            "actor.optimizer.grad_clip critic.optimizer.schedule ppo.clip_low ppo.kl.coef ppo.minibatches "
+            "reward.kwargs"),
         (ChangeClass.FORK, "name run_root data.evaluate generation.temperature reward.function ppo.kl.adaptive "
-            "ppo.kl.target"),
+            "ppo.kl.target ppo.kl.mode"),
         (ChangeClass.IDENTITY, "algorithm seed data.train data.tokenizer data.batch_size actor.path actor.dtype "
             "data.samples_per_prompt ppo.value_norm"),
     ],
@@ -79,8 +80,8 @@ def test_other_placement_leaves_all_else_as_it_was(ppo):
 
 
 def test_numbers_may_change(ppo):
-    changed = change_settings(ppo, ["actor.optimizer.lr=1e-3", "control.steps=9", "ppo.clip=0.1"], ALL_CHECKS)
-    assert (changed.actor.optimizer.lr, changed.control.steps, changed.ppo.clip) == (1e-3, 9, 0.1)
+    changed = change_settings(ppo, ["actor.optimizer.lr=1e-3", "control.steps=9", "ppo.clip_low=0.1"], ALL_CHECKS)
+    assert (changed.actor.optimizer.lr, changed.control.steps, changed.ppo.clip_low) == (1e-3, 9, 0.1)
     assert changed.critic == ppo.critic
 
 
@@ -140,7 +141,7 @@ def test_only_the_classes_that_are_asked_for_are_compared():
 
 
 def test_a_replay_has_its_own_numbers_and_the_newest_placement(ppo):
-    words = ["cluster.nodes=2", "reward.timeout_s=9", "actor.optimizer.lr=1e-3", "ppo.clip=0.1", "actor.layout=d4"]
+    words = ["cluster.nodes=2", "reward.timeout_s=9", "actor.optimizer.lr=1e-3", "ppo.clip_low=0.1", "actor.layout=d4"]
     newest = change_settings(ppo, words, ALL_CHECKS)
     placed = change_settings(ppo, [word for word in words if "lr" not in word and "clip" not in word], ALL_CHECKS)
     assert under(ppo, newest) == placed

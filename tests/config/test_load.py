@@ -36,7 +36,7 @@ def test_what_is_not_set_has_its_default(folder):
     experiment = load(ppo_values())
     assert experiment.actor.optimizer.lr == 1e-6
     assert experiment.critic.optimizer.lr == 1e-5
-    assert experiment.ppo.kl.estimator == "k1"
+    assert experiment.ppo.dual_clip == 3.0
     assert experiment.cluster.workers_per_node == 2
 
 

@@ -116,7 +116,7 @@ def test_a_model_without_weights_is_refused(load, tmp_path):
 @pytest.fixture
 def load_sft(tmp_path, load):
     values = ppo_values() | {"algorithm": "sft"}
-    del values["critic"], values["reference"]
+    del values["critic"], values["reference"], values["ppo"]
     path = write_config(tmp_path / "sft.yaml", values)
     return lambda *overrides: load_config(path, overrides)
 

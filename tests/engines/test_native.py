@@ -10,7 +10,7 @@ from support.pool import everyone, gloo_pool
 from support.tiny import CONFIG, OPTIMIZER, flat, native, random_sequences
 from support.tiny_models import logits_of, tiny_model
 
-from hpcrl.algos.functional.losses import Denominators, counted, policy_loss, token_weights, value_loss
+from hpcrl.algos.functional.losses import Denominators, clipped_loss, counted, token_ratio, token_weights, value_loss
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Update
 from hpcrl.errors import InternalError
@@ -47,7 +47,7 @@ def changed(**labels):
 
 
 def policy(predictions, columns):
-    terms = policy_loss(predictions.log_probs, columns["old"], columns["advantages"], clip=0.2)
+    terms = clipped_loss(token_ratio(predictions.log_probs, columns["old"]), columns["advantages"], 0.2, 0.2)
     loss = terms.loss - 0.01 * predictions.entropy
     return (columns["weights"] * loss).sum(), {
         "ratio": counted(terms.ratio, columns["mask"]),

@@ -50,6 +50,7 @@ def addition(material: Path, steps: int) -> PPOExperiment:
         "actor.path": material / "model",
         "critic.path": material / "model",
         "reference.path": material / "model",
+        "ppo.kl.mode": "reward",
         "ppo.kl.coef": 0.05,
         "ppo.kl.adaptive": "true",
         "ppo.value_norm": "true",

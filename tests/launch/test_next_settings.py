@@ -21,7 +21,8 @@ from hpcrl.inspect.plots import plot
 from hpcrl.inspect.status import read_status
 from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.algorithm import experiment_from
-from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
 
 def toy(steps: int):
@@ -42,6 +43,7 @@ def ppo_run(folder: Path) -> RunDirectory:
         reference=ReferenceConfig(path=model.path),
         reward=RewardConfig(function="exact"),
         generation=GenerationConfig(max_new_tokens=6),
+        ppo=PPOConfig(kl=KLConfig(mode="reward")),
     )
     return create_run(folder / "run", experiment)
 
@@ -129,10 +131,10 @@ def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path
     run = ppo_run(tmp_path)
     steered = with_settings(run.read_run().experiment, {"ppo.kl.adaptive": True})
     changes = {
-        root: [line for line in next_settings(of, ["ppo.kl.coef=0.5", "ppo.clip=0.1"]).describe() if "ppo" in line]
+        root: [line for line in next_settings(of, ["ppo.kl.coef=0.5", "ppo.clip_low=0.1"]).describe() if "ppo" in line]
         for root, of in (("plain", run), ("steered", create_run(tmp_path / "steered", experiment_from(steered))))
     }
-    clip, coef = "with ppo.clip = 0.1 (was 0.2), from new calls on", "with ppo.kl.coef = 0.5 (was 0.001), "
+    clip, coef = "with ppo.clip_low = 0.1 (was 0.2), from new calls on", "with ppo.kl.coef = 0.5 (was 0.001), "
     past = "without effect: it is the first value of an adaptive weight, which goes on from its recorded value"
     assert sorted(changes["plain"]) == [clip, f"{coef}from new calls on"]
     assert sorted(changes["steered"]) == [clip, f"{coef}{past}"]
@@ -140,12 +142,10 @@ def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path
 
 def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None:
     run = ppo_run(tmp_path)
-    said = refusal(run, "ppo.kl.coef=0", "ppo.clip=0.1")
-    assert (
-        "with ppo.clip, ppo.kl.coef as given the steps of the run would have other calls (ref_inf, actor_train" in said
-    )
+    said = refusal(run, "ppo.kl.coef=0", "ppo.clip_low=0.1")
+    assert "with ppo.clip_low, ppo.kl.coef as given the steps of the run would have other calls (ref_inf" in said
     assert "Set what you change so that the calls stay" in said
-    assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip=0.1"]).after.ppo.kl.coef == 0.5
+    assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip_low=0.1"]).after.ppo.kl.coef == 0.5
 
 
 def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> None:
@@ -153,5 +153,5 @@ def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> 
     notices = [line for line in next_settings(run, ["control.steps=9"]).describe() if "schedule" in line]
     assert len(notices) == 1
     assert notices[0].startswith("actor.optimizer.schedule = cosine follows the length of the run: steps so far had")
-    assert not any("schedule" in line for line in next_settings(run, ["ppo.clip=0.1"]).describe())
+    assert not any("schedule" in line for line in next_settings(run, ["ppo.clip_low=0.1"]).describe())
     assert dataclasses.replace(next_settings(run, []).after) == next_settings(run, []).before

@@ -24,7 +24,8 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.placement.plan import make_plan
-from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
 CHECKPOINT, BORDER, STEPS = 5, 6, 11
 """The last step with a checkpoint before the settings change, the last step before that, and the last one of all.
@@ -53,7 +54,7 @@ def ppo(task: Path) -> Any:
         reference=ReferenceConfig(path=model),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=6, slots=4),
-        ppo=PPOConfig(minibatches=2, kl=KLConfig(coef=0.1)),
+        ppo=PPOConfig(minibatches=2, kl=KLConfig(mode="reward", coef=0.1)),
     )
 
 
@@ -70,7 +71,14 @@ def other_ppo(experiment: Any) -> Any:
     optimizer = OptimizerConfig(lr=3e-4, betas=(0.8, 0.95), weight_decay=0.1, grad_clip=0.3)
     actor, critic = (dataclasses.replace(role, optimizer=optimizer) for role in (experiment.actor, experiment.critic))
     numbers = PPOConfig(
-        minibatches=2, epochs=2, clip=0.01, kl=KLConfig(coef=0.5), gae_lambda=0.9, reward_scale=2.0, entropy_coef=0.01
+        minibatches=2,
+        epochs=2,
+        clip_low=0.01,
+        clip_high=0.01,
+        kl=KLConfig(mode="reward", coef=0.5),
+        gae_lambda=0.9,
+        reward_scale=2.0,
+        entropy_coef=0.01,
     )
     return dataclasses.replace(experiment, actor=actor, critic=critic, ppo=numbers)
 

@@ -16,6 +16,9 @@ from hpcrl.placement.memory import estimate_roles
 from hpcrl.placement.plan import make_plan
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
+from hpcrl.recipes.policy import KLConfig, old_logprobs, section_of
+
+POLICIES = ("grpo", "ppo", "reinforce_plus_plus", "remax")
 
 
 @pytest.fixture
@@ -26,6 +29,8 @@ def make(tmp_path, monkeypatch):
 
     def made(algorithm: str, every: int | None = None, **data: Any) -> Any:
         values = values_of(algorithm)
+        if algorithm in POLICIES:
+            values[algorithm] = {"kl": {"mode": "reward"}}
         if "data" in values:
             values["data"] |= {"evaluate": "rows.jsonl"} | data
         experiment = load_config(write_config(Path("config.yaml"), values))
@@ -36,7 +41,7 @@ def make(tmp_path, monkeypatch):
 
 def test_ppo_is_the_graph_of_its_paper(make) -> None:
     graph = algorithm_of("ppo").graph(make("ppo"))
-    inference = {"rew_inf": ("rewards",), "ref_inf": ("ref_logprobs",), "critic_inf": ("values",)}
+    inference = {"rew_inf": ("rewards", "token_rewards"), "ref_inf": ("ref_logprobs",), "critic_inf": ("values",)}
     of_rollout = {"actor_gen": ("responses", "finished", "logprobs"), **inference}
     assert producers(graph, "actor_gen") == {}
     assert all(producers(graph, call) == {"actor_gen": ("responses",)} for call in ("ref_inf", "critic_inf"))
@@ -46,13 +51,64 @@ def test_ppo_is_the_graph_of_its_paper(make) -> None:
     assert graph.graph["dataset_keys"] == {"prompts"}
 
 
-def test_without_a_penalty_there_is_no_reference_and_nothing_reads_it(make) -> None:
-    experiment = make("ppo")
-    free = replace(experiment, ppo=replace(experiment.ppo, kl=replace(experiment.ppo.kl, coef=0.0)))
+def settings(experiment: Any, **changes: Any) -> Any:
+    """An experiment whose own section has other settings."""
+    name, own = section_of(experiment)
+    return replace(experiment, **{name: replace(own, **changes)})
+
+
+@pytest.mark.parametrize("kl", [KLConfig(), KLConfig(mode="reward", coef=0.0), KLConfig(mode="loss", coef=0.0)])
+@pytest.mark.parametrize("name", POLICIES)
+def test_without_a_penalty_there_is_no_reference_and_nothing_reads_it(make, name: str, kl: KLConfig) -> None:
+    free = settings(make(name), kl=kl)
     plan = make_plan(free, nodes=1)
-    assert [replica.role for replica in plan.replicas] == ["actor", "reward", "critic"]
+    assert {replica.role for replica in plan.replicas} == {"actor", "reward"} | ({"critic"} if name == "ppo" else set())
     assert "reference" not in estimate_roles(plan, free)
     assert not any("ref_logprobs" in call.inputs for call in plan.calls)
+
+
+@pytest.mark.parametrize("mode", ["reward", "loss"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_penalty_wherever_it_is_needs_the_reference(make, name: str, mode: Any) -> None:
+    calls = {call.name: call for call in algorithm_of(name).recipe(settings(make(name), kl=KLConfig(mode=mode)))}
+    assert calls["ref_inf"].outputs == ("ref_logprobs",) and "ref_logprobs" in calls["actor_train"].inputs
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source", "minibatches", "epochs", "found"),
+    [
+        ("fp32", "auto", 4, 1, "sampled"),
+        ("bf16", "auto", 4, 1, "recomputed"),
+        ("bf16", "auto", 1, 2, "recomputed"),
+        ("bf16", "auto", 1, 1, "own"),
+        ("bf16", "sampled", 4, 1, "sampled"),
+        ("fp32", "recomputed", 4, 1, "recomputed"),
+        ("fp32", "recomputed", 1, 1, "own"),
+        ("fp32", "auto", 1, 1, "sampled"),
+    ],
+)
+def test_log_probabilities_are_computed_again_where_that_tells_something_new(
+    make, dtype: Any, source: Any, minibatches: int, epochs: int, found: str
+) -> None:
+    experiment = settings(make("grpo"), old_logprobs=source, minibatches=minibatches, epochs=epochs)
+    experiment = replace(experiment, actor=replace(experiment.actor, dtype=dtype))
+    assert old_logprobs(experiment) == found
+    calls = {call.name: call for call in algorithm_of("grpo").recipe(experiment)}
+    assert ("actor_inf" in calls) == (found == "recomputed") == ("old_logprobs" in calls["actor_train"].inputs)
+
+
+def test_values_after_a_response_are_made_only_where_cut_ones_have_them(make) -> None:
+    for cut, made in (("score", ("values",)), ("bootstrap", ("values", "values_after"))):
+        calls = {call.name: call for call in algorithm_of("ppo").recipe(settings(make("ppo"), cut=cut))}
+        assert calls["critic_inf"].outputs == made
+        assert all(set(made) <= set(calls[call].inputs) for call in ("actor_train", "critic_train"))
+
+
+def test_a_greedy_response_and_its_reward_are_the_baseline_of_remax(make) -> None:
+    calls = {call.name: call for call in algorithm_of("remax").recipe(make("remax"))}
+    assert calls["base_gen"].greedy and calls["base_gen"].outputs == ("base_responses", "base_finished")
+    assert calls["base_rew"].input_remap == {"base_responses": "responses", "base_finished": "finished"}
+    assert not calls["actor_gen"].greedy
 
 
 def test_the_toy_has_the_shape_of_ppo(make) -> None:

@@ -14,7 +14,7 @@ def load(tmp_path, monkeypatch):
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
     values = ppo_values() | {"algorithm": "sft"}
-    del values["critic"], values["reference"]
+    del values["critic"], values["reference"], values["ppo"]
     path = write_config(Path("sft.yaml"), values)
     return lambda *overrides: load_config(path, overrides)
 

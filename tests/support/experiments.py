@@ -71,7 +71,7 @@ def write_model(folder: Path, **changes: Any) -> Path:
 
 
 def ppo_values() -> dict[str, Any]:
-    """The shortest valid configuration of PPO, relative to the folder of `write_inputs`."""
+    """A short configuration of PPO with all roles, relative to the folder of `write_inputs`."""
     return {
         "algorithm": "ppo",
         "control": {"steps": 3},
@@ -81,6 +81,7 @@ def ppo_values() -> dict[str, Any]:
         "reference": {"path": "model"},
         "reward": {"function": "gsm8k"},
         "generation": {"max_new_tokens": 16},
+        "ppo": {"kl": {"mode": "reward"}},
     }
 
 

@@ -8,7 +8,8 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.dataflow.graph import MFC, build_graph
-from hpcrl.recipes.ppo import CriticConfig, PPOExperiment, recipe
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment, recipe
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ CALLS = recipe(
         critic=CriticConfig(path="model"),
         reference=ReferenceConfig(path="model"),
         reward=RewardConfig(function="exact"),
+        ppo=PPOConfig(kl=KLConfig(mode="reward")),
     )
 )
 PPO = Recipe(CALLS, ("prompts",), ("eval_prompts",))

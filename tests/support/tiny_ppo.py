@@ -9,7 +9,8 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.recipes.ppo import CriticConfig, KLConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.policy import KLConfig
+from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
 
 def tiny_ppo(task: Path, steps: int = 4, nodes: int = 2, workers: int = 2, **cluster: Any) -> PPOExperiment:
@@ -28,5 +29,5 @@ def tiny_ppo(task: Path, steps: int = 4, nodes: int = 2, workers: int = 2, **clu
         reference=ReferenceConfig(path=path),
         reward=RewardConfig(function=f"{task / 'reward.py'}:ones"),
         generation=GenerationConfig(max_new_tokens=6, temperature=0.9, slots=8),
-        ppo=PPOConfig(minibatches=2, epochs=2, value_norm=True, kl=KLConfig(coef=0.1, adaptive=True)),
+        ppo=PPOConfig(minibatches=2, epochs=2, value_norm=True, kl=KLConfig(mode="reward", coef=0.1, adaptive=True)),
     )

@@ -74,7 +74,7 @@ SFT = Recipe("examples/addition/sft.yaml", f"{LOCAL} {TWELVE} {DATA} {SMALL} act
 PPO = Recipe(
     "examples/addition/ppo.yaml",
     f"{LOCAL} {TWELVE} {DATA} {SMALL} actor.path={{sft_model}} critic.path={{sft_model}} reference.path={{sft_model}} "
-    "ppo.kl.coef=0.05",
+    "ppo.kl.mode=reward ppo.kl.coef=0.05",
     ("actor", "critic", "reference"),
 )
 SFT_MODEL = Recipe(
@@ -86,7 +86,7 @@ SFT_MODEL = Recipe(
 
 ADAPTIVE = "ppo.kl.adaptive=true ppo.kl.horizon=500 ppo.value_norm=true"
 STOPPING = "ppo.minibatches=3 ppo.early_stop_kl=0.002"
-CUT = "generation.max_new_tokens=4 ppo.missing_eos_penalty=1"
+CUT = "generation.max_new_tokens=4 ppo.cut=penalty"
 APART = "actor.mesh=0-1 critic.mesh=2 reference.mesh=2 reward.mesh=0"
 PLAIN = "critic.optimizer.schedule=cosine ppo.whiten_advantages=false"
 CASES: Sequence[Case] = (

@@ -1,7 +1,6 @@
 """Advantages over packed sequences. Pure arithmetic: knows neither roles nor ranks.
 
-A token that does not count (a tool's output, say) is not in the packed arrays at all, which carries value and advantage
-over it. Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
+Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
 """
 
 import torch
@@ -30,12 +29,39 @@ def generalised_advantages(
     return torch.from_numpy(advantages), torch.from_numpy(returns)
 
 
-def whiten(values_N: torch.Tensor, total: Total = alone) -> torch.Tensor:
-    """Shift and scale the values of all ranks together to mean 0 and (Bessel) variance 1, in float64."""
-    values = values_N.double()
-    count, first = total(torch.stack([values.new_tensor(len(values)), values.sum()])).tolist()
+def masked_advantages(
+    rewards_N: torch.Tensor,
+    values_N: torch.Tensor,
+    mask_N: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`generalised_advantages` of the mask's tokens, as if the others (a tool's, say) were not there: they get 0."""
+    if bool(mask_N.all()):
+        return generalised_advantages(rewards_N, values_N, cu_seqlens, discount, gae_lambda)
+    before = torch.cat([mask_N.new_zeros(1, dtype=torch.int64), mask_N.long().cumsum(0)])
+    kept = generalised_advantages(rewards_N[mask_N], values_N[mask_N], before[cu_seqlens], discount, gae_lambda)
+    whole = [torch.zeros_like(values_N, dtype=torch.float64) for _ in kept]
+    for into, part in zip(whole, kept, strict=True):
+        into[mask_N] = part
+    return whole[0], whole[1]
+
+
+def whiten(
+    values_N: torch.Tensor, total: Total = alone, mask_N: torch.Tensor | None = None, *, shift: bool = True
+) -> torch.Tensor:
+    """Shift and scale the values of all ranks together to mean 0 and (Bessel) variance 1, in float64.
+
+    Those outside the mask become 0 and count nowhere. Without `shift` the mean stays.
+    """
+    values, weights = values_N.double(), torch.ones_like(values_N) if mask_N is None else mask_N
+    weights = weights.double()
+    count, first = total(torch.stack([weights.sum(), (values * weights).sum()])).tolist()
     if count < 2:
-        return values * 0.0
-    centred = values - first / count
+        return values * 0.0 if shift else values * weights
+    mean = first / count
+    centred = (values - mean) * weights
     variance = total(centred.square().sum().reshape(1))[0] / (count - 1)
-    return centred * torch.rsqrt(variance + WHITEN_EPSILON)
+    scaled = centred * torch.rsqrt(variance + WHITEN_EPSILON)
+    return scaled if shift else scaled + mean * weights

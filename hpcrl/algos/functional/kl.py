@@ -1,18 +1,18 @@
 """Estimates of KL(policy ‖ reference) from the policy's own samples, and the coefficient that follows them.
 
 Schulman, "Approximating KL divergence" (2020); Ziegler et al. 2019 for the adaptive coefficient.
-Shape legend: N tokens of B sequences; `cu_seqlens` [B + 1] are the sequences' bounds.
 """
 
 from collections.abc import Callable, Mapping
 
 import torch
 
-LOG_RATIO_LIMIT = 20.0
+K3_LOG_RATIO_LIMIT = 20.0
 K3_LIMIT = 10.0
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
+    log_ratio = log_ratio.clamp(-K3_LOG_RATIO_LIMIT, K3_LOG_RATIO_LIMIT)
     return (torch.expm1(-log_ratio) + log_ratio).clamp(-K3_LIMIT, K3_LIMIT)
 
 
@@ -20,24 +20,17 @@ KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "k1": lambda log_ratio: log_ratio,
     "k2": lambda log_ratio: log_ratio.square() / 2,
     "k3": _k3,
+    "abs": lambda log_ratio: log_ratio.abs(),
 }
 
 
 def token_kl(estimator: str, log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """Per token, of d = log π - log π_ref (within ±20): k1 = d, k2 = d²/2, k3 = e^-d - 1 + d (within ±10).
+    """Per token, of d = log π - log π_ref: k1 = d, k2 = d²/2, k3 = e^-d - 1 + d and abs = |d|.
 
-    Positive k1 means that the policy likes its sample more than the reference does.
+    As in verl k3 alone is bounded: d to ±20, and k3 itself to ±10. Positive k1 means that the policy likes its
+    sample more than the reference does.
     """
-    log_ratio = (log_probs - ref_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return KL_ESTIMATORS[estimator](log_ratio)
-
-
-def sequence_means(tokens_N: torch.Tensor, cu_seqlens: torch.Tensor) -> torch.Tensor:
-    """Each sequence's mean per token, float64 [B]. Their mean is the KL that the adaptive coefficient follows."""
-    lengths = cu_seqlens.diff()
-    owner = torch.arange(len(lengths), device=tokens_N.device).repeat_interleave(lengths)
-    sums = torch.zeros(len(lengths), dtype=torch.float64, device=tokens_N.device)
-    return sums.index_add_(0, owner, tokens_N.double()) / lengths.clamp(min=1)
+    return KL_ESTIMATORS[estimator](log_probs - ref_log_probs)
 
 
 def adapted_kl_coef(coef: float, kl: float, target: float, horizon: float, sequences: int, error_limit: float) -> float:

@@ -1,4 +1,4 @@
-"""Sums over each sequence of packed arrays.
+"""Sums and means over each sequence of packed arrays.
 
 Shape legend: P labels of B sequences; `cu_labels` [B + 1] are the sequences' bounds.
 """
@@ -14,3 +14,9 @@ def sequence_sums(numbers_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Ten
     lengths = cu_labels.diff()
     owners = torch.arange(len(lengths), device=cu_labels.device).repeat_interleave(lengths)
     return numbers_P.new_zeros(len(lengths)).index_add(0, owners, numbers_P)
+
+
+def sequence_means(numbers_P: torch.Tensor, mask_P: torch.Tensor, cu_labels: torch.Tensor) -> torch.Tensor:
+    """Each sequence's mean over the labels of the mask, [B]; 0 of one without any."""
+    weights_P = mask_P.to(numbers_P.dtype)
+    return sequence_sums(numbers_P * weights_P, cu_labels) / sequence_sums(weights_P, cu_labels).clamp(min=1.0)

@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 
-from hpcrl.algos.functional.kl import adapted_kl_coef, sequence_means, token_kl
+from hpcrl.algos.functional.kl import adapted_kl_coef, token_kl
+from hpcrl.algos.functional.sequences import sequence_means
 
 
 @pytest.mark.parametrize(
     ("estimator", "expected"),
-    [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5)],
+    [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5), ("abs", 0.5)],
 )
 def test_estimators_equal_their_formulas(estimator, expected):
     got = token_kl(estimator, torch.tensor([-1.0]).double(), torch.tensor([-1.5]).double())
@@ -28,16 +29,17 @@ def test_unbiased_estimators_average_to_the_divergence_with_its_sign(estimator):
     assert mean > 0
 
 
-def test_log_ratios_and_k3_are_bounded():
+def test_k3_alone_is_bounded():
     far = torch.tensor([-1000.0]), torch.tensor([0.0])
-    assert token_kl("k1", *far).item() == -20.0
+    assert token_kl("k1", *far).item() == -1000.0
+    assert token_kl("abs", *far).item() == 1000.0
     assert token_kl("k3", *far).item() == 10.0
     assert token_kl("k3", torch.tensor([0.0]), torch.tensor([-1000.0])).item() == 10.0
 
 
 def test_sequences_count_alike_whatever_their_length():
-    kl = torch.tensor([1.0, 2.0, 3.0, 4.0, 6.0])
-    assert sequence_means(kl, torch.tensor([0, 4, 4, 5])).tolist() == [2.5, 0.0, 6.0]
+    kl, mask = torch.tensor([1.0, 2.0, 3.0, 4.0, 9.0, 6.0]), torch.tensor([1, 1, 1, 1, 0, 1]).bool()
+    assert sequence_means(kl, mask, torch.tensor([0, 5, 5, 6])).tolist() == [2.5, 0.0, 6.0]
 
 
 @pytest.mark.parametrize(

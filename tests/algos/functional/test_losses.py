@@ -6,7 +6,14 @@ import random
 import pytest
 import torch
 
-from hpcrl.algos.functional.losses import AGGREGATIONS, Denominators, policy_loss, token_weights, value_loss
+from hpcrl.algos.functional.losses import (
+    AGGREGATIONS,
+    Denominators,
+    clipped_loss,
+    token_ratio,
+    token_weights,
+    value_loss,
+)
 
 CONSTANT = 17.0
 SHARES = [1.0, 0.5, 0.0, 0.9]
@@ -14,7 +21,7 @@ SHARES = [1.0, 0.5, 0.0, 0.9]
 
 def test_without_a_change_of_policy_the_loss_is_minus_the_advantage():
     log_probs, advantages = -torch.rand(9), torch.randn(9)
-    terms = policy_loss(log_probs, log_probs, advantages, clip=0.2)
+    terms = clipped_loss(token_ratio(log_probs, log_probs), advantages, 0.2, 0.2)
     torch.testing.assert_close(terms.loss, -advantages)
     assert not terms.clipped.any()
 
@@ -35,7 +42,7 @@ def test_without_a_change_of_policy_the_loss_is_minus_the_advantage():
 def test_policy_loss_equals_closed_numbers(ratio, advantage, dual_clip, loss, clipped, has_gradient):
     log_probs = torch.tensor([ratio], dtype=torch.float64).log().requires_grad_()
     advantages = torch.tensor([advantage], dtype=torch.float64)
-    terms = policy_loss(log_probs, torch.zeros(1).double(), advantages, clip=0.2, dual_clip=dual_clip)
+    terms = clipped_loss(token_ratio(log_probs, torch.zeros(1).double()), advantages, 0.2, 0.2, dual_clip)
     terms.loss.sum().backward()
     assert terms.loss.item() == pytest.approx(loss, rel=1e-12)
     assert terms.ratio.item() == pytest.approx(ratio, rel=1e-12)
@@ -44,7 +51,7 @@ def test_policy_loss_equals_closed_numbers(ratio, advantage, dual_clip, loss, cl
 
 
 def test_an_absurd_ratio_stays_finite():
-    terms = policy_loss(torch.tensor([0.0]), torch.tensor([-500.0]), torch.tensor([-1.0]), clip=0.2)
+    terms = clipped_loss(token_ratio(torch.tensor([0.0]), torch.tensor([-500.0])), torch.tensor([-1.0]), 0.2, 0.2)
     assert torch.isfinite(terms.loss).all()
 
 
@@ -68,6 +75,8 @@ def plain_mean(aggregation, rows):
     rows = [kept for row in rows if (kept := [x for x in row if not math.isnan(x)])]
     if aggregation == "token-mean":
         return sum(map(sum, rows)) / sum(map(len, rows))
+    if aggregation == "token-sum":
+        return sum(map(sum, rows))
     of_row = {"seq-mean-token-mean": lambda row: sum(row) / len(row), "seq-mean-token-sum": sum}.get(
         aggregation, lambda row: sum(row) / CONSTANT
     )

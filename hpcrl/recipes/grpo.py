@@ -1,0 +1,57 @@
+"""Group relative policy optimisation: a response against the others to its prompt (Shao et al. 2024, arXiv:2402.03300).
+
+Without a critic. Dr. GRPO, DAPO, GSPO and CISPO are settings of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcrl.config.data import GroupDataConfig
+from hpcrl.config.fields import NameText
+from hpcrl.data.rows.prompts import PROMPTS
+from hpcrl.errors import Problem
+from hpcrl.recipes import policy
+from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOConfig(PolicyConfig):
+    """GRPO, and what it takes to be one of its variants."""
+
+    std: Literal["group", "batch", "none"] = "group"
+    """What the distance to the mean of the group is divided by: the deviation of the group's scores, that of all of the
+    batch, or nothing (Dr. GRPO)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPOExperiment(PolicyExperiment):
+    """Group relative policy optimisation: actor and a reward function."""
+
+    algorithm: NameText = "grpo"
+    """What to run."""
+    data: GroupDataConfig
+    """What is read and how it becomes batches."""
+    grpo: GRPOConfig = GRPOConfig()
+    """GRPO's hyper-parameters."""
+
+
+def check(experiment: GRPOExperiment) -> Iterator[Problem]:
+    yield from policy.check(experiment)
+    yield from policy.critic_problems(experiment)
+    yield from policy.group_problems(experiment)
+
+
+ALGORITHM = Algorithm(
+    experiment=GRPOExperiment,
+    recipe=policy.calls,
+    roles={"actor": RoleKind("hpcrl.algos.grpo:actor", "vocabulary"), **policy.ROLES},
+    rows=PROMPTS,
+    made=policy.MADE_BY_POLICIES,
+    batch=policy.batch,
+    check=check,
+    notices=policy.notices,
+    without_effect=policy.without_effect,
+    metrics=policy.METRICS,
+)

@@ -1,0 +1,336 @@
+"""What all algorithms have in common that learn a policy from scored responses: settings, graph, checks and notices.
+
+An algorithm's own file adds its advantages' settings, and what else it calls. Defaults are verl 0.9.1's where it has
+one, else TRL 1.16's.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import ChangeClass, sections_of
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.batch import Batch
+from hpcrl.data.form import NUMBERS
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
+from hpcrl.recipes.algorithm import RoleKind
+from hpcrl.recipes.texts import (
+    EVALUATION,
+    GENERATED,
+    JUDGED,
+    MADE,
+    REWARD,
+    SCORING,
+    TRAINED,
+    sampling_problems,
+    warm_up_notices,
+)
+
+ADAPTIVE_ERROR_LIMIT = 0.2
+"""An adaptive weight moves by at most this share in `horizon` samples."""
+
+OldLogprobs = Literal["sampled", "recomputed", "own"]
+"""Whose log-probabilities a ratio is over: the rollout's, those of an inference before the first update, or, where one
+update makes every ratio 1, the model's own at that moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLConfig:
+    """The price of leaving the reference."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    mode: Annotated[Literal["none", "reward", "loss"], ChangeClass.FORK] = "none"
+    """Where the penalty is: in each token's reward, in the loss, or nowhere; then there is no reference."""
+    coef: NonNegative = 1e-3
+    """Weight of the penalty, or its first value if adaptive; a run that has trained goes on from its recorded value. At
+    0 there is no reference."""
+    estimator: Literal["k1", "k2", "k3", "abs"] | None = None
+    """Of d = log p_actor - log p_reference of a sampled token: d, d²/2, exp(-d) - 1 + d (d within ±20, the result
+    within ±10) or |d|; null: k1 in the reward, k3 in the loss."""
+    adaptive: Annotated[bool, ChangeClass.FORK] = False
+    """Steer the weight so that the KL stays near target (Ziegler et al. 2019)."""
+    target: Annotated[Positive, ChangeClass.FORK] = 0.1
+    """The KL per token that an adaptive weight aims at."""
+    horizon: Annotated[Positive, ChangeClass.FORK] = 10_000.0
+    """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
+
+    @property
+    def used(self) -> bool:
+        """Whether there is a reference."""
+        return self.mode != "none" and self.coef > 0
+
+    @property
+    def by(self) -> str:
+        """The estimator."""
+        return self.estimator or ("k3" if self.mode == "loss" else "k1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """How a policy learns from advantages."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    minibatches: Count = 4
+    """Optimizer steps per pass over the batch."""
+    epochs: Count = 1
+    """Passes over the batch per step."""
+    reshuffle: bool = False
+    """Cut every pass's minibatches from an order of its own, which the seed gives; false: all passes have the same."""
+    clip_low: Positive = 0.2
+    """Lower bound of the policy's probability ratio: 1 - clip_low."""
+    clip_high: Positive = 0.2
+    """Upper bound of the policy's probability ratio: 1 + clip_high."""
+    dual_clip: Annotated[float, Meta(gt=1)] | None = 3.0
+    """Bound of the clipped loss where the advantage is negative, as a multiple of it (above 1); null is off."""
+    ratio: Literal["token", "sequence"] = "token"
+    """Of each token's probability, or of the whole response's, per token in the geometric mean (GSPO)."""
+    objective: Literal["clip", "cispo"] = "clip"
+    """clip: the smaller of ratio · advantage, with the ratio free and bounded; cispo: the log-probability, weighed by
+    the bounded ratio, through which no gradient flows."""
+    old_logprobs: Literal["auto", "sampled", "recomputed"] = "auto"
+    """The log-probabilities under a ratio: the rollout's, or those of an inference before training; auto: the latter
+    where the actor computes in bf16. Where a step is one update, the ratio is 1 and nothing is computed again."""
+    importance_cap: Positive | None = None
+    """Weigh each token's loss by p_old / p_rollout, at most this; null is off. Needs log-probabilities of its own."""
+    kl: KLConfig = KLConfig()
+    """The price of leaving the reference."""
+    entropy_coef: NonNegative = 0.0
+    """Weight of the entropy bonus; at 0 no entropy is computed."""
+    aggregation: Literal[
+        "token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "token-sum"
+    ] = "token-mean"
+    """How the losses of tokens become one number; -norm divides each response's sum by generation.max_new_tokens."""
+    reward_scale: float = 1.0
+    """Scores become (score - reward_bias) · reward_scale."""
+    reward_bias: float = 0.0
+    """Scores become (score - reward_bias) · reward_scale."""
+    reward_clip: Positive | None = None
+    """Bound of a scaled score's size; null is off."""
+    whiten_rewards: bool = False
+    """Divide the tokens' rewards by their deviation over the batch; their mean stays."""
+    cut: Literal["score", "penalty", "bootstrap", "mask"] = "score"
+    """What a response gets that was cut at max_new_tokens: its score; that less cut_penalty; that and the critic's
+    value of what comes after it; or nothing, as if it had not been drawn."""
+    cut_penalty: NonNegative = 1.0
+    """Taken off the scaled score of a cut response, if cut is penalty."""
+    overlong_buffer: Count | None = None
+    """A response that reaches into the last so many of max_new_tokens loses up to overlong_penalty, in proportion
+    (DAPO); null is off."""
+    overlong_penalty: NonNegative = 1.0
+    """What the longest response loses of its scaled score, if there is an overlong_buffer."""
+    early_stop_kl: Positive | None = None
+    """Skip the rest of a step's minibatches when the KL to the rollout's policy exceeds this; null is off."""
+    early_stop_ratio: Annotated[float, Meta(gt=1)] | None = None
+    """Skip the rest of a step's minibatches when the mean probability ratio exceeds this; null is off."""
+
+    @property
+    def actor_waits(self) -> int:
+        """The first so many steps do not train the actor."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyExperiment(ExperimentConfig):
+    """A policy that learns from scored responses. An algorithm adds its section, of a kind of `PolicyConfig`."""
+
+    data: DataConfig
+    """What is read and how it becomes batches."""
+    actor: TrainedModelConfig
+    """The policy."""
+    reference: ReferenceConfig
+    """The policy that the actor is held close to; not needed where nothing is held to it."""
+    reward: RewardConfig
+    """What scores a response."""
+    generation: GenerationConfig = GenerationConfig()
+    """How responses are sampled."""
+
+
+MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS}
+
+ROLES: Mapping[str, RoleKind] = {
+    "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary"),
+    "reward": REWARD,
+}
+"""Those that are the same whatever the advantages are."""
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "actor_gen": GENERATED,
+    "rew_inf": JUDGED,
+    "actor_train": (*TRAINED, "approx_kl", "ratio", "clip_fraction", "entropy", "kl", "kl_coef", "counted"),
+    "eval_gen": GENERATED,
+    "eval_rew": JUDGED,
+}
+
+
+def section_of(experiment: PolicyExperiment) -> tuple[str, PolicyConfig]:
+    """The algorithm's own section, and its name."""
+    ((name, policy),) = sections_of(experiment, PolicyConfig).items()
+    return name, policy
+
+
+def policy_of(experiment: PolicyExperiment) -> Any:
+    """The algorithm's own section, which its type knows better than this function."""
+    return section_of(experiment)[1]
+
+
+def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
+    """Where the log-probabilities under a ratio come from."""
+    policy: PolicyConfig = policy_of(experiment)
+    again = policy.old_logprobs == "recomputed"
+    again = again or (policy.old_logprobs == "auto" and experiment.actor.dtype == "bf16")
+    if not again:
+        return "sampled"
+    return "own" if batch(experiment).updates == 1 else "recomputed"
+
+
+def rollout_keys(experiment: PolicyExperiment) -> tuple[str, ...]:
+    """What a train_step reads of a rollout."""
+    keys = ("prompts", "responses", "finished", "logprobs", "rewards", "token_rewards")
+    again = ("old_logprobs",) * (old_logprobs(experiment) == "recomputed")
+    return (*keys, *again, *("ref_logprobs",) * policy_of(experiment).kl.used)
+
+
+def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[str] = ()) -> tuple[MFC, ...]:
+    """The graph of a step, with an algorithm's own calls, of which the actor reads these keys."""
+    texts = ("prompts", "responses")
+    found = [
+        MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
+        SCORING,
+    ]
+    if old_logprobs(experiment) == "recomputed":
+        found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",)))
+    if policy_of(experiment).kl.used:
+        found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",)))
+    train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
+    return (*found, train, *own, *EVALUATION)
+
+
+def batch(experiment: PolicyExperiment) -> Batch:
+    data, policy = experiment.data, policy_of(experiment)
+    return Batch(
+        rows=data.batch_size,
+        per_row=data.samples_per_prompt,
+        minibatches=policy.minibatches,
+        passes=policy.epochs,
+        reshuffled=policy.reshuffle,
+        shuffled=data.shuffle,
+        drop_last=data.drop_last,
+    )
+
+
+def check(experiment: PolicyExperiment) -> Iterator[Problem]:
+    """What is wrong whatever the advantages are."""
+    name, policy = section_of(experiment)
+    yield from sampling_problems(name, experiment.generation)
+    samples = batch(experiment).samples
+    if policy.minibatches > samples:
+        yield Problem(
+            (f"{name}.minibatches", "data.batch_size", "data.samples_per_prompt"),
+            f"{name}.minibatches = {policy.minibatches} must be at most data.batch_size · "
+            f"data.samples_per_prompt = {samples}, so that none is empty.",
+            f"Lower {name}.minibatches or raise data.batch_size.",
+        )
+    yield from _kl_problems(name, policy.kl, samples)
+    yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
+    yield from _statistic_problems(name, experiment)
+    if policy.importance_cap is not None and old_logprobs(experiment) == "sampled":
+        yield Problem(
+            (f"{name}.importance_cap", f"{name}.old_logprobs", "actor.dtype"),
+            f"{name}.importance_cap = {policy.importance_cap:g} bounds p_old / p_rollout, but with {name}.old_logprobs "
+            f"= {policy.old_logprobs} (actor.dtype = {experiment.actor.dtype}) both are the rollout's.",
+            f"Set {name}.old_logprobs to recomputed, or {name}.importance_cap to null.",
+        )
+
+
+def critic_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
+    """What an algorithm without a critic cannot do."""
+    name, policy = section_of(experiment)
+    if policy.cut == "bootstrap":
+        yield Problem(
+            (f"{name}.cut",),
+            f"{name}.cut = bootstrap needs a critic's value of what comes after a response, and {name} has no critic.",
+            f"Set {name}.cut.",
+        )
+
+
+def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
+    """A response that is compared with the others to its prompt has to have some."""
+    name, samples = section_of(experiment)[0], experiment.data.samples_per_prompt
+    if samples < 2:
+        yield Problem(
+            ("data.samples_per_prompt",),
+            f"data.samples_per_prompt = {samples} must be at least 2 for {name}: each response is compared with the "
+            "others to its prompt.",
+            "Raise data.samples_per_prompt.",
+        )
+
+
+def _kl_problems(name: str, kl: KLConfig, samples: int) -> Iterator[Problem]:
+    """An adaptive weight is multiplied once a step, by a factor that must stay above 0."""
+    if not kl.adaptive:
+        return
+    if kl.coef == 0:
+        yield Problem(
+            (f"{name}.kl.coef",),
+            f"{name}.kl.coef = 0 must be above 0 where {name}.kl.adaptive is true: it is multiplied from step to step, "
+            "and would stay 0.",
+            f"Set {name}.kl.coef or {name}.kl.adaptive.",
+        )
+    if kl.horizon <= ADAPTIVE_ERROR_LIMIT * samples:
+        yield Problem(
+            (f"{name}.kl.horizon", "data.batch_size", "data.samples_per_prompt"),
+            f"{name}.kl.horizon = {kl.horizon:g} must be above {ADAPTIVE_ERROR_LIMIT} · data.batch_size · "
+            f"data.samples_per_prompt = {ADAPTIVE_ERROR_LIMIT * samples:g}, or one step could turn the adaptive "
+            f"{name}.kl.coef negative.",
+            f"Raise {name}.kl.horizon.",
+        )
+
+
+def _length_problems(name: str, policy: PolicyConfig, longest: int) -> Iterator[Problem]:
+    if policy.overlong_buffer is not None and policy.overlong_buffer > longest:
+        yield Problem(
+            (f"{name}.overlong_buffer", "generation.max_new_tokens"),
+            f"{name}.overlong_buffer = {policy.overlong_buffer} must be at most generation.max_new_tokens = {longest}, "
+            "of which it is the end.",
+            f"Lower {name}.overlong_buffer.",
+        )
+
+
+def _statistic_problems(name: str, experiment: PolicyExperiment) -> Iterator[Problem]:
+    """A condition on what nothing computes, which would never hold."""
+    policy, condition = policy_of(experiment), experiment.control.stop_when or ""
+    lacking = {"entropy": ("entropy_coef", policy.entropy_coef > 0), "kl": ("kl.mode", policy.kl.used)}
+    for statistic, (knob, there) in lacking.items():
+        if not there and condition.split()[:1] == [f"actor_train/{statistic}"]:
+            value = "none" if knob == "kl.mode" and policy.kl.mode == "none" else "0"
+            yield Problem(
+                ("control.stop_when", f"{name}.{knob}"),
+                f"control.stop_when = {condition!r} never holds: with {name}.{knob} = {value} nothing computes it.",
+                f"Set control.stop_when or {name}.{knob}.",
+            )
+
+
+def notices(experiment: PolicyExperiment) -> Iterator[str]:
+    name, policy = section_of(experiment)
+    yield from warm_up_notices(experiment, batch(experiment).updates, f" · {name}.minibatches · {name}.epochs")
+    if policy.kl.mode == "none" and policy.kl != KLConfig():
+        yield f"{name}.kl has no effect: {name}.kl.mode is none. Set it to reward or loss for a penalty."
+    if not policy.kl.used and experiment.reference.path != experiment.actor.path:
+        yield f"reference is not loaded: nothing is held to it, since {name}.kl.mode is none or {name}.kl.coef is 0."
+
+
+def without_effect(experiment: PolicyExperiment) -> Mapping[str, str]:
+    name, policy = section_of(experiment)
+    if not policy.kl.adaptive:
+        return {}
+    return {f"{name}.kl.coef": "it is the first value of an adaptive weight, which goes on from its recorded value"}

@@ -1,0 +1,72 @@
+"""ReMax: the baseline is the reward of the greedy response to a prompt (Li et al. 2024, arXiv:2310.10505).
+
+Without a critic. Each sample has a greedy response of its own, so that one sample of each prompt is usual.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcrl.config.fields import NameText
+from hpcrl.data.form import FLAGS, NUMBERS, TOKENS
+from hpcrl.data.rows.prompts import PROMPTS
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
+from hpcrl.recipes import policy
+from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
+from hpcrl.recipes.texts import GENERATED, JUDGED
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemaxConfig(PolicyConfig):
+    """ReMax."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemaxExperiment(PolicyExperiment):
+    """ReMax: actor and a reward function."""
+
+    algorithm: NameText = "remax"
+    """What to run."""
+    remax: RemaxConfig = RemaxConfig()
+    """ReMax's hyper-parameters."""
+
+
+def on_greedy(call: MFC) -> MFC:
+    """The call on greedy responses: what it makes of a response, and reads of one, has a name of its own."""
+    of_response = {key: f"base_{key}" for key in (*call.inputs, *call.outputs) if key != "prompts"}
+    return MFC(
+        call.name,
+        call.role,
+        call.kind,
+        tuple(of_response.get(key, key) for key in call.inputs),
+        tuple(of_response[key] for key in call.outputs),
+        input_remap={of_response[key]: key for key in call.inputs if key in of_response},
+        output_remap={key: of_response[key] for key in call.outputs},
+        greedy=call.greedy,
+    )
+
+
+GREEDY = (
+    on_greedy(MFC("base_gen", "actor", "generate", ("prompts",), ("responses", "finished"), greedy=True)),
+    on_greedy(MFC("base_rew", "reward", "inference", ("prompts", "responses", "finished"), ("rewards",))),
+)
+
+
+def check(experiment: RemaxExperiment) -> Iterator[Problem]:
+    yield from policy.check(experiment)
+    yield from policy.critic_problems(experiment)
+
+
+ALGORITHM = Algorithm(
+    experiment=RemaxExperiment,
+    recipe=lambda experiment: policy.calls(experiment, GREEDY, ("base_responses", "base_finished", "base_rewards")),
+    roles={"actor": RoleKind("hpcrl.algos.remax:actor", "vocabulary"), **policy.ROLES},
+    rows=PROMPTS,
+    made={**policy.MADE_BY_POLICIES, "base_responses": TOKENS, "base_finished": FLAGS, "base_rewards": NUMBERS},
+    batch=policy.batch,
+    check=check,
+    notices=policy.notices,
+    without_effect=policy.without_effect,
+    metrics={**policy.METRICS, "base_gen": GENERATED, "base_rew": JUDGED},
+)
