@@ -205,7 +205,7 @@ def test_resume_hands_over_the_settings_that_change(calls):
     ],
 )
 def test_the_help_lists_what_may_change_and_nothing_else(command, free, own, capsys):
-    assert main([command, "--help"]) == ExitCode.DONE
+    assert main([command, "--help", "--algorithm", "ppo"]) == ExitCode.DONE
     text = capsys.readouterr().out
     shown = {word for line in text.splitlines() if line.startswith("  --") for word in line.split()[:1]}
     changes = {f"--{setting.key}": setting.change for setting in settings(PPOExperiment)}
