@@ -19,6 +19,7 @@ from hpcrl.launch.launcher import choose
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.memory import GIB, Memory, estimate_roles, size_in_words, worker_memory_gib
 from hpcrl.placement.plan import Plan, make_plan, workers_in_words
+from hpcrl.recipes.algorithm import algorithm_of
 
 
 def run(words: Sequence[str]) -> int:
@@ -76,7 +77,8 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
         f" on {nodes} of {workers_in_words(experiment)} ({cluster.type}), device {cluster.device}\n",
         f"run directory {plain(str(run_directory(experiment)))}\n",
     )
-    tables = (_calls(plan), _roles(plan, roles), _workers(plan, roles))
+    chooses = algorithm_of(experiment).choice(experiment) is not None
+    tables = (_calls(plan, chooses), _roles(plan, roles), _workers(plan, roles))
     lines = [part for table in tables for part in (table, Text())]
     disk = estimate_disk(experiment)
     if disk.checkpoint:
@@ -84,13 +86,16 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
     return Group(head, *lines, _reading_aid())
 
 
-def _calls(plan: Plan) -> Table:
+def _calls(plan: Plan, chooses: bool) -> Table:
     graph = plan.graph()
     table = _table("call", "role", "kind", "workers", wide=("waits for", "makes"))
     for name in topological_order(graph):
         call = plan.call(name)
         workers = _ranks(plan.replica(name).ranks)
-        cells = (name, call.role, call.kind, workers, _waits_for(graph, name), _makes(call))
+        waits_for = _waits_for(graph, name)
+        if chooses and call.rows == "chosen":
+            waits_for += ", the choice of rows"
+        cells = (name, call.role, call.kind, workers, waits_for, _makes(call))
         table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 

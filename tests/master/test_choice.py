@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from support.chaos import Remains, begin, create_run, finish, outputs, remains, 
 from support.choosing import DECISIONS, after_deciding, choosing_experiment, decisions, events_of
 from support.cluster import alive_of
 from support.elastic import Shape, Whole, assert_nearly_equal, begin_on, finish_on, placed, whole
-from support.faults import Strike, Strikes
+from support.faults import Ordering, Strike, Strikes
 
+from hpcrl.config.ema import EMAConfig
 from hpcrl.data.order import group_of
-from hpcrl.durable.journal import Done, encode_line, parse
+from hpcrl.durable.journal import Closed, Done, encode_line, parse
+from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.errors import ExitCode
@@ -138,6 +141,42 @@ def test_a_logged_choice_is_never_decided_anew(folder: Path, undisturbed: Remain
     journal.write_bytes(b"".join(map(encode_line, untrue)))
     finish(run)
     check(run, undisturbed)
+
+
+@pytest.mark.parametrize("command", ["finish", pytest.param("stop", marks=pytest.mark.slow)])
+def test_a_run_that_is_told_to_end_among_its_rounds_ends_in_good_order(
+    folder: Path, undisturbed: Remains, command: Any
+) -> None:
+    """Whoever is to finish ends the rounds, and the step."""
+    run = create_run(folder / "run", choosing_experiment())
+    strike = Strike(folder, "order", "master", "master.choose", "ORDER", nth=1)
+    jobs = begin(run, "first", Ordering(run, strike, Command(command, "first")))  # type: ignore[arg-type]
+    assert jobs.wait_for("master", 90) == ExitCode.NEVER_REQUEUE, outputs(run)
+    jobs.wait(90)
+    lines, closed = steps_in(events_of(run)), {event.step for event in events_of(run) if isinstance(event, Closed)}
+    assert max(lines) < 5, "it came too late to be seen"
+    if command == "finish":
+        assert all(of_step.is_whole for of_step in lines.values()) and closed == set(lines)
+    finish(run)
+    check(run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_reference_that_follows_the_actor_waits_for_the_choice(folder: Path) -> None:
+    experiment = choosing_experiment(steps=3)
+    experiment = replace(experiment, toy=replace(experiment.toy, reference_ema=EMAConfig(decay=0.9)))
+    undisturbed = create_run(folder / "undisturbed" / "run", experiment)
+    assert finish(undisturbed) == [0], outputs(undisturbed)
+    strikes = after_deciding(folder / "killed", 2, "worker-0", "worker.call", target="all")
+    run = create_run(folder / "killed" / "run", experiment)
+    finish(run, Strikes(strikes))
+    assert strikes[1].marker.exists()
+    assert remains(run) == remains(undisturbed)
+    events = events_of(run)
+    for step in (1, 2, 3):
+        of_step = [event for event in events if getattr(event, "step", None) == step]
+        names = [type(event).__name__ for event in of_step]
+        assert names.index("Chosen") < names.index("Trained") < names.index("Blended")
 
 
 def test_a_dry_run_says_of_a_step_in_the_middle_of_its_rounds_what_it_has_drawn(folder: Path) -> None:
