@@ -116,6 +116,7 @@ def role_memory(
 
 
 def _activations_per_token(model: DecoderConfig) -> int:
-    """Numbers that a block keeps for its backward pass: norms in and out, q k v, attention's output, the MLP's 3."""
-    attention = 2 * model.heads * model.head_dim + 2 * model.kv_size
+    """Numbers that a block keeps for its backward pass: norms in and out, q k v, the first two also as they are turned,
+    attention's output, the MLP's 3. Logits are not among them."""
+    attention = 3 * (model.heads * model.head_dim + model.kv_size)
     return 4 * model.hidden_size + attention + 3 * model.intermediate_size

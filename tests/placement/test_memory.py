@@ -45,7 +45,7 @@ def test_the_cache_holds_keys_and_values_of_every_block():
 
 
 def test_training_keeps_the_activations_of_all_blocks_and_inference_of_one():
-    per_token = 4 * 32 + (2 * 32 + 2 * 16) + 3 * 48
+    per_token = 4 * 32 + 3 * (32 + 16) + 3 * 48
     trained = role_memory(MODEL, 0, TrainedModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
     frozen = role_memory(MODEL, 0, ModelConfig(path="m", micro_batch_tokens=10), Layout(), cached=0)
     assert trained.activations == 10 * 2 * per_token * 4
