@@ -2,6 +2,7 @@
 
 import msgspec
 from support.events import NUMERICS, opened, trained
+from support.experiments import load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -22,6 +23,18 @@ def step(number: int, calls: dict[str, int] = PARTS):
 
 def replay(number: int, call: str, workers: int = 4):
     return msgspec.structs.replace(trained(number, call), numerics=msgspec.structs.replace(NUMERICS, workers=workers))
+
+
+def test_cpu_workers_that_are_added_are_told_and_promise_the_same_bits(tmp_path, monkeypatch) -> None:
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    path = write_config(tmp_path / "ppo.yaml", ppo_values())
+    none, one = (load_config(path, ["cluster.nodes=2", f"reward.workers={workers}"], ALL_CHECKS) for workers in (0, 1))
+    recovery = RecoveryPlan(opened=(step(5, {"actor_gen": 4, "rew_inf": 4, "actor_train": 1}),))
+    assert list(describe_elastic(none, one, recovery)) == [
+        "2 nodes of 2 workers → 2 nodes of 2 workers and 1 CPU worker",
+        "step 5, open, keeps the 4 parts of rew_inf",
+    ]
 
 
 def test_steps_under_way_and_replays_on_other_workers_are_told() -> None:
