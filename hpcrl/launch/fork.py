@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hpcrl.config.changes import changes as config_changes
 from hpcrl.config.changes import with_settings
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import ChangeClass
 from hpcrl.config.load import OF_A_FORK
 from hpcrl.data.contents import Contents
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.inputs import fingerprints, input_files
 from hpcrl.data.user_code import UserCode
+from hpcrl.dataflow.graph import changes
 from hpcrl.durable.code import read_code
 from hpcrl.durable.fork import ForkPoint, begin_fork, find_fork_point
 from hpcrl.durable.history import accepted_inputs, read_history
 from hpcrl.durable.indexes import indexes_to_try, keep_indexes
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError
 from hpcrl.launch.next_code import next_code
 from hpcrl.launch.next_settings import NextSettings, changed_settings
 from hpcrl.launch.place import new_root
@@ -57,11 +62,31 @@ def plan_fork(run_dir: Path, step: int, overrides: Sequence[str], run_dir_of_for
     indexes = indexes_to_try(parent)
     before = experiment_from(parent.configuration_of(point.settings))
     settings = changed_settings(before, before, overrides, indexes, OF_A_FORK)
+    _refuse_other_roles(before, settings, step)
     root = new_root(settings.after, run_dir_of_fork)
     found = next_code(parent, settings.after, (), point.settings)
     code = found.new or read_code(found.copy, parent.code_copy(found.number))
     check_inputs(settings.after, root, indexes, code, settings.launcher)
     return Fork(parent, point, settings, code, root, indexes)
+
+
+def _refuse_other_roles(before: ExperimentConfig, settings: NextSettings, step: int) -> None:
+    """Raise ConfigurationError where a role would begin to change, or no longer change: a checkpoint has those that do.
+
+    A reference that has followed the actor, say, is not what it began from.
+    """
+    after = settings.after
+    old, new = (set(changes(algorithm_of(each).calls(each)).values()) for each in (before, after))
+    if old != new:
+        differing = config_changes(before, after, [ChangeClass.NUMBERS, ChangeClass.FORK])
+        keys = ", ".join(change.key for change in differing)
+        raise ConfigurationError(
+            [
+                f"with {keys} as given the roles that change are {', '.join(sorted(new))}, but the checkpoint of step "
+                f"{step} has {', '.join(sorted(old))}."
+            ],
+            "Set what you change so that these stay, or submit a new run.",
+        )
 
 
 def make_fork(fork: Fork) -> RunDirectory:

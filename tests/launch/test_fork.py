@@ -185,6 +185,14 @@ def test_what_a_checkpoint_fixes_is_refused(parent: RunDirectory) -> None:
         plan_fork(parent.root, 2, ["toy.width=9"], None)
 
 
+def test_roles_that_change_are_those_of_the_checkpoint(parent: RunDirectory) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        plan_fork(parent.root, 2, ["toy.reference_ema.decay=0.5"], None)
+    (problem,) = raised.value.problems
+    assert "toy.reference_ema.decay as given the roles that change are actor, critic, reference" in problem
+    assert "the checkpoint of step 2 has actor, critic. Set what you change" in problem
+
+
 def test_a_damaged_checkpoint_is_named_and_another_step_serves(tmp_path: Path) -> None:
     run = create_run(tmp_path / "run", toy(4))
     assert finish(run, timeout_s=90.0)[-1] == 0
