@@ -21,6 +21,7 @@ from hpcrl.durable.journal import (
     Accepted,
     Adopted,
     Archived,
+    Blended,
     Checkpointed,
     Closed,
     Compacted,
@@ -347,7 +348,11 @@ def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
         roles = ", ".join(checkpoint.roles) or "no role changes"
         yield f"starts from the checkpoint of step {checkpoint.step}, written by attempt {checkpoint.attempt}: {roles}"
     yield f"reads {_some('finished part', [_unit(*unit) for unit in plan.recorded])}"
-    yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in plan.replay])}"
+    blends = [line for line in plan.replay if isinstance(line, Blended)]
+    trained = [line for line in plan.replay if line not in blends]
+    yield f"replays {_some('train step', [f'step {line.step} {line.call}' for line in trained])}"
+    if blends:
+        yield f"replays {_some('blend', [f'step {line.step} {line.call}' for line in blends])}"
     if settings:
         yield from _by_settings(plan.replay, settings)
     if plan.lost:

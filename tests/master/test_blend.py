@@ -122,6 +122,8 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
     jobs.wait_for("master", 90)
     jobs.kill_all()
     assert strike.marker.exists(), "the strike never came: the test tests nothing"
+    recovery = plan_next_attempt(run, make_plan(following(), 1).changes)
+    assert ("ref_blend" in recovery.describe()) == any(isinstance(line, Blended) for line in recovery.replay)
     finish(run)
     assert remains(run) == undisturbed, outputs(run)
     assert started_twice(run) == []
