@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from hpcrl.algos import rollout
+from hpcrl.algos.answers import answers, losses
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.training import Training
-from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Sequences, Statistic
+from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Statistic
 from hpcrl.recipes.sft import SFTExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
@@ -29,13 +28,7 @@ class SFTActor:
         return Outcome(stats=training.stats(), record=training.record())
 
     def evaluate(self, work: Work, call: MFC) -> Outcome:
-        """prompts, answers, answer_mask → losses, of each answer token. Changes nothing."""
-        sequences = answers(work.batch)
-        losses_N = -self.engine.forward(sequences)
-        rows = np.split(losses_N, np.cumsum(sequences.labels)[:-1])
-        learnt = losses_N[sequences.mask]
-        stats = {"loss": (float(learnt.sum(dtype=np.float64)), float(len(learnt)))}
-        return Outcome(SequenceSample.from_rows(work.batch.ids, {"losses": rows}), stats)
+        return losses(self.engine, work)
 
     def generate(self, work: Work, call: MFC) -> Outcome:
         return rollout.generate(self.engine, self.experiment.generation, self.experiment.seed, work, call)
@@ -48,10 +41,6 @@ class SFTActor:
 
     def close(self) -> None:
         pass
-
-
-def answers(batch: SequenceSample) -> Sequences:
-    return Sequences.from_rows(batch.rows("prompts"), batch.rows("answers"), mask=batch.rows("answer_mask"))
 
 
 def answer_loss(

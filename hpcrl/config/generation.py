@@ -17,8 +17,22 @@ Temperature = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """How responses of an evaluation are drawn."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
+
+    temperature: Temperature | None = None
+    """Divides the logits; null takes the likeliest token each time."""
+    samples_per_prompt: Count = 1
+    """Responses to each prompt of an evaluation."""
+    pass_at: tuple[Count, ...] = ()
+    """Of so many responses, the chance that one is right (Chen et al. 2021): each at most samples_per_prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Sampling options of training rollouts. Evaluation takes the same lengths, and is greedy."""
+    """Sampling options of training rollouts. Evaluation takes the same lengths and bounds."""
 
     changes: ClassVar[ChangeClass] = ChangeClass.NUMBERS
 
@@ -35,5 +49,7 @@ class GenerationConfig:
     """Sample among the likeliest tokens that together have this probability; 1 is off."""
     greedy: bool = False
     """Take the likeliest token instead of sampling."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """How responses of an evaluation are drawn."""
     slots: Annotated[Count, ChangeClass.PLACEMENT] = 64
     """Sequences that a worker decodes at the same time; the next one enters when one ends."""

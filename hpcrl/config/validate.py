@@ -259,3 +259,17 @@ def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:
             f"= {generation.max_new_tokens}.",
             "Lower the first or raise the second.",
         )
+    key, evaluation = "generation.evaluation", generation.evaluation
+    count = evaluation.samples_per_prompt
+    if count > 1 and evaluation.temperature is None:
+        yield Problem(
+            (f"{key}.samples_per_prompt", f"{key}.temperature"),
+            f"{key}.samples_per_prompt = {count}, but {key}.temperature is null, so that all would be equal.",
+            f"Set {key}.temperature.",
+        )
+    if evaluation.pass_at and max(evaluation.pass_at) > count:
+        yield Problem(
+            (f"{key}.pass_at", f"{key}.samples_per_prompt"),
+            f"{key}.pass_at has {max(evaluation.pass_at)}, but {key}.samples_per_prompt = {count}.",
+            f"Raise {key}.samples_per_prompt.",
+        )

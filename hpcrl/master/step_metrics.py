@@ -1,11 +1,24 @@
 """The statistics of open steps, and the row that they make. No clock, no I/O."""
 
+import math
 from collections.abc import Iterable
 
 from hpcrl.dataflow.readiness import Unit
 from hpcrl.durable.journal import Done, Event, Stats
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.drop_limits import DropLimits
+
+MAX_EXPONENT = 700.0
+"""e to more than this is no float64."""
+
+GEOMETRIC = ("perplexity",)
+"""Statistics that are reported as sums of logarithms: they add up, and their mean is a geometric one."""
+
+
+def mean_of(name: str, total: float, weight: float) -> float:
+    """A statistic of all parts together."""
+    mean = total / weight if weight else 0.0
+    return math.exp(min(mean, MAX_EXPONENT)) if name in GEOMETRIC else mean
 
 
 class StepMetrics:
@@ -38,7 +51,7 @@ class StepMetrics:
             for name in dict.fromkeys(name for stats in parts for name in stats):
                 total = sum(stats[name][0] for stats in parts if name in stats)
                 weight = sum(stats[name][1] for stats in parts if name in stats)
-                row[f"{call}/{name}"] = total / weight if weight else 0.0
+                row[f"{call}/{name}"] = mean_of(name, total, weight)
         return row
 
     def refuse_dropped(self, lines: Iterable[Event]) -> None:

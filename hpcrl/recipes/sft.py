@@ -15,7 +15,7 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import EVALUATION, GENERATED, JUDGED, MADE, REWARD, TRAINED, warm_up_notices
+from hpcrl.recipes.texts import GENERATED, JUDGED, MADE, REWARD, TRAINED, evaluation, warm_up_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +42,12 @@ class SFTExperiment(ExperimentConfig):
     """How long the answers in an evaluation may be."""
 
 
-CALLS = (
-    MFC("actor_train", "actor", "train_step", ("prompts", "answers", "answer_mask")),
-    *EVALUATION,
-    on_eval(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",))),
-)
+def recipe(experiment: SFTExperiment) -> tuple[MFC, ...]:
+    return (
+        MFC("actor_train", "actor", "train_step", ("prompts", "answers", "answer_mask")),
+        *evaluation(experiment.generation),
+        on_eval(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",))),
+    )
 
 
 def batch(experiment: SFTExperiment) -> Batch:
@@ -65,7 +66,7 @@ def check(experiment: SFTExperiment) -> Iterator[Problem]:
 
 ALGORITHM = Algorithm(
     experiment=SFTExperiment,
-    recipe=lambda experiment: CALLS,
+    recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"),
         "reward": REWARD,
@@ -75,5 +76,5 @@ ALGORITHM = Algorithm(
     batch=batch,
     check=check,
     notices=lambda experiment: warm_up_notices(experiment, batch(experiment).updates),
-    metrics={"actor_train": TRAINED, "eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss",)},
+    metrics={"actor_train": TRAINED, "eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss", "perplexity")},
 )

@@ -37,6 +37,22 @@ to a place in the response, and is [0] where all of it is at the end."""
 SCORING = MFC("rew_inf", "reward", "inference", ("prompts", "responses", "finished"), SCORES)
 """Score the responses of training."""
 
+
+def evaluation(generation: GenerationConfig) -> tuple[MFC, ...]:
+    """Generate responses to held-out prompts, greedily unless they have a temperature of their own, and judge them."""
+    return tuple(map(on_eval, judgement(generation)))
+
+
+def judgement(generation: GenerationConfig) -> tuple[MFC, ...]:
+    """The calls of an evaluation, on whatever samples."""
+    greedy = generation.evaluation.temperature is None
+    made = ("responses", "logprobs", "finished")
+    return (
+        MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
+        msgspec.structs.replace(SCORING, name="eval_rew"),
+    )
+
+
 EVALUATION = (
     on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), greedy=True)),
     on_eval(msgspec.structs.replace(SCORING, name="eval_rew")),

@@ -19,7 +19,7 @@ def statistics(reward: RewardConfig, scored: Sequence[Scored]) -> Mapping[str, S
     dropped = sum(it.dropped for it in scored)
     found: dict[str, Statistic] = {
         "reward": _mean(it.total for it in kept),
-        "accuracy": _mean(float(score >= reward.right_at) for score in _judged(reward, kept)),
+        "accuracy": _mean(float(right) for it in scored if (right := is_right(reward, it)) is not None),
         "dropped": (float(dropped), count),
         "not_scorable": (float(len(scored) - len(kept) - dropped), count),
     }
@@ -30,12 +30,13 @@ def statistics(reward: RewardConfig, scored: Sequence[Scored]) -> Mapping[str, S
     return found
 
 
-def _judged(reward: RewardConfig, kept: Sequence[Scored]) -> list[float]:
-    """The scores by which responses are right or wrong."""
+def is_right(reward: RewardConfig, scored: Scored) -> bool | None:
+    """Whether a response is right, by the score that says so; None where it has none."""
     if reward.right_component is None:
-        return [it.total for it in kept]
-    number = list(reward.components).index(reward.right_component)
-    return [it.scores[number] for it in kept if not math.isnan(it.scores[number])]
+        score = scored.total
+    else:
+        score = scored.scores[list(reward.components).index(reward.right_component)]
+    return None if math.isnan(scored.total) or math.isnan(score) else score >= reward.right_at
 
 
 def _mean(values: Iterable[float]) -> Statistic:

@@ -1,19 +1,25 @@
 """The reward role: texts to numbers by the run's reward function. It has no model; any host holds it, without torch."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
+from hpcrl.rewards.pass_at import pass_statistics
 from hpcrl.rewards.places import token_rewards
 from hpcrl.rewards.response import Response
-from hpcrl.rewards.run import RewardFunction
+from hpcrl.rewards.run import RewardFunction, Scored
 from hpcrl.rewards.statistics import statistics
 from hpcrl.workers.host import Outcome, Work
 from hpcrl.workers.role import RoleContext
+
+T = TypeVar("T")
 
 
 class Reward:
@@ -30,29 +36,50 @@ class Reward:
 
         NaN is where there is none. With `token_rewards` of length 0 all of a reward is at the end.
         """
-        tokens = work.batch.rows("responses")
+        parts = work.batch.parts("responses")
         scored = self._function().score(self._responses(work.batch, call))
-        rows = {
+        tokens = [part for of_sample in parts for part in of_sample]
+        flat: dict[str, list[np.ndarray]] = {
             "rewards": [np.array([it.total], np.float32) for it in scored],
             "reward_components": [np.array(it.scores, np.float32) for it in scored],
             "token_rewards": [token_rewards(*pair, self._texts.decode) for pair in zip(scored, tokens, strict=True)],
         }
-        wanted = {key: made for key, made in rows.items() if call.output_remap.get(key, key) in call.outputs}
-        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), statistics(self._settings, scored))
+        counts = [len(of_sample) for of_sample in parts]
+        wanted = {
+            key: _grouped(made, counts) for key, made in flat.items() if call.output_remap.get(key, key) in call.outputs
+        }
+        stats = {**statistics(self._settings, scored), **self._passes(_grouped(scored, counts))}
+        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), stats)
+
+    def _passes(self, scored: list[list[Scored]]) -> Mapping[str, tuple[float, float]]:
+        """Of samples that an evaluation has drawn several responses for."""
+        generation: GenerationConfig | None = getattr(self.experiment, "generation", None)
+        if generation is None:
+            return {}
+        own = generation.evaluation
+        drawn = [of_sample for of_sample in scored if len(of_sample) == own.samples_per_prompt]
+        return pass_statistics(self._settings, drawn, own.pass_at)
 
     def _responses(self, batch: SequenceSample, call: MFC) -> list[Response]:
-        """The texts, each decoded once."""
-        finished = batch.rows("finished") if "finished" in batch.keys else [np.ones(1, np.bool_)] * len(batch.ids)
-        rows = zip(batch.ids, batch.rows("prompts"), batch.rows("responses"), finished, strict=True)
+        """The texts of every response, one sample's after the other's."""
+        parts = batch.parts("responses")
+        ended = [np.ones(1, np.bool_)] * sum(map(len, parts))
+        if "finished" in batch.keys:
+            ended = [part for of_sample in batch.parts("finished") for part in of_sample]
+        texts = [
+            (sample, prompt, response)
+            for sample, prompt, of_sample in zip(batch.ids, batch.rows("prompts"), parts, strict=True)
+            for response in of_sample
+        ]
         return [
             Response(
                 prompt=self._texts.decode(prompt),
                 response=self._texts.decode(response),
                 row=self._texts.record(call.dataset, sample_id),
-                finished=bool(ended[0]),
+                finished=bool(finished[0]),
                 tokens=tuple(response.tolist()),
             )
-            for sample_id, prompt, response, ended in rows
+            for (sample_id, prompt, response), finished in zip(texts, ended, strict=True)
         ]
 
     def close(self) -> None:
@@ -70,6 +97,12 @@ class Reward:
                 return function
         self._functions.append((self._settings, RewardFunction(self._settings, self._role)))
         return self._functions[-1][1]
+
+
+def _grouped(items: Sequence[T], counts: Sequence[int]) -> list[list[T]]:
+    """So many neighbours for each count."""
+    rest = iter(items)
+    return [list(islice(rest, count)) for count in counts]
 
 
 def reward(at: RoleContext[Any]) -> Reward:

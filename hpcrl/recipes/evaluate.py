@@ -1,0 +1,68 @@
+"""Evaluation: what a model says to prompts, how right it is, and how likely it finds answers. Nothing is trained."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcrl.config.data import DataConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import NameText
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.batch import Batch
+from hpcrl.data.form import NUMBERS
+from hpcrl.data.rows.answers import ANSWERS
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
+from hpcrl.recipes.algorithm import Algorithm, RoleKind
+from hpcrl.recipes.texts import GENERATED, JUDGED, MADE, REWARD, judgement, one_sample_problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateExperiment(ExperimentConfig):
+    """A model on the rows of data.train: its responses are scored and left in samples/, and its loss on the answers.
+
+    How responses are drawn is said by generation.evaluation, as for an evaluation while training.
+    """
+
+    algorithm: NameText = "evaluate"
+    """What to run."""
+    data: DataConfig
+    """What is read and how it becomes batches."""
+    actor: ModelConfig
+    """The model that is evaluated."""
+    reward: RewardConfig = RewardConfig(function="exact")
+    """What scores a response."""
+    generation: GenerationConfig = GenerationConfig()
+    """How responses are drawn."""
+
+
+def recipe(experiment: EvaluateExperiment) -> tuple[MFC, ...]:
+    return (
+        *judgement(experiment.generation),
+        MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",)),
+    )
+
+
+def batch(experiment: EvaluateExperiment) -> Batch:
+    """Rows in the order of the file."""
+    return Batch(rows=experiment.data.batch_size, shuffled=False, drop_last=experiment.data.drop_last)
+
+
+def check(experiment: EvaluateExperiment) -> Iterator[Problem]:
+    yield from one_sample_problems(
+        experiment, "generation.evaluation.samples_per_prompt says how many responses it draws"
+    )
+
+
+ALGORITHM = Algorithm(
+    experiment=EvaluateExperiment,
+    recipe=recipe,
+    roles={"actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"), "reward": REWARD},
+    rows=ANSWERS,
+    made={**MADE, "losses": NUMBERS},
+    batch=batch,
+    check=check,
+    archived={"responses": "response", "finished": "finished", "rewards": "reward"},
+    metrics={"eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss", "perplexity")},
+)
