@@ -23,13 +23,13 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
 from hpcrl.recipes.texts import (
-    EVALUATION,
     GENERATED,
     JUDGED,
     MADE,
     REWARD,
     SCORING,
     TRAINED,
+    evaluation,
     sampling_problems,
     warm_up_notices,
 )
@@ -212,7 +212,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     if policy_of(experiment).kl.used:
         found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",)))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
-    return (*found, train, *own, *EVALUATION)
+    return (*found, train, *own, *evaluation(experiment.generation))
 
 
 def batch(experiment: PolicyExperiment) -> Batch:

@@ -53,12 +53,6 @@ def judgement(generation: GenerationConfig) -> tuple[MFC, ...]:
     )
 
 
-EVALUATION = (
-    on_eval(MFC("eval_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished"), greedy=True)),
-    on_eval(msgspec.structs.replace(SCORING, name="eval_rew")),
-)
-"""Generate answers to held-out prompts greedily, and judge them."""
-
 MADE: Mapping[str, Form] = MappingProxyType(
     {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, **dict.fromkeys(SCORES, NUMBERS)}
 )
