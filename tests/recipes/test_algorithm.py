@@ -16,9 +16,9 @@ from hpcrl.placement.memory import estimate_roles
 from hpcrl.placement.plan import make_plan
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
-from hpcrl.recipes.policy import KLConfig, old_logprobs, section_of
+from hpcrl.recipes.policy import KLConfig, PolicyExperiment, old_logprobs, section_of
 
-POLICIES = ("grpo", "ppo", "reinforce_plus_plus", "remax")
+POLICIES = tuple(name for name in names(ALGORITHMS) if issubclass(algorithm_of(name).experiment, PolicyExperiment))
 
 
 @pytest.fixture

@@ -223,9 +223,10 @@ class Conductor:
             assert all(outcome == outcomes[0] for outcome in outcomes)
             return outcomes[0], rows
         made = SequenceSample.gather([outcome.sample for outcome in outcomes if outcome.sample is not None])
-        assert not made.remap(call.output_remap).meta.misfit(self._forms)
+        made = made.remap(call.output_remap).select_keys(call.outputs)
+        assert not made.meta.misfit(self._forms)
         stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
-        return Outcome(made, stats), rows.merge(made.remap(call.output_remap))
+        return Outcome(made, stats), rows.merge(made)
 
     def _shares(self, rows: SequenceSample, call: MFC) -> tuple[Ids, ...]:
         """The samples of each part of a train_step."""

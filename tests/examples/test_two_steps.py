@@ -1,0 +1,54 @@
+"""Every configuration that is shipped runs two steps, of small rows on a tiny model in the place of its own."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.experiments import load_config
+from support.hosts import run_of, write_task
+
+from hpcrl.config.control import Frequency
+from hpcrl.config.fields import settings
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
+STEPS = 2
+
+
+def small(task: Path) -> dict[str, Any]:
+    """Setting → its stand-in."""
+    return {
+        "data.train": task / "rows.jsonl",
+        "data.evaluate": task / "held_out.jsonl",
+        "data.evaluate_rows": 2,
+        "data.batch_size": 6,
+        "data.max_prompt_tokens": 40,
+        "generation.max_new_tokens": 8,
+        "cluster.device": "cpu",
+    } | {f"{role}.path": task / "model" for role in ("actor", "critic", "reference")}
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    yield folder
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_shipped_configuration_runs_two_steps(path: Path, task: Path) -> None:
+    own = load_config(path, checks=())
+    known = {setting.key: setting.of(own) for setting in settings(type(own))}
+    buffers = {key: 4 for key, value in known.items() if key.endswith(".overlong_buffer") and value}
+    changes = [f"{key}={value}" for key, value in (small(task) | buffers).items() if key in known]
+    experiment = load_config(path, changes)
+    control = replace(experiment.control, steps=STEPS, epochs=None, evaluate=Frequency(steps=1))
+    with run_of(replace(experiment, control=control)) as conductor:
+        for step in range(1, STEPS + 1):
+            done = conductor.step(step)
+            trained = [outcome for outcome in done.outcomes.values() if outcome.record is not None]
+            assert trained and all(outcome.record.get("outcomes", True) for outcome in trained)
+        if any(call.dataset == "eval" for call in conductor.plan.calls):
+            assert conductor.evaluate(STEPS).outcomes
