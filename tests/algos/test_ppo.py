@@ -345,3 +345,47 @@ def test_a_step_without_a_finite_gradient_trains_nothing_and_has_no_means():
     assert outcome.stats.keys() == {"skipped", "kl", "kl_coef", "counted"}
     assert outcome.stats["skipped"] == (len(outcome.record["outcomes"]), 1.0)
     assert step(actor, batch=broken, record=outcome.record).record == outcome.record
+
+
+def test_the_value_after_a_response_is_that_before_whatever_token_would_follow():
+    critic, plain = role(Critic), BATCH.select_keys(["prompts", "responses"])
+    both = MFC("critic_inf", "critic", "inference", (), ("values", "values_after"))
+    made = critic.inference(Work(1, "critic_inf", 0, plain), both).sample
+    longer = replace(plain, responses=[np.append(row, np.int32(3)) for row in plain.rows("responses")])
+    expected = critic.inference(Work(1, "critic_inf", 0, longer), CALL).sample.rows("values")
+    for values, after, row in zip(made.rows("values"), made.rows("values_after"), expected, strict=True):
+        np.testing.assert_allclose(np.append(values, after), row, rtol=1e-6)
+
+
+def test_the_first_steps_may_train_the_critic_alone():
+    waiting = dataclasses.replace(PPO, critic_warmup=2)
+    actor, critic = role(ppo_actor, waiting), role(Critic, waiting)
+    start = actor.engine.digest()
+    for number in (1, 2):
+        outcome = step(actor, number)
+        assert outcome.record["outcomes"] == [] and actor.engine.digest() == start
+        assert outcome.record["next_kl_coef"] != outcome.record["kl_coef"]
+        assert step(actor, number, record=outcome.record).record == outcome.record
+        assert set(step(critic, number).record["outcomes"]) == {"stepped"}
+    assert step(actor, 3).record["outcomes"] == ["stepped"] * 4
+
+
+def test_passes_that_are_reshuffled_have_minibatches_of_their_own_and_are_replayed():
+    shuffled = dataclasses.replace(PPO, reshuffle=True)
+    plain, first, again = role(ppo_actor), role(ppo_actor, shuffled), role(ppo_actor, shuffled)
+    outcome = step(first)
+    assert outcome.record["digest"] != step(plain).record["digest"]
+    assert step(again, record=outcome.record).record == outcome.record
+
+
+def test_log_probabilities_that_are_computed_again_are_those_of_the_models_own_pass():
+    actor = role(ppo_actor, dataclasses.replace(PPO, old_logprobs="recomputed"))
+    made = actor.inference(Work(1, "actor_inf", 0, BATCH.select_keys(["prompts", "responses"])), CALL).sample
+    np.testing.assert_array_equal(made.data["old_logprobs"], actor.engine.forward(responses(BATCH), 0.8))
+    outcome = step(actor, batch=BATCH.merge(made))
+    assert outcome.record["outcomes"] == ["stepped"] * 4
+
+
+def test_no_entropy_is_computed_without_its_weight():
+    outcome = step(role(ppo_actor, dataclasses.replace(PPO, entropy_coef=0.0)))
+    assert "entropy" not in outcome.stats and "entropy" in step(role(ppo_actor)).stats

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from hpcrl.data.order import SampleOrder, StepSamples, group_of, row_of, sample_ids
+from hpcrl.data.order import SampleOrder, StepSamples, group_of, row_of, sample_ids, shuffled_minibatches
 
 ROWS = [f"r{i}" for i in range(10)]
 
@@ -149,3 +149,19 @@ def test_equal_first_halves_of_hashes_leave_the_order_to_the_second(monkeypatch:
     rows = [f"{i:02d}" for i in range(40)]
     order = SampleOrder(rows, batch_size=4, seed=7)
     assert names(order, 0, rows) == tuple(sorted(rows, key=lambda row: (row[1], row[0])))
+
+
+@pytest.mark.parametrize("whole_rows", [False, True])
+def test_a_pass_that_is_shuffled_has_every_sample_once_in_an_order_of_its_own(whole_rows):
+    ids = sample_ids([f"r{i}" for i in range(9)], 2, 4)
+    cut = (ids[:12], ids[12:24], ids[24:])
+    turns = [shuffled_minibatches(cut, 7, 3, turn, whole_rows=whole_rows) for turn in range(3)]
+    assert len(set(turns)) == 3
+    for turn in turns:
+        assert [len(part) for part in turn] == [12, 12, 12]
+        assert sorted(sample for part in turn for sample in part) == sorted(ids)
+        rows = [{group_of(sample) for sample in part} for part in turn]
+        assert (sum(map(len, rows)) == 9) == whole_rows
+    assert turns[1] == shuffled_minibatches(cut, 7, 3, 1, whole_rows=whole_rows)
+    assert turns[1] != shuffled_minibatches(cut, 8, 3, 1, whole_rows=whole_rows)
+    assert turns[1] != shuffled_minibatches(cut, 7, 4, 1, whole_rows=whole_rows)
