@@ -13,11 +13,11 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
+from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPOConfig(PolicyConfig):
+class GRPOConfig(GroupPolicyConfig):
     """GRPO, and what it takes to be one of its variants."""
 
     std: Literal["group", "batch", "none"] = "group"
@@ -50,6 +50,7 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
     batch=policy.batch,
+    choice=policy.choice,
     check=check,
     notices=policy.notices,
     without_effect=policy.without_effect,

@@ -14,10 +14,12 @@ from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
+from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.choice import Choice
 from hpcrl.data.form import NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
@@ -29,7 +31,9 @@ from hpcrl.recipes.texts import (
     REWARD,
     SCORING,
     TRAINED,
+    choice_by,
     evaluation,
+    metric_problems,
     sampling_problems,
     warm_up_notices,
 )
@@ -140,6 +144,14 @@ class PolicyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupPolicyConfig(PolicyConfig):
+    """How a policy learns from advantages among the responses to a prompt."""
+
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    """Train on prompts whose responses differ in score (dynamic sampling)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PolicyExperiment(ExperimentConfig):
     """A policy that learns from scored responses. An algorithm adds its section, of a kind of `PolicyConfig`."""
 
@@ -208,9 +220,9 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
         SCORING,
     ]
     if old_logprobs(experiment) == "recomputed":
-        found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",)))
+        found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",), rows="chosen"))
     if policy_of(experiment).kl.used:
-        found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",)))
+        found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",), rows="chosen"))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
     return (*found, train, *own, *evaluation(experiment.generation))
 
@@ -226,6 +238,13 @@ def batch(experiment: PolicyExperiment) -> Batch:
         shuffled=data.shuffle,
         drop_last=data.drop_last,
     )
+
+
+def choice(experiment: PolicyExperiment) -> Choice | None:
+    """How the steps of an algorithm over groups choose the prompts that they train on."""
+    name, section = section_of(experiment)
+    assert isinstance(section, GroupPolicyConfig)
+    return choice_by(section.filter_groups, f"{name}.filter_groups", experiment.reward)
 
 
 def check(experiment: PolicyExperiment) -> Iterator[Problem]:
@@ -265,7 +284,7 @@ def critic_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
 
 def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
     """A response that is compared with the others to its prompt has to have some."""
-    name, samples = section_of(experiment)[0], experiment.data.samples_per_prompt
+    (name, section), samples = section_of(experiment), experiment.data.samples_per_prompt
     if samples < 2:
         yield Problem(
             ("data.samples_per_prompt",),
@@ -273,6 +292,8 @@ def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
             "others to its prompt.",
             "Raise data.samples_per_prompt.",
         )
+    if isinstance(section, GroupPolicyConfig):
+        yield from metric_problems(section.filter_groups, f"{name}.filter_groups", experiment.reward)
 
 
 def _kl_problems(name: str, kl: KLConfig, samples: int) -> Iterator[Problem]:

@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.experiments import load_config, write_config
+from support.rollouts import policy_experiment
 
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ConfigurationError
+from hpcrl.recipes import grpo
+from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.texts import choice_by, metric_problems
 from hpcrl.recipes.toy import ALGORITHM, CALLS, ToyExperiment
 
@@ -98,3 +101,16 @@ def test_a_metric_that_the_reward_does_not_have_is_refused() -> None:
     assert problem.text == (
         "grpo.filter_groups.metric = acc must be one of reward, accuracy, right, short: what responses are scored by."
     )
+
+
+def test_in_grpo_only_what_makes_the_choice_is_made_for_dropped_groups() -> None:
+    groups = FilterGroupsConfig(metric="accuracy", max_rounds=3)
+    experiment = policy_experiment("grpo", filter_groups=groups, kl=KLConfig(mode="loss"), old_logprobs="recomputed")
+    calls = grpo.ALGORITHM.recipe(experiment)
+    assert [call.name for call in calls if call.precedes_choice] == ["actor_gen", "rew_inf"]
+    assert {"actor_inf", "ref_inf"} < {call.name for call in calls}
+    choice = grpo.ALGORITHM.choice(experiment)
+    assert choice is not None and (choice.key, choice.right_at, choice.max_rounds) == ("rewards", 1.0, 3)
+    assert grpo.ALGORITHM.choice(policy_experiment("grpo")) is None
+    wrong = policy_experiment("grpo", filter_groups=FilterGroupsConfig(metric="acc"))
+    assert any("grpo.filter_groups.metric = acc must be one of" in problem.text for problem in grpo.check(wrong))
