@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.chaos import create_run, rows_of, toy_experiment
 
@@ -26,11 +27,14 @@ from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.reactor import Reactor
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
-from hpcrl.placement.plan import make_plan, plan_from_json
+from hpcrl.placement.plan import Plan, make_plan, plan_from_json, plan_under
 from hpcrl.wire.messages import (
     AgentHello,
+    AreYouThere,
     Beat,
     Begin,
+    BrokenOperation,
+    Failed,
     Finish,
     Message,
     NodeDraining,
@@ -39,6 +43,7 @@ from hpcrl.wire.messages import (
     WorkerExited,
     WorkerHello,
     WorkerReady,
+    WorkersConnected,
 )
 
 NODES, WORKERS = 2, 2
@@ -165,12 +170,30 @@ def test_workers_are_started_by_a_plan_of_the_nodes_that_came_then_introduced_th
     assert begun.keys() == {b"worker%d" % rank for rank in range(4)}
     assert begun[b"worker0"].addresses == tuple(f"tcp://{rank}" for rank in range(4))
     kinds = [type(body) for _, body in at.script.sent if not isinstance(body, Beat)]
-    assert list(dict.fromkeys(kinds)) == [StartWorkers, Begin, Request]
+    assert list(dict.fromkeys(kinds)) == [StartWorkers, Begin, WorkersConnected, Request]
+    assert {identity for identity, _ in at.script.orders(WorkersConnected)} == {b"agent0", b"agent1"}
     assert (ending.state, ending.reason) == ("lost", "worker-1: killed by SIGKILL (logs/worker-1.err)")
     assert at.stopped == [], "a loss is no end in good order"
     names = [row["event"] for row in rows_of(at.run.events(0))]
     assert names[0] == "attempt" and names.index("ready") < names.index("opened") < names.index("sent")
     assert names[-1] == "ending"
+
+
+def test_of_a_broken_collective_agents_and_peers_are_asked_and_no_worker_of_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_another_host(*arguments: Any) -> Plan:
+        plan = plan_under(*arguments)
+        last = msgspec.structs.replace(plan.workers[3], host="another:Host")
+        return msgspec.structs.replace(plan, workers=(*plan.workers[:3], last))
+
+    monkeypatch.setattr("hpcrl.master.attempt.plan_under", with_another_host)
+    at = stage(tmp_path, ALL_CAME)
+    broken = BrokenOperation((0, 1, 2), "sum", 1, 0)
+    at.script.at_work = [(b"worker0", Failed(0, "step 1", "lost", "", int(ExitCode.REQUEUE), 1.0, broken))]
+    assert "gave no sign of life" in at.ends().reason
+    asked = [identity for identity, _ in at.script.orders(AreYouThere)]
+    assert sorted(asked) == [b"agent0", b"agent1", b"worker0", b"worker1", b"worker2"]
 
 
 def test_a_node_that_goes_is_let_go_with_its_workers_and_the_others_stay(tmp_path: Path) -> None:
