@@ -1,12 +1,14 @@
 """What is printed when a run has ended: what it reached, what it cost, where everything is, and what to try next."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hpcrl.durable.fork import forked_from
+from hpcrl.durable.history import read_history
+from hpcrl.durable.means import over_all
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
@@ -33,6 +35,8 @@ def render_summary(run: RunDirectory) -> RenderableType:
         parts += [Text(), _figures(view.rows)]
         if any(figure.label == ACCURACY for figure in figures(view.rows)):
             parts += [Text(ACCURACY_IS, style="dim")]
+    if means := over_all(line.event for line in read_history(run).lines if line.event is not None):
+        parts += [Text(), _over_all(means)]
     if view.costs():
         parts += [Text(), _costs(view)]
     parts += [Text(), _facts(run, view)]
@@ -61,6 +65,14 @@ def _figures(rows: Sequence[Row]) -> RenderableType:
         best = figure.show(max(values)) if figure.label in ("reward", "held-out reward", ACCURACY) else ""
         spread = f"{steps[0]}–{steps[-1]}"
         table.add_row(Text(plain(figure.label)), figure.show(first), figure.show(newest), best, spread)
+    return table
+
+
+def _over_all(means: Mapping[str, float]) -> RenderableType:
+    """Of a run that trains nothing: each statistic over all steps."""
+    table = _table(("over all steps", "left"), ("mean", "right"))
+    for name, mean in means.items():
+        table.add_row(Text(plain(name)), f"{mean:.6g}")
     return table
 
 

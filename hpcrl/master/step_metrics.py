@@ -1,24 +1,12 @@
 """The statistics of open steps, and the row that they make. No clock, no I/O."""
 
-import math
 from collections.abc import Iterable
 
 from hpcrl.dataflow.readiness import Unit
 from hpcrl.durable.journal import Done, Event, Stats
+from hpcrl.durable.means import mean_of
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.drop_limits import DropLimits
-
-MAX_EXPONENT = 700.0
-"""e to more than this is no float64."""
-
-GEOMETRIC = ("perplexity",)
-"""Statistics that are reported as sums of logarithms: they add up, and their mean is a geometric one."""
-
-
-def mean_of(name: str, total: float, weight: float) -> float:
-    """A statistic of all parts together."""
-    mean = total / weight if weight else 0.0
-    return math.exp(min(mean, MAX_EXPONENT)) if name in GEOMETRIC else mean
 
 
 class StepMetrics:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support.chaos import create_run, finish, outputs, started_twice
 from support.experiments import load_config, values_of, write_config, write_inputs
 from support.faults import Strike
@@ -20,6 +21,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.summary import render_summary
 from hpcrl.recipes.evaluate import EvaluateExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
@@ -82,6 +84,15 @@ def test_its_numbers_are_those_of_its_lines(undisturbed: RunDirectory) -> None:
         assert row["eval_rew/pass_at_2"] == pytest.approx(sum(two) / len(of_step))
         assert row["eval_loss/perplexity"] == pytest.approx(math.exp(row["eval_loss/loss"]))
     assert len({response for line in lines for response in line["response"]}) > ROWS
+
+
+def test_the_summary_has_the_means_over_all_rows_and_not_over_steps(undisturbed: RunDirectory) -> None:
+    lines, _ = left_by(undisturbed)
+    rewards = [reward for line in lines for reward in line["reward"]]
+    with (console := Console(width=200)).capture() as shown:
+        console.print(render_summary(undisturbed))
+    (row,) = [line.split() for line in shown.get().splitlines() if line.startswith("eval_rew/accuracy")]
+    assert float(row[1]) == pytest.approx(sum(rewards) / len(rewards), rel=1e-5)
 
 
 def test_killed_it_ends_with_the_same_lines_and_numbers_and_repeats_no_work(
