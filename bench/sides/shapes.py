@@ -5,12 +5,15 @@ A qwen2 of 5M parameters: 6 blocks, hidden 256, 8/2 heads, vocabulary 4,096.
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 VOCABULARY = 4096
 PAD = VOCABULARY
 """A token that is never sampled."""
 PROMPTS, SAMPLES, PROMPT_TOKENS, RESPONSE_TOKENS = 16, 4, 48, 128
+GROUPS, GROUP, GROUP_PROMPT_TOKENS = 8, 8, 96
+"""Prompts of a step of a group method, the responses to each, and the length of the prompts, about GSM8K's."""
 TEXTS, SHORTEST, LONGEST = 64, 8, 256
 
 
@@ -39,6 +42,17 @@ def prompts() -> list[list[int]]:
     draw = random.Random(0)
     texts = [[draw.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)]
     return [text for text in texts for _ in range(SAMPLES)]
+
+
+def group_prompts() -> list[list[int]]:
+    """Each prompt of a group method, once."""
+    draw = random.Random(2)
+    return [[draw.randrange(VOCABULARY) for _ in range(GROUP_PROMPT_TOKENS)] for _ in range(GROUPS)]
+
+
+def even_share(tokens: Sequence[int]) -> float:
+    """A reward that costs nothing."""
+    return sum(int(token) % 2 == 0 for token in tokens) / len(tokens)
 
 
 def texts() -> list[tuple[list[int], list[int]]]:
