@@ -1,4 +1,4 @@
-"""SFT and PPO against TRL: CPU seconds of one thread a process, the sides in turn."""
+"""SFT, PPO, GRPO and RLOO against TRL: CPU seconds of one thread a process, the sides in turn."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,9 @@ from peers import Peers
 
 ROUNDS = 5
 SAME_LOSS = 1e-3
-SFT_TARGET, PPO_TARGET = "≥ 2.2", "≥ 1.25"
+SFT_TARGET, PPO_TARGET, GROUP_TARGET = "≥ 1.6", "≥ 1.5", "≥ 1.5"
+ROWS_AT_ONCE = (16, 32, 64)
+"""Rows of TRL's micro-batches, of which the fastest counts."""
 PYTHON = Path(sys.executable)
 PACKINGS = {"TRL as it comes": ("1024", "8"), **{f"TRL, rows of {n}": (str(n), "1") for n in (256, 512, 1024)}}
 
@@ -55,6 +57,20 @@ def ppo(work: Path, peers: Peers) -> list[Figure]:
     sides = {"hpcrl": (PYTHON, "ppo_hpcrl.py", [model]), "TRL": (peers.python, "ppo_trl.py", [model])}
     _, rounds = duel(sides, ROUNDS, work)
     return [ratio("PPO step of four models against TRL's", cpu_seconds(rounds), "TRL", PPO_TARGET)]
+
+
+def groups(work: Path, peers: Peers) -> list[Figure]:
+    """GRPO and RLOO, each against TRL in the micro-batch that suits it best."""
+    if peers.python is None:
+        return [Figure("GRPO step against TRL's", None, "×", GROUP_TARGET, peers.reason)]
+    model, found = str(make_inputs(work / "model")), []
+    for method in ("grpo", "rloo"):
+        theirs = {f"rows of {n}": (peers.python, "group_trl.py", [model, method, str(n)]) for n in ROWS_AT_ONCE}
+        _, rounds = duel({"hpcrl": (PYTHON, "group_hpcrl.py", [model, method]), **theirs}, ROUNDS, work)
+        seconds = cpu_seconds(rounds)
+        tuned = min(theirs, key=lambda name: median(seconds[name]))
+        found.append(ratio(f"{method.upper()} step against TRL's ({tuned} at once)", seconds, tuned, GROUP_TARGET))
+    return found
 
 
 def check_losses(facts: Mapping[str, dict[str, Any]], rounds: Rounds) -> None:

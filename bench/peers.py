@@ -1,4 +1,4 @@
-"""The peers' environment: made once from peers.txt, with the torch and transformers of constraints.txt."""
+"""The peers' environments: made once from the lists beside this, with the torch and transformers of constraints.txt."""
 
 import hashlib
 import subprocess
@@ -8,7 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CONSTRAINTS = ROOT / "constraints.txt"
-REQUIREMENTS = Path(__file__).parent / "peers.txt"
 
 
 @dataclass(frozen=True)
@@ -19,19 +18,19 @@ class Peers:
     reason: str = ""
 
 
-def peers(folder: Path) -> Peers:
+def peers(folder: Path, requirements: Path) -> Peers:
     """Make the environment in `folder` unless it is there already for these very requirements."""
-    wanted = hashlib.blake2b(CONSTRAINTS.read_bytes() + REQUIREMENTS.read_bytes(), digest_size=8).hexdigest()
+    wanted = hashlib.blake2b(CONSTRAINTS.read_bytes() + requirements.read_bytes(), digest_size=8).hexdigest()
     stamp, python = folder / "made-for", folder / "bin" / "python"
     if stamp.exists() and stamp.read_text() == wanted:
         return Peers(python)
-    print(f"installing the peers of {REQUIREMENTS.name} into {folder} …", flush=True)
-    asked = ["torch", "transformers", "-r", str(REQUIREMENTS)]
+    print(f"installing the peers of {requirements.name} into {folder} …", flush=True)
+    asked = ["torch", "transformers", "-r", str(requirements)]
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS), *asked]
     for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], install):
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            what = "pip install -r bench/peers.txt" if command is install else "python -m venv"
+            what = f"pip install -r bench/{requirements.name}" if command is install else "python -m venv"
             return Peers(None, f"{what} failed: {_last_line(done.stderr)}")
     stamp.write_text(wanted)
     return Peers(python)

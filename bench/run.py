@@ -42,7 +42,8 @@ class Section:
     title: str
     how: str
     measure: Measure
-    uses_peers: bool = False
+    peers: str = ""
+    """The list of the peers that it is compared with."""
 
 
 SECTIONS: Mapping[str, Section] = {
@@ -65,7 +66,7 @@ SECTIONS: Mapping[str, Section] = {
         "rows of 1,024 tokens one after another under one mask; tuned, each row is a micro-batch of its own, and the "
         "fastest length of 256, 512 and 1,024 counts.",
         against_trl.sft,
-        uses_peers=True,
+        peers="peers.txt",
     ),
     "ppo": Section(
         "PPO against TRL",
@@ -73,14 +74,22 @@ SECTIONS: Mapping[str, Section] = {
         "shape; generation, three inferences, 4 minibatches, one pass. hpcrl's side runs the roles of `algos.ppo` as "
         "a worker does, with a frozen value head as the reward model. hpcrl clips gradients; TRL's PPO does not.",
         against_trl.ppo,
-        uses_peers=True,
+        peers="peers-ppo.txt",
+    ),
+    "groups": Section(
+        "GRPO and RLOO against TRL",
+        "8 prompts × 8, 96 + 128 tokens (a question of GSM8K with its instruction is about as long), so that nothing "
+        "is padded; a reward that costs nothing, one update on each batch; RLOO with a KL penalty to a reference. "
+        "TRL 1.16 without gradient checkpointing, in fp32, in the fastest of three micro-batches.",
+        against_trl.groups,
+        peers="peers.txt",
     ),
     "calls": Section(
         "A call's round trip",
         "Two processes, wall time; request → syn → ack → a no-op → reply through the Hub and the mailbox that the "
         "master and the workers have, encrypted and authenticated.",
         calls.calls,
-        uses_peers=True,
+        peers="peers.txt",
     ),
     "spills": Section(
         "Spills",
@@ -161,7 +170,8 @@ def measured(name: str) -> Part:
     work = WORK / name
     work.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    found = peers(ROOT / "runs" / "bench-peers") if section.uses_peers else Peers(None)
+    environment = ROOT / "runs" / f"bench-{Path(section.peers).stem}"
+    found = peers(environment, ROOT / "bench" / section.peers) if section.peers else Peers(None)
     figures = guarded(section.measure, work, found)
     return replace(part, figures=figures, seconds=time.perf_counter() - begun)
 

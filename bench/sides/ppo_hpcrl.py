@@ -46,7 +46,8 @@ plan = make_plan(experiment, experiment.cluster.nodes)
 
 def step() -> dict[str, object]:
     batch = rows_of(prompts=prompts())
-    minibatches = tuple(batch.ids[start::MINIBATCHES] for start in range(MINIBATCHES))
+    size = len(batch.ids) // MINIBATCHES
+    minibatches = tuple(batch.ids[start : start + size] for start in range(0, len(batch.ids), size))
     for call in plan.calls:
         if call.dataset == "eval":
             continue
