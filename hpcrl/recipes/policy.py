@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.data import DataConfig
+from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
@@ -66,6 +67,8 @@ class KLConfig:
     """The KL per token that an adaptive weight aims at."""
     horizon: Annotated[Positive, ChangeClass.FORK] = 10_000.0
     """Samples over which an adaptive weight moves by a fifth at most; a step has fewer than five times as many."""
+    reference_ema: EMAConfig = EMAConfig()
+    """Whether the reference follows the actor."""
 
     @property
     def used(self) -> bool:
@@ -221,8 +224,11 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     ]
     if old_logprobs(experiment) == "recomputed":
         found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",), rows="chosen"))
-    if policy_of(experiment).kl.used:
+    kl: KLConfig = policy_of(experiment).kl
+    if kl.used:
         found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",), rows="chosen"))
+    if kl.used and kl.reference_ema.decay is not None:
+        found.append(MFC("ref_blend", "reference", "blend", (), blends="actor"))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
     return (*found, train, *own, *evaluation(experiment.generation))
 

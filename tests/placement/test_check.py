@@ -64,7 +64,7 @@ def test_a_model_of_an_unknown_family_is_refused(load, tmp_path):
     (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "rwkv"}))
     with pytest.raises(ConfigurationError) as raised:
         load()
-    assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "critic.path", "reference.path"]
+    assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "reference.path", "critic.path"]
 
 
 def other_model(tmp_path, **changes):
@@ -73,6 +73,14 @@ def other_model(tmp_path, **changes):
     (folder / "config.json").write_text(json.dumps(QWEN2_TINY | changes))
     (folder / "model.safetensors").touch()
     return folder
+
+
+def test_only_a_reference_of_the_actors_shape_can_follow_it(load, tmp_path):
+    folder = other_model(tmp_path, num_hidden_layers=1)
+    with pytest.raises(ConfigurationError) as raised:
+        load("ppo.kl.mode=reward", "ppo.kl.reference_ema.decay=0.9", f"reference.path={folder}")
+    (problem,) = raised.value.problems
+    assert problem.startswith("reference.path has layers.") and "ref_blend blends actor into reference" in problem
 
 
 @pytest.mark.parametrize("role", ["critic", "reference"])

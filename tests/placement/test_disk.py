@@ -23,6 +23,13 @@ def test_only_trained_roles_are_written_and_an_export_has_the_models_type(load):
     assert disk.checkpoint["critic"] == 3 * disk.export["critic"]
 
 
+def test_a_reference_that_follows_is_in_checkpoints_by_its_masters_alone_and_never_exported(load):
+    still = estimate_disk(load("ppo.kl.mode=reward"))
+    disk = estimate_disk(load("ppo.kl.mode=reward", "ppo.kl.reference_ema.decay=0.9", "reference.dtype=bf16"))
+    assert disk.export == still.export and "reference" not in still.checkpoint
+    assert disk.checkpoint == {**still.checkpoint, "reference": still.checkpoint["actor"] // STORED}
+
+
 @pytest.mark.parametrize(
     ("overrides", "checkpoints", "exports", "spilled"),
     [
