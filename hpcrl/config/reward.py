@@ -24,9 +24,20 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Its further named arguments."""
     service: str = ""
     """In the place of a function: where responses are sent, as http://host:port/path."""
+    role: str = ""
+    """In the place of a function: the role whose model scores, reward_model."""
     token_variable: str = ""
     """The environment variable with the token that a service asks for."""
     weight: float = 1.0
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Which of function, service and role it has: one."""
+        return tuple(kind for kind in ("function", "service", "role") if getattr(self, kind))
+
+    @property
+    def kind(self) -> str:
+        return self.kinds[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +53,8 @@ class RewardConfig(CPUPlacementConfig):
     """Further named arguments of the function."""
     components: Annotated[ComponentsMapping, ChangeClass.FORK] = field(default_factory=dict)
     """In the place of function: for each score NAME: {function: …, kwargs: {…}, weight: 1.0}, or NAME: {service:
-    http://host:port/path, token_variable: NAME, weight: 1.0} (docs/rewards.md). The reward is their weighted sum, and
-    each is reported under its name."""
+    http://host:port/path, token_variable: NAME, weight: 1.0}, or NAME: {role: reward_model, weight: 1.0}
+    (docs/rewards.md). The reward is their weighted sum, and each is reported under its name."""
     right_component: str | None = None
     """The component by whose score `accuracy` counts a response as right; null: by the reward."""
     right_at: float = 1.0
@@ -84,7 +95,12 @@ class RewardConfig(CPUPlacementConfig):
         """The setting that says what a component is, of a section of this name."""
         if self.function is not None:
             return f"{role}.function"
-        return f"{role}.components.{name}.{'service' if self.parts[name].service else 'function'}"
+        return f"{role}.components.{name}.{self.parts[name].kind}"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles whose models are components."""
+        return tuple(component.role for component in self.parts.values() if component.role)
 
     @property
     def needs_answers(self) -> bool:

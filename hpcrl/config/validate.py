@@ -1,11 +1,12 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.classifier import ClassifierConfig, classifier_problems
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
 from hpcrl.config.data import COLUMNS, DataConfig, tokenizer_of
@@ -69,6 +70,25 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         yield from _generation_problems(generation)
     for role, reward in sections_of(experiment, RewardConfig).items():
         yield from reward_problems(role, reward, experiment.cluster.slurm.export)
+        yield from _judge_problems(experiment, role, reward)
+
+
+def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfig) -> Iterator[Problem]:
+    """Models that are components of a reward, and are not there."""
+    judges = sections_of(experiment, ClassifierConfig)
+    for name, value in reward.components.items():
+        judge = value.get("role") if isinstance(value, Mapping) else None
+        if not judge:
+            continue
+        if judge in judges:
+            yield from classifier_problems(judge, judges[judge])
+        else:
+            yield Problem(
+                (f"{role}.components",),
+                f"{role}.components.{name}.role = {judge} must be a role with a classifier: "
+                f"{', '.join(judges) or f'algorithm {experiment.algorithm} has none'}.",
+                f"Set {role}.components.{name}.",
+            )
 
 
 def _cluster_problems(experiment: ExperimentConfig) -> Iterator[Problem]:

@@ -60,16 +60,15 @@ def _component_problems(key: str, name: str, value: Any, export: Sequence[str]) 
         return
     if not math.isfinite(component.weight):
         yield Problem((key,), f"{place}.weight = {component.weight} must be a finite number.", f"Set {place}.weight.")
-    if bool(component.function) == bool(component.service):
+    if len(component.kinds) != 1:
+        has = " and ".join(component.kinds) or "none"
         yield Problem(
-            (key,),
-            f"{place} must have either function or service, but it has {'both' if component.service else 'neither'}.",
-            f"Set {place}.",
+            (key,), f"{place} must have one of function, service and role, but it has {has}.", f"Set {place}."
         )
     elif component.function:
         for problem in _function_problems(f"{place}.function", f"{place}.kwargs", component):
             yield Problem((key,), problem.text, problem.advice)
-    else:
+    elif component.service:
         yield from (Problem((key,), text, f"Set {place}.") for text in _service_problems(place, component))
     yield from (Problem((key,), text) for text in _token_problems(place, component, export))
 

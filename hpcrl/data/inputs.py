@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import sections_of
 from hpcrl.config.model import models_of
@@ -35,6 +36,10 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
                 *([index] if index.is_file() else []),
                 *sorted(folder.glob("*.safetensors")),
             ]
+    for role, judge in sections_of(experiment, ClassifierConfig).items():
+        if judge.path is not None and (roles is None or role in roles):
+            weights = (path for kind in ("*.safetensors", "*.bin") for path in sorted(Path(judge.path).glob(kind)))
+            found[f"{role}.path"] = [Path(judge.path) / "config.json", *weights]
     for role, reward in sections_of(experiment, RewardConfig).items():
         for key, function in reward.functions(role):
             found[key] = list(_installed(function))

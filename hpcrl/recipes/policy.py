@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NonNegative, Positive
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
@@ -30,12 +31,13 @@ from hpcrl.recipes.texts import (
     JUDGED,
     MADE,
     REWARD,
-    SCORING,
+    REWARD_MODEL,
     TRAINED,
     choice_by,
     evaluation,
     metric_problems,
     sampling_problems,
+    scoring,
     warm_up_notices,
 )
 
@@ -166,6 +168,8 @@ class PolicyExperiment(ExperimentConfig):
     """The policy that the actor is held close to; not needed where nothing is held to it."""
     reward: RewardConfig
     """What scores a response."""
+    reward_model: ClassifierConfig = ClassifierConfig()
+    """The model of a component of the reward, where one has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are sampled."""
 
@@ -175,6 +179,7 @@ MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS}
 ROLES: Mapping[str, RoleKind] = {
     "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary"),
     "reward": REWARD,
+    "reward_model": REWARD_MODEL,
 }
 """Those that are the same whatever the advantages are."""
 
@@ -220,7 +225,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     texts = ("prompts", "responses")
     found = [
         MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logprobs", "finished")),
-        SCORING,
+        *scoring(experiment.reward),
     ]
     if old_logprobs(experiment) == "recomputed":
         found.append(MFC("actor_inf", "actor", "inference", texts, ("old_logprobs",), rows="chosen"))
@@ -230,7 +235,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
     if kl.used and kl.reference_ema.decay is not None:
         found.append(MFC("ref_blend", "reference", "blend", (), blends="actor"))
     train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
-    return (*found, train, *own, *evaluation(experiment.generation))
+    return (*found, train, *own, *evaluation(experiment.generation, experiment.reward))
 
 
 def batch(experiment: PolicyExperiment) -> Batch:

@@ -6,6 +6,8 @@ Without a critic. Each sample has a greedy response of its own, so that one samp
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from hpcrl.config.fields import NameText
 from hpcrl.data.form import FLAGS, NUMBERS, TOKENS
 from hpcrl.data.rows.prompts import PROMPTS
@@ -14,7 +16,7 @@ from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
-from hpcrl.recipes.texts import GENERATED, JUDGED
+from hpcrl.recipes.texts import GENERATED, JUDGED, scoring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +49,17 @@ def on_greedy(call: MFC) -> MFC:
     )
 
 
-GREEDY = (
-    on_greedy(MFC("base_gen", "actor", "generate", ("prompts",), ("responses", "finished"), greedy=True)),
-    on_greedy(MFC("base_rew", "reward", "inference", ("prompts", "responses", "finished"), ("rewards",))),
-)
+def greedy(experiment: RemaxExperiment) -> tuple[MFC, ...]:
+    """Generate the greedy response to each prompt, and score it."""
+    base = MFC("base_gen", "actor", "generate", ("prompts",), ("responses", "finished"), greedy=True)
+    *judging, score = scoring(experiment.reward)
+    judged = [msgspec.structs.replace(call, name="base_rm") for call in judging]
+    scored = msgspec.structs.replace(score, name="base_rew", outputs=("rewards",))
+    return tuple(map(on_greedy, (base, *judged, scored)))
+
+
+def recipe(experiment: RemaxExperiment) -> tuple[MFC, ...]:
+    return policy.calls(experiment, greedy(experiment), ("base_responses", "base_finished", "base_rewards"))
 
 
 def check(experiment: RemaxExperiment) -> Iterator[Problem]:
@@ -60,10 +69,16 @@ def check(experiment: RemaxExperiment) -> Iterator[Problem]:
 
 ALGORITHM = Algorithm(
     experiment=RemaxExperiment,
-    recipe=lambda experiment: policy.calls(experiment, GREEDY, ("base_responses", "base_finished", "base_rewards")),
+    recipe=recipe,
     roles={"actor": RoleKind("hpcrl.algos.remax:actor", "vocabulary"), **policy.ROLES},
     rows=PROMPTS,
-    made={**policy.MADE_BY_POLICIES, "base_responses": TOKENS, "base_finished": FLAGS, "base_rewards": NUMBERS},
+    made={
+        **policy.MADE_BY_POLICIES,
+        "base_responses": TOKENS,
+        "base_finished": FLAGS,
+        "base_rewards": NUMBERS,
+        "base_model_scores": NUMBERS,
+    },
     batch=policy.batch,
     check=check,
     notices=policy.notices,

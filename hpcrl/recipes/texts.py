@@ -37,24 +37,37 @@ to a place in the response, and is [0] where all of it is at the end."""
 SCORING = MFC("rew_inf", "reward", "inference", ("prompts", "responses", "finished"), SCORES)
 """Score the responses of training."""
 
+JUDGING = MFC("rm_inf", "reward_model", "inference", ("prompts", "responses"), ("model_scores",))
+"""Have the reward model score them, where a component of the reward is its."""
 
-def evaluation(generation: GenerationConfig) -> tuple[MFC, ...]:
+REWARD_MODEL = RoleKind("hpcrl.algos.classifier:reward_model")
+"""The role of that model; its section is a ClassifierConfig."""
+
+
+def scoring(reward: RewardConfig | None) -> tuple[MFC, ...]:
+    """The calls that score the responses of training."""
+    if reward is None or not reward.roles:
+        return (SCORING,)
+    return JUDGING, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *JUDGING.outputs))
+
+
+def evaluation(generation: GenerationConfig, reward: RewardConfig | None = None) -> tuple[MFC, ...]:
     """Generate responses to held-out prompts, greedily unless they have a temperature of their own, and judge them."""
-    return tuple(map(on_eval, judgement(generation)))
+    return tuple(map(on_eval, judgement(generation, reward)))
 
 
-def judgement(generation: GenerationConfig) -> tuple[MFC, ...]:
+def judgement(generation: GenerationConfig, reward: RewardConfig | None = None) -> tuple[MFC, ...]:
     """The calls of an evaluation, on whatever samples."""
     greedy = generation.evaluation.temperature is None
-    made = ("responses", "logprobs", "finished")
+    made, names = ("responses", "logprobs", "finished"), {"rm_inf": "eval_rm", "rew_inf": "eval_rew"}
     return (
         MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
-        msgspec.structs.replace(SCORING, name="eval_rew"),
+        *(msgspec.structs.replace(call, name=names[call.name]) for call in scoring(reward)),
     )
 
 
 MADE: Mapping[str, Form] = MappingProxyType(
-    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, **dict.fromkeys(SCORES, NUMBERS)}
+    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, **dict.fromkeys((*SCORES, *JUDGING.outputs), NUMBERS)}
 )
 """The keys of generation and judgement."""
 

@@ -21,6 +21,8 @@ class Response(msgspec.Struct, frozen=True):
     """Whether it ended by itself, not at the longest length."""
     tokens: tuple[int, ...] = ()
     """As they were sampled."""
+    model_score: float = 0.0
+    """What the reward model says of it, where there is one."""
 
     @property
     def named(self) -> str:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from hpcrl.config.built_in_rewards import BUILT_IN, runs_in_process
 from hpcrl.config.reward import Component, RewardConfig
+from hpcrl.errors import DataError
 from hpcrl.rewards.calling import call_of
 from hpcrl.rewards.response import Response, Result
 from hpcrl.rewards.results import as_result
@@ -103,8 +104,23 @@ class BuiltIn:
         pass
 
 
+class ModelScores:
+    """What the reward model, a role of its own, has said."""
+
+    def score(self, responses: Sequence[Response]) -> list[Result]:
+        for response in responses:
+            if not math.isfinite(response.model_score):
+                raise DataError(f"the reward model has given {response.model_score} {response.named}")
+        return [Result(response.model_score) for response in responses]
+
+    def close(self) -> None:
+        pass
+
+
 def _scorer(key: str, component: Component, reward: RewardConfig) -> Scorer:
     function = component.function
+    if component.role:
+        return ModelScores()
     if component.service:
         return Service(key, component, reward)
     if function not in BUILT_IN:
