@@ -118,7 +118,13 @@ def _try_reward(
     records = [datasets["train"].text(sample) for sample in samples]
     answers = [str(ground_truth(record) or "") for record in records]
     responses = [
-        Response(texts.decode(prompt), answer, record, tokens=tuple(texts.tokens.encode_answers([answer])[0].tolist()))
+        Response(
+            texts.decode(prompt),
+            answer,
+            record,
+            model_score=0.0,
+            tokens=tuple(texts.tokens.encode_answers([answer])[0].tolist()),
+        )
         for prompt, answer, record in zip(tokens, [*answers[:-1], ""], records, strict=True)
     ]
     try:

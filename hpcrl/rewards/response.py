@@ -21,7 +21,7 @@ class Response(msgspec.Struct, frozen=True):
     """Whether it ended by itself, not at the longest length."""
     tokens: tuple[int, ...] = ()
     """As they were sampled."""
-    model_score: float = 0.0
+    model_score: float | None = None
     """What the reward model says of it, where there is one."""
 
     @property

@@ -109,7 +109,7 @@ class ModelScores:
 
     def score(self, responses: Sequence[Response]) -> list[Result]:
         for response in responses:
-            if not math.isfinite(response.model_score):
+            if response.model_score is None or not math.isfinite(response.model_score):
                 raise DataError(f"the reward model has given {response.model_score} {response.named}")
         return [Result(response.model_score) for response in responses]
 

@@ -64,11 +64,12 @@ class Reward:
         """The texts of every response, one sample's after the other's."""
         parts = batch.parts("responses")
         count = sum(map(len, parts))
-        ended, judged = [np.ones(1, np.bool_)] * count, [np.full(1, np.nan, np.float32)] * count
+        ended = [np.ones(1, np.bool_)] * count
+        judged: list[float | None] = [None] * count
         if "finished" in batch.keys:
             ended = [part for of_sample in batch.parts("finished") for part in of_sample]
         if "model_scores" in batch.keys:
-            judged = [part for of_sample in batch.parts("model_scores") for part in of_sample]
+            judged = [float(part[0]) for of_sample in batch.parts("model_scores") for part in of_sample]
         texts = [
             (sample, prompt, response)
             for sample, prompt, of_sample in zip(batch.ids, batch.rows("prompts"), parts, strict=True)
@@ -81,7 +82,7 @@ class Reward:
                 row=self._texts.record(call.dataset, sample_id),
                 finished=bool(finished[0]),
                 tokens=tuple(response.tolist()),
-                model_score=float(score[0]),
+                model_score=score,
             )
             for (sample_id, prompt, response), finished, score in zip(texts, ended, judged, strict=True)
         ]
