@@ -72,7 +72,8 @@ class ModelConfig(PlacementConfig):
     backend: NameText = "native"
     """What holds, trains and runs it: one of hpcrl's backends, or your own as file.py:NAME."""
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
-    """Most tokens in one forward pass on a worker."""
+    """Most tokens in one forward pass on a worker, where a prompt that several rows begin with counts once. The rows of
+    a sample (a pair) always go together."""
 
 
 @dataclass(frozen=True, kw_only=True)
