@@ -187,7 +187,7 @@ class Conductor:
         rows = self.batch(step, size) if known is None else known
         outcomes: dict[str, Outcome] = {}
         for call in self._in_order("train"):
-            training = call.kind == "train_step"
+            training = bool(call.changes)
             if known is None or training:
                 record = None if records is None else records[call.name]
                 outcomes[call.name], rows = self._call(step, call, rows, record)
@@ -205,6 +205,8 @@ class Conductor:
         return [call for call in calls if call.dataset == source]
 
     def _call(self, step: int, call: MFC, rows: SequenceSample, record: Any) -> tuple[Outcome, SequenceSample]:
+        if call.blends:
+            return self._blend(step, call, record), rows
         training = call.kind == "train_step"
         inputs = rows.select_keys(call.inputs).remap(call.input_remap)
         workers = self.plan.replica(call.name).ranks
@@ -227,6 +229,14 @@ class Conductor:
         assert not made.meta.misfit(self._forms)
         stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
         return Outcome(made, stats), rows.merge(made)
+
+    def _blend(self, step: int, call: MFC, record: Any) -> Outcome:
+        workers = self.plan.replica(call.name).ranks
+        work = Work(step, call.name, 0, SequenceSample.empty({}), (), record)
+        outcomes = self.ranks.execute([work if rank in workers else None for rank in range(len(self.plan.workers))])
+        made = [outcome for outcome in outcomes if outcome is not None]
+        assert all(outcome == made[0] for outcome in made)
+        return made[0]
 
     def _shares(self, rows: SequenceSample, call: MFC) -> tuple[Ids, ...]:
         """The samples of each part of a train_step."""
