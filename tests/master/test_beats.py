@@ -19,6 +19,7 @@ from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.rows.texts import TextDataset
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode
 from hpcrl.master.members import Members
 from hpcrl.master.reactor import Reactor
@@ -112,14 +113,14 @@ def test_no_step_is_tokenised_on_the_thread_that_beats(
     plan = make_plan(experiment, nodes=1)
     data = reactor.while_beating(lambda: open_data(experiment, ScratchIndexes()))
     source = reactor.while_beating(lambda: StepSource(plan, experiment, data, schedule, reactor.in_background))
-    opened = None
+    lines = None
     for step in range(3):
-        source.look_ahead(opened)
+        source.look_ahead(lines)
         wait_until(source.is_ready, 90, "the lengths")
-        opened = source.open(step, opened)
-        assert opened is not None
-        for call in plan.calls:
-            source.parts(opened, call.dataset, 1)
+        lines = StepLines(source.open(step, lines))
+        for call in lines.opened.calls:
+            source.parts(lines, call)
+        source.shares(lines, [0] * len(lines.trained), 1)
     reactor.close()
     assert threads and all(name.startswith("slow") for name in threads)
 
