@@ -469,10 +469,11 @@ def a_tokenizer_is_completed(folder: Path) -> None:
 @follows(
     "data/jsonl.py: Give {} such rows, or name their columns in data.fields.",
     "data/jsonl.py: Name in data.fields what {} is to be read as, e.g. data.fields.{}.",
-    "data/rows/texts.py: Leave data.prompt_template out, and set data.chat_template.",
-    "data/rows/turns.py: Set data.chat_template to a file with one, or data.tokenizer to a folder that has one.",
-    "data/chat.py: Change the row, data.template_args or data.learn, or give another data.chat_template.",
-    "data/chat.py: Put a text in UTF-8 there, or set data.chat_template.",
+    "data/rows/texts.py: Submit a new run with data.chat_template in the place of data.prompt_template.",
+    "data/rows/turns.py: Submit a new run with a data.chat_template, or with a data.tokenizer that has one.",
+    "data/chat.py: Change the row, or submit a new run with another data.chat_template, data.template_args or "
+    "data.learn.",
+    "data/chat.py: Put a text in UTF-8 there.",
     "data/chat.py: Correct it.",
 )
 def rows_are_read_as_they_are_meant(folder: Path) -> None:

@@ -22,6 +22,7 @@ TELLS = re.compile(
     r"\b(set|raise|lower|widen|change|correct|lengthen|shorten|increase|decrease|make it)\b", re.IGNORECASE
 )
 WAYS_OUT = re.compile(r"hpcrl fork|new run|submit anew|--accept-changed", re.IGNORECASE)
+UNNAMED = re.compile(r"\bset \{\}(?!\.[a-z])", re.IGNORECASE)
 NAMED = re.compile(r"(?:\{\}|[a-z_]+)(?:\.[a-z_]+)+|\{\}|[a-z]+(?:_[a-z]+)+")
 
 
@@ -59,7 +60,7 @@ def of_a_run() -> list[Path]:
 def refused(path: Path) -> list[str]:
     """What `path` tells to change and `resume` refuses, or may refuse: a setting whose name is not in the text."""
     keys = classes()
-    unnamed = [f"{{}}: {sentence}" for sentence in told(path) if re.search(r"\bset \{\}", sentence, re.IGNORECASE)]
+    unnamed = [f"{{}}: {sentence}" for sentence in told(path) if UNNAMED.search(sentence)]
     return unnamed + [
         f"{key}: {sentence}"
         for sentence in told(path)
@@ -94,6 +95,7 @@ def test_the_settings_that_messages_name_are_found() -> None:
         ("raise {}.max_new_tokens, or lower {}.dtype", ["actor.dtype", "critic.dtype"]),
         ("Raise batch_size.", ["data.batch_size", "toy.batch_size"]),
         ("Fix the file, or set {}.", ["{}"]),
+        ("Raise control.steps, set {}.kl.coef to 0.", []),
         ("Set data.tokenizer in a new run.", []),
     ],
 )

@@ -74,7 +74,9 @@ class ChatTemplate:
 
 
 def _refused(text: str) -> DataError:
-    return DataError(text, "Change the row, data.template_args or data.learn, or give another data.chat_template.")
+    return DataError(
+        text, "Change the row, or submit a new run with another data.chat_template, data.template_args or data.learn."
+    )
 
 
 def find_template(folder: Path, file: Path | None, arguments: Mapping[str, Any]) -> ChatTemplate | None:
@@ -119,6 +121,4 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise DataError(
-            f"cannot read {path}: {error}.", "Put a text in UTF-8 there, or set data.chat_template."
-        ) from error
+        raise DataError(f"cannot read {path}: {error}.", "Put a text in UTF-8 there.") from error

@@ -139,8 +139,7 @@ class MasterState:
         if theirs != own:
             raise InternalError(
                 f"{self._role}'s parameters are laid out as {own}, those of {source._role}, which it blends in, as "
-                f"{theirs}.",
-                f"Set {self._role}.path to a model of the same shape.",
+                f"{theirs}."
             )
         self._masters.blend(source._masters, decay)
 

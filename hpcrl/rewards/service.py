@@ -148,7 +148,7 @@ def _token(key: str, variable: str) -> str:
     if variable and not token:
         raise ConfigurationError(
             [f"{key}.token_variable = {variable}, but this process has no such environment variable."],
-            f"Set {variable} where you submit and resume; on Slurm, cluster.slurm.export must have it, if it is set.",
+            f"Export {variable} where you submit and resume; on Slurm, cluster.slurm.export must have it if it is set.",
         )
     return token
 

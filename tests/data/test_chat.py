@@ -89,7 +89,7 @@ def test_a_template_that_changes_earlier_answers_can_teach_the_last_only(tmp_pat
     chat = [USER, {"role": "assistant", "content": "<think>easy</think>4"}, ASKED, SIX]
     prompt, answer, _ = learnt(folder, chat, "last")
     assert "easy" not in prompt and answer == f"It is 6.{END}"
-    with pytest.raises(DataError, match=r"writes message 2 in another way .* Change the row, .* data\.learn, or"):
+    with pytest.raises(DataError, match=r"writes message 2 in another way .* Change the row, .* data\.learn\."):
         learnt(folder, chat, "all")
 
 
@@ -134,7 +134,7 @@ def test_the_template_of_a_setting_comes_first_then_the_file_then_the_configurat
 
 
 def test_chats_without_a_template_are_refused_with_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"tokenizer has no chat template. Set data\.chat_template"):
+    with pytest.raises(DataError, match=r"tokenizer has no chat template. Submit a new run with"):
         texts_of(chat_tokenizer(tmp_path, None)).prompts([{"prompt": [USER]}])
 
 

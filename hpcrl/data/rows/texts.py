@@ -227,7 +227,7 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     if records.chats and data.prompt_template != "{prompt}":
         raise DataError(
             f"data.prompt_template is for prompts that are texts, but the rows of data.train ({data.train}) are chats.",
-            "Leave data.prompt_template out, and set data.chat_template.",
+            "Submit a new run with data.chat_template in the place of data.prompt_template.",
         )
     room = _room(section(experiment, "generation", GenerationConfig), limits)
     learnt = [*_answer_bounds(data), *_whole_bounds(limits)]

@@ -77,6 +77,6 @@ class Texts:
         if self.chat is None:
             raise DataError(
                 "the rows are chats, but the tokenizer has no chat template.",
-                "Set data.chat_template to a file with one, or data.tokenizer to a folder that has one.",
+                "Submit a new run with a data.chat_template, or with a data.tokenizer that has one.",
             )
         return self.chat

@@ -113,5 +113,5 @@ def test_rows_that_no_form_fits_are_named_with_their_columns(tmp_path: Path, row
 
 def test_a_template_of_texts_is_refused_for_chats(tmp_path: Path) -> None:
     config = data(tmp_path, {"messages": [USER, ANSWER]}, prompt_template="Q: {prompt}")
-    with pytest.raises(DataError, match=r"data.prompt_template .* chats. Leave data.prompt_template out"):
+    with pytest.raises(DataError, match=r"data.prompt_template .* chats. Submit a new run with data.chat_template"):
         open_datasets(sft(config))
