@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
+from support.experiments import KNOWN, QWEN2_TINY, load_config, ppo_values, values_of, write_config, write_inputs
 from support.made_run import MadeRun
 from support.rows import fingerprints, open_datasets
 from support.sources import words_of
@@ -31,6 +31,7 @@ from hpcrl.config import yaml_file
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.load import change_settings
+from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
 from hpcrl.data.contents import refuse_written, stamp_of
@@ -55,6 +56,8 @@ from hpcrl.launch.slurm.render import Target, read_template, render
 from hpcrl.launch.slurm.site import SlurmSite
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+from hpcrl.rewards import by_source
+from hpcrl.rewards.service import Service
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrl"
@@ -109,6 +112,18 @@ def assert_advised(error: HpcrlError, advice: str) -> None:
 
 
 # ── configurations ────────────────────────────────────────────────────────────────────────────────────────────────────
+GROUPS = ["algorithm=toy", "toy.samples_per_row=2", "toy.filter_groups.metric=reward"]
+FOLLOWING = ["ppo.kl.mode=reward", "ppo.kl.reference_ema.decay=0.9"]
+
+
+def scored(component: str, name: str = "a") -> list[str]:
+    """A reward of one component."""
+    return ["reward.function=null", f"reward.components={{{name}: {component}}}"]
+
+
+JUDGED = scored("{role: reward_model}")
+BY_JUDGE = [*JUDGED, "reward_model.path=judge"]
+
 CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
     ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
@@ -124,9 +139,6 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/validate.py: Set {}.", ["cluster.nodes=0"], ["cluster.nodes=1"]),
     ("config/validate.py: Set {}.", ["data.train=none.jsonl"], ["data.train=rows.jsonl"]),
     ("config/validate.py: Set {}.", ["data.tokenizer=none"], ["data.tokenizer=model"]),
-    ("config/validate.py: Set {}.", ["reward.function=jugde"], ["reward.function=exact"]),
-    ("config/validate.py: Set {}.", ["reward.function=none.py:f"], ["reward.function=exact"]),
-    ("config/validate.py: Set {}.", ["reward.kwargs={method: odd}"], ["reward.kwargs={method: strict}"]),
     (
         "config/validate.py: Raise cluster.{} or lower cluster.heartbeat_s.",
         ["cluster.lost_after_s=2"],
@@ -180,6 +192,70 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["generation.max_new_tokens=30"],
     ),
     (
+        "config/validate.py: Set {}.temperature.",
+        ["generation.evaluation.samples_per_prompt=2"],
+        ["generation.evaluation.temperature=1"],
+    ),
+    (
+        "config/validate.py: Raise {}.samples_per_prompt.",
+        ["generation.evaluation.temperature=1", "generation.evaluation.pass_at=[4]"],
+        ["generation.evaluation.samples_per_prompt=4"],
+    ),
+    ("config/validate.py: Set {}.components.{}.", scored("{role: judge}"), scored("{function: exact}")),
+    ("config/classifier.py: Set {}.", JUDGED, ["reward_model.path=judge"]),
+    ("config/classifier.py: Set {}.", [*JUDGED, "reward_model.path=none"], ["reward_model.path=judge"]),
+    ("config/classifier.py: Set {}.", [*BY_JUDGE, "reward_model.label=x"], ["reward_model.label=null"]),
+    (
+        "config/classifier.py: Set {} to one of them.",
+        [*JUDGED, "reward_model.path=judges"],
+        ["reward_model.label=good"],
+    ),
+    ("config/validate_reward.py: Set {}.", ["reward.function=odd"], ["reward.function=exact"]),
+    ("config/validate_reward.py: Set {}.", ["reward.function=none.py:f"], ["reward.function=exact"]),
+    ("config/validate_reward.py: Set {}.", ["reward.kwargs={method: odd}"], ["reward.kwargs={method: strict}"]),
+    *(
+        ("config/validate_reward.py: Set {}.", scored(wrong), scored("{function: exact}"))
+        for wrong in (
+            "exact",
+            "{functon: exact}",
+            "{role: [reward_model]}",
+            "{}",
+            "{service: here}",
+            "{function: exact, role: reward_model}",
+            "{function: length}",
+        )
+    ),
+    (
+        "config/validate_reward.py: Rename it in {}.",
+        scored("{function: exact}", "accuracy"),
+        scored("{function: exact}", "right"),
+    ),
+    (
+        "config/validate_reward.py: Set one and leave the other out{}.",
+        ["reward.components={a: {function: exact}}"],
+        ["reward.function=null"],
+    ),
+    (
+        "config/validate_reward.py: Set one and leave the other out{}.",
+        ["reward.function=null"],
+        ["reward.function=exact"],
+    ),
+    (
+        "config/validate_reward.py: Write it into {}.NAME.",
+        [*scored("{function: gsm8k}"), "reward.kwargs={method: flexible}"],
+        ["-reward.kwargs={method: flexible}", *scored("{function: gsm8k, kwargs: {method: flexible}}")],
+    ),
+    (
+        "config/validate_reward.py: Set {}.right_component, or leave it out: accuracy then goes by the reward.",
+        [*scored("{function: exact}"), "reward.right_component=b"],
+        ["reward.right_component=a"],
+    ),
+    (
+        "config/validate_reward.py: Set {}.right_component, or leave it out: accuracy then goes by the reward.",
+        ["reward.right_component=b"],
+        ["-reward.right_component=b"],
+    ),
+    (
         "placement/check.py: Change {}, {} or cluster.nodes.",
         ["actor.layout=d4"],
         ["cluster.nodes=2", *["critic.layout=d4"]],
@@ -200,6 +276,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["data.max_prompt_tokens=8"],
     ),
     ("placement/check.py: Set {}.", ["critic.path=small"], ["critic.path=model"]),
+    (
+        "placement/check.py: Set {} to a model of the same shape.",
+        [*FOLLOWING, "reference.path=small"],
+        ["reference.path=model"],
+    ),
+    (
+        "placement/check.py: Set {} and {}.layout to those of {}.",
+        [*FOLLOWING, "actor.mesh=0", "actor.layout=d1"],
+        ["reference.mesh=0", "reference.layout=d1"],
+    ),
     ("placement/abilities.py: Set {} to d{}.", ["actor.layout=t2"], ["actor.layout=d2"]),
     ("plugins.py: Set {}{}.", ["actor.backend=nativ"], ["actor.backend=native"]),
     ("plugins.py: Set {}.", ["actor.family=none.py:F"], ["actor.family=qwen2"]),
@@ -264,6 +350,52 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     ("recipes/texts.py: Set generation.{}.", ["generation.top_p=0.5"], ["generation.top_p=1"]),
     (
+        "recipes/texts.py: Set data.samples_per_prompt.",
+        ["algorithm=dpo", "data.samples_per_prompt=2"],
+        ["data.samples_per_prompt=1"],
+    ),
+    (
+        "recipes/texts.py: Set {}.metric.",
+        ["algorithm=grpo", "data.samples_per_prompt=2", "grpo.filter_groups.metric=odd"],
+        ["grpo.filter_groups.metric=accuracy"],
+    ),
+    (
+        "config/validate_reward.py: Set {}.",
+        ["algorithm=grpo", "data.samples_per_prompt=2", "grpo.filter_groups.metric=a", *scored("exact")],
+        scored("{function: exact}"),
+    ),
+    ("recipes/toy.py: Set toy.filter_groups.metric.", [*GROUPS, "toy.filter_groups.metric=odd"], GROUPS),
+    (
+        "recipes/check.py: Set control.steps in its place.",
+        [*GROUPS, "control.epochs=2", "control.steps=null"],
+        ["-control.epochs=2", "control.steps=2"],
+    ),
+    (
+        "recipes/check.py: Have several samples of a row, or leave {}.metric out.",
+        ["algorithm=toy", "toy.filter_groups.metric=reward"],
+        ["toy.samples_per_row=2"],
+    ),
+    (
+        "recipes/check.py: Have several samples of a row, or leave {}.metric out.",
+        ["algorithm=toy", "toy.filter_groups.metric=reward"],
+        ["-toy.filter_groups.metric=reward"],
+    ),
+    (
+        "recipes/dpo.py: Set dpo.label_smoothing.",
+        ["algorithm=dpo", "dpo.loss=ipo", "dpo.label_smoothing=0.1"],
+        ["dpo.label_smoothing=0"],
+    ),
+    (
+        "recipes/generate.py: Set one of the two.",
+        ["algorithm=generate", "generation.greedy=true", "data.samples_per_prompt=2"],
+        ["generation.greedy=false"],
+    ),
+    (
+        "recipes/generate.py: Set one of the two.",
+        ["algorithm=generate", "generation.greedy=true", "data.samples_per_prompt=2"],
+        ["data.samples_per_prompt=1"],
+    ),
+    (
         "recipes/sft.py: Set data.samples_per_prompt.",
         ["algorithm=sft", "data.samples_per_prompt=2"],
         ["data.samples_per_prompt=1"],
@@ -271,13 +403,6 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("recipes/toy.py: Lower the first.", ["algorithm=toy", "toy.batch_size=9", "toy.rows=8"], ["toy.batch_size=8"]),
 )
 """Advice, what is wrong, and what it says to do; a word that begins with - takes the wrong setting back."""
-
-ONLY = {
-    "grpo": ("control", "data", "actor", "reward", "generation"),
-    "sft": ("control", "data", "actor", "reward"),
-    "toy": ("control",),
-}
-"""The sections of the shortest configuration that other algorithms have too."""
 
 
 @pytest.fixture
@@ -290,15 +415,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small.mkdir()
     (small / "config.json").write_text(json.dumps(QWEN2_TINY | {"vocab_size": 32}))
     (small / "model.safetensors").touch()
+    for name, labels in ("judge", ["score"]), ("judges", ["bad", "good"]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"id2label": dict(enumerate(labels))}))
     return tmp_path
 
 
 def load(folder: Path, settings: Sequence[str]) -> None:
-    values, algorithm = ppo_values(), next((word[10:] for word in settings if word.startswith("algorithm=")), "ppo")
-    kept = ONLY.get(algorithm, tuple(values))
-    path = write_config(
-        folder / "c.yaml", {name: value for name, value in values.items() if name in (*kept, "algorithm")}
-    )
+    algorithm = next((word[10:] for word in settings if word.startswith("algorithm=")), "ppo")
+    path = write_config(folder / "c.yaml", values_of(algorithm) if algorithm in KNOWN else ppo_values())
     load_config(path, settings, (*ALL_CHECKS, launcher_problems))
 
 
@@ -790,6 +915,33 @@ def a_topology_that_the_site_allows(folder: Path) -> None:
     take("array", disable_hetjob_steps=True)
 
 
+@follows("rewards/by_source.py: Name its function in the kwargs of by_source, as sources: {NAME: exact}.")
+def a_source_has_a_function(folder: Path) -> None:
+    row = {"id": "0", "data_source": "mine", "answer": "2"}
+    (advice,) = (key for key in FOLLOWERS if key.startswith("rewards/by_source.py"))
+    refused(advice, lambda: by_source.score("2", row))
+    kwargs = {"sources": {"mine": "exact"}}
+    load(folder, ["reward.function=by_source", f"reward.kwargs={json.dumps(kwargs)}"])
+    assert by_source.score("2", row, **kwargs) == 1.0
+
+
+@follows(
+    "rewards/service.py: Export {} where you submit and resume; on Slurm, cluster.slurm.export must have it if it is "
+    "set."
+)
+def a_service_gets_its_token(folder: Path) -> None:
+    component = Component(service="http://judge:8000/score", token_variable="JUDGE_TOKEN")
+    (advice,) = (key for key in FOLLOWERS if key.startswith("rewards/service.py"))
+
+    def use() -> None:
+        Service("reward.components.judge.service", component, RewardConfig()).close()
+
+    refused(advice, use)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUDGE_TOKEN", "secret")
+        use()
+
+
 ALL_FOLLOWERS = dict.fromkeys(each for found in FOLLOWERS.values() for each in found)
 
 
@@ -825,6 +977,17 @@ ELSEWHERE = {
     "algos/host.py: Set cluster.gpu_isolation to strict.": (
         "agent/test_gpus.py::test_strict_isolation_serves_where_cuda_numbers_devices_in_another_order_than_the_agent"
     ),
+    "launch/fork.py: Set what you change so that these stay, or submit a new run.": (
+        "launch/test_fork.py::test_roles_that_change_are_those_of_the_checkpoint"
+    ),
+    "master/drop_limits.py: Fix the function and begin a new run, or accept the loss and resume: raise {}.": (
+        "launch/test_dropped.py::test_a_run_that_drops_too_much_ends_and_goes_on_without_asking_again_once_it_may"
+    ),
+    "master/stepping.py: Raise {}.max_rounds{}, or submit a new run with rows that are neither too hard nor too "
+    "easy.": (
+        "master/test_choice.py::"
+        "test_a_shortage_ends_the_run_with_the_scores_and_it_goes_on_when_it_may_draw_more_or_train_on_fewer"
+    ),
     "durable/fork.py: Name a later step.": (
         "launch/test_fork.py::test_a_checkpoint_that_is_pruned_meanwhile_is_refused_and_a_later_one_serves"
     ),
@@ -834,7 +997,7 @@ ELSEWHERE = {
     ),
     "engines/model.py: If it is trained, begin from a checkpoint before that with a lower {}.optimizer.lr: `hpcrl fork "
     "RUN --step N --{}.optimizer.lr …`. If not, submit a new run with another {}.path.": DIVERGED,
-    "engines/updater.py: Put the model back that {}.path had when the run began, and accept it: `hpcrl resume RUN "
+    "engines/masters.py: Put the model back that {}.path had when the run began, and accept it: `hpcrl resume RUN "
     "--accept-changed {}.path`.": DIVERGED,
     "engines/updater.py: Raise {}.max_skipped; or, where the model has diverged, begin from a checkpoint before that: "
     "`hpcrl fork RUN --step N`, with a lower {}.lr or {}.grad_clip.": (

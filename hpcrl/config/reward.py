@@ -99,8 +99,9 @@ class RewardConfig(CPUPlacementConfig):
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles whose models are components."""
-        return tuple(component.role for component in self.parts.values() if component.role)
+        """The roles whose models are components. Where a component is none, the checks of a configuration say so."""
+        values = self.components.values() if self.function is None else ()
+        return tuple(role for role in map(role_of, values) if role)
 
     @property
     def needs_answers(self) -> bool:
@@ -116,3 +117,11 @@ class RewardConfig(CPUPlacementConfig):
 def component_of(value: Any) -> Component:
     """A component as the configuration has it. Raises msgspec.ValidationError."""
     return msgspec.convert(value, Component)
+
+
+def role_of(value: Any) -> str:
+    """The role whose model a component is; empty where it is none, or no component."""
+    try:
+        return component_of(value).role
+    except msgspec.ValidationError:
+        return ""

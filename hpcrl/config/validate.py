@@ -1,7 +1,7 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
 from hpcrl.config.model import CPUPlacementConfig, ModelConfig, models_of
-from hpcrl.config.reward import RewardConfig
+from hpcrl.config.reward import RewardConfig, role_of
 from hpcrl.config.validate_reward import reward_problems
 from hpcrl.errors import Problem
 
@@ -77,7 +77,7 @@ def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfi
     """Models that are components of a reward, and are not there."""
     judges = sections_of(experiment, ClassifierConfig)
     for name, value in reward.components.items():
-        judge = value.get("role") if isinstance(value, Mapping) else None
+        judge = role_of(value)
         if not judge:
             continue
         if judge in judges:

@@ -1,7 +1,6 @@
 """What is wrong with the settings of a reward, whatever the rows and the functions."""
 
 import importlib.util
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +57,6 @@ def _component_problems(key: str, name: str, value: Any, export: Sequence[str]) 
         known = ", ".join(Component.__struct_fields__)
         yield Problem((key,), f"{place} = {value} must be a mapping of {known}: {error}.", f"Set {place}.")
         return
-    if not math.isfinite(component.weight):
-        yield Problem((key,), f"{place}.weight = {component.weight} must be a finite number.", f"Set {place}.weight.")
     if len(component.kinds) != 1:
         has = " and ".join(component.kinds) or "none"
         yield Problem(

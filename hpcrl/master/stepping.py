@@ -176,7 +176,8 @@ class StepSource:
         smaller = "" if choice.on_shortage == "smaller" else f", set {choice.setting}.on_shortage to smaller"
         raise DataError(
             f"step {lines.step}: {decided.describe(choice)}.",
-            f"Raise {choice.setting}.max_rounds{smaller}, or train on rows that are neither too hard nor too easy.",
+            f"Raise {choice.setting}.max_rounds{smaller}, or submit a new run with rows that are neither too hard nor "
+            "too easy.",
         )
 
     def parts(self, lines: StepLines, call: str) -> Sequence[Ids]:

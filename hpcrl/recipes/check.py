@@ -76,7 +76,7 @@ def choice_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         yield Problem(
             (f"{choice.setting}.metric",),
             f"{choice.setting}.metric is set, but a step has one sample of each row, which differs from no other.",
-            "Have several samples of a row.",
+            f"Have several samples of a row, or leave {choice.setting}.metric out.",
         )
 
 

@@ -101,7 +101,7 @@ def choice_by(groups: FilterGroupsConfig, setting: str, reward: RewardConfig) ->
     if groups.metric is None:
         return None
     component = reward.right_component if groups.metric == "accuracy" else groups.metric
-    parts = list(reward.parts)
+    parts = list(reward.components) if reward.function is None else ["reward"]
     column = parts.index(component) if component in parts and component != "reward" else None
     return Choice(
         key="rewards" if column is None else "reward_components",

@@ -191,6 +191,7 @@ def test_roles_that_change_are_those_of_the_checkpoint(parent: RunDirectory) -> 
     (problem,) = raised.value.problems
     assert "toy.reference_ema.decay as given the roles that change are actor, critic, reference" in problem
     assert "the checkpoint of step 2 has actor, critic. Set what you change" in problem
+    plan_fork(parent.root, 2, ["toy.reference_ema.every=2"], None)
 
 
 def test_a_damaged_checkpoint_is_named_and_another_step_serves(tmp_path: Path) -> None:

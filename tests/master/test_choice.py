@@ -1,5 +1,6 @@
 """Steps that choose the rows that they train on: killed anywhere, they draw and choose as if nothing had happened."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -250,7 +251,7 @@ def ended(run: RunDirectory, nonce: str, experiment: Any) -> int:
     return code
 
 
-def test_a_shortage_ends_the_run_with_the_scores_and_it_goes_on_when_it_may_draw_more(
+def test_a_shortage_ends_the_run_with_the_scores_and_it_goes_on_when_it_may_draw_more_or_train_on_fewer(
     folder: Path, undisturbed: Remains
 ) -> None:
     run = create_run(folder / "run", choosing_experiment(max_rounds=2))
@@ -260,10 +261,12 @@ def test_a_shortage_ends_the_run_with_the_scores_and_it_goes_on_when_it_may_draw
     assert "step 1: after toy.filter_groups.max_rounds = 2, " in verdict.reason
     assert "of 12 groups have samples of different scores, and a step trains on 6. Scores: 0 ×" in verdict.reason
     assert verdict.reason.endswith(
-        "Raise toy.filter_groups.max_rounds, set toy.filter_groups.on_shortage to smaller, or train on rows that are "
-        "neither too hard nor too easy."
+        "Raise toy.filter_groups.max_rounds, set toy.filter_groups.on_shortage to smaller, or submit a new run with "
+        "rows that are neither too hard nor too easy."
     )
     assert ended(run, "again", choosing_experiment(max_rounds=2)) == ExitCode.DATA, "it is decided the same"
+    other = RunDirectory.open(shutil.copytree(run.root, folder / "other"))
+    assert ended(other, "smaller", choosing_experiment(max_rounds=2, on_shortage="smaller")) == ExitCode.DONE
     finish_on(run, choosing_experiment())
     found = remains(run)
     assert (found.parameters, found.ids, found.trained) == (
