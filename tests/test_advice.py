@@ -164,6 +164,7 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/validate.py: Set data.fields to names of these.", ["data.fields={x: y}"], ["data.fields={prompt: y}"]),
     ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.mesh=0"]),
     ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.workers=1"]),
+    ("config/validate.py: Set generation.stop.", ["generation.stop=['']"], ["generation.stop=[Q]"]),
     ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
     (
         "config/validate.py: Set control.stop_when.",

@@ -219,6 +219,8 @@ def describe(hint: Any) -> str:
     if get_origin(hint) in (UnionType, Union):
         kinds = [describe(kind) for kind in get_args(hint) if kind is not NoneType]
         return " or ".join([*kinds, "null"])
+    if get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis:
+        return "a list of texts"
     if get_origin(hint) is tuple:
         return f"a list of {len(get_args(hint))} numbers"
     if get_origin(hint) is Mapping:

@@ -51,5 +51,8 @@ class GenerationConfig:
     """Take the likeliest token instead of sampling."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How responses of an evaluation are drawn."""
+    stop: Annotated[tuple[str, ...], ChangeClass.FORK] = ()
+    """A response ends where its text has one of these strings, and is finished. Its tokens stay as they were drawn; a
+    reward sees the text before the string."""
     slots: Annotated[Count, ChangeClass.PLACEMENT] = 64
     """Sequences that a worker decodes at the same time; the next one enters when one ends."""

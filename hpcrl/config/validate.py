@@ -272,6 +272,12 @@ def _or_download(folder: Path, advice: str) -> str:
 
 
 def _generation_problems(generation: GenerationConfig) -> Iterator[Problem]:
+    if "" in generation.stop:
+        yield Problem(
+            ("generation.stop",),
+            "generation.stop has an empty text, at which every response would end: each must have a character.",
+            "Set generation.stop.",
+        )
     if generation.min_new_tokens > generation.max_new_tokens:
         yield Problem(
             ("generation.min_new_tokens", "generation.max_new_tokens"),

@@ -82,7 +82,7 @@ class NativeEngine:
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
         engine = cls(
             model,
-            Sampler(model, config.micro_batch_tokens, ends),
+            Sampler(model, config.micro_batch_tokens, ends, context.tokenizer),
             _state(context, transformer.memory),
             group=context.group,
             kernels=context.kernels,

@@ -3,7 +3,8 @@
 The scheduler knows no tensors, the decoder no queues; `Generator` turns the crank between them.
 """
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from hpcrl.data.slots import Admission, Move, Scheduler
 from hpcrl.models.decoder import Decoder, distinct
 from hpcrl.models.sampling import SamplingOptions, choose
 from hpcrl.models.slot_table import SlotTable
+from hpcrl.models.stopping import StopStrings
 from hpcrl.models.transformer import Transformer
 
 
@@ -31,6 +33,8 @@ class GenerationOptions:
     min_new_tokens: int = 0
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     eos_token_ids: tuple[int, ...] = ()
+    stops: Callable[[], StopStrings] | None = None
+    """Makes what reads a response and says whether it ends; before `min_new_tokens` tokens it does not."""
     slots: int = 256
     prefill_tokens: int = 16384
 
@@ -54,7 +58,7 @@ class Generated(NamedTuple):
     logprobs: list[np.ndarray]
     """float32, one a token."""
     finished: list[bool]
-    """Whether the row ended by a token of `eos_token_ids`, not by its limit."""
+    """Whether the row ended by a token of `eos_token_ids` or by its text, not by its limit."""
 
 
 class Generator:
@@ -84,7 +88,7 @@ class Generator:
         longest = max(length + limit for length, limit in zip(lengths, limits, strict=True))
         decoder = Decoder(self._model, slots, longest)
         table = SlotTable(slots, self._model.device)
-        history, begin = _History(), _Begin(decoder, prompts, numbers)
+        history, begin = _History(self._options), _Begin(decoder, prompts, numbers)
         while not scheduler.done:
             first = scheduler.active
             admission = scheduler.admit()
@@ -99,7 +103,7 @@ class Generator:
             moves = scheduler.retire(ended) if ended else []
             decoder.move(moves)
             table.move(moves)
-        return history.responses(len(prompts), self._options.eos_token_ids)
+        return history.responses(len(prompts))
 
     def _choose(self, logits: Tensor, table: SlotTable, span: slice, history: "_History") -> list[int]:
         """Draw and write down the next token of the span's rows. Returns the slots that ended."""
@@ -108,8 +112,9 @@ class Generator:
             early = (counts < self._options.min_new_tokens)[:, None]
             logits[:, self._eos] = logits[:, self._eos].masked_fill(early, -torch.inf)
         tokens, logprobs = choose(logits, table.seeds(span), counts, self._options.sampling)
-        history.add(table.rows(span), tokens, logprobs)
-        return table.advance(span, tokens, self._eos)
+        stopped = history.add(table.rows(span), tokens, logprobs)
+        ended = table.advance(span, tokens, self._eos)
+        return sorted({*ended, *(span.start + slot for slot in stopped)}) if stopped else ended
 
     def _check(self, lengths: Sequence[int], seeds: Sequence[int], limits: Sequence[int]) -> None:
         if not len(lengths) == len(seeds) == len(limits) > 0:
@@ -159,13 +164,24 @@ class _Begin:
 class _History:
     """What was drawn, step by step; turned into rows at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: GenerationOptions) -> None:
+        self._options = options
         self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._texts: defaultdict[int, StopStrings] | None = options.stops and defaultdict(options.stops)
+        self._counts: Counter[int] = Counter()
 
-    def add(self, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
+    def add(self, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> list[int]:
+        """Which of these rows, by place, have come to a string that ends them."""
         self._steps.append((rows.clone(), tokens, logprobs))
+        if self._texts is None:
+            return []
+        taken = list(zip(rows.tolist(), tokens.tolist(), strict=True))
+        self._counts.update(row for row, _ in taken)
+        stopped = [self._texts[row].take(token) for row, token in taken]
+        least = self._options.min_new_tokens
+        return [i for i, (row, _) in enumerate(taken) if stopped[i] and self._counts[row] >= least]
 
-    def responses(self, count: int, eos_token_ids: Sequence[int]) -> Generated:
+    def responses(self, count: int) -> Generated:
         rows, tokens, logprobs = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
         order = np.argsort(rows, kind="stable")
         cuts = np.cumsum(np.bincount(rows, minlength=count))[:-1]
@@ -173,5 +189,9 @@ class _History:
         return Generated(
             tokens=responses,
             logprobs=np.split(logprobs[order].astype(np.float32), cuts),
-            finished=[int(response[-1]) in eos_token_ids for response in responses],
+            finished=[self._is_finished(row, int(response[-1])) for row, response in enumerate(responses)],
         )
+
+    def _is_finished(self, row: int, last: int) -> bool:
+        by_text = self._texts is not None and self._texts[row].stopped
+        return last in self._options.eos_token_ids or (by_text and self._counts[row] >= self._options.min_new_tokens)

@@ -61,7 +61,7 @@ class Reward:
         return pass_statistics(self._settings, drawn, own.pass_at)
 
     def _responses(self, batch: SequenceSample, call: MFC) -> list[Response]:
-        """The texts of every response, one sample's after the other's."""
+        """The texts of every response, up to a string that ended it, one sample's after the other's."""
         parts = batch.parts("responses")
         count = sum(map(len, parts))
         ended = [np.ones(1, np.bool_)] * count
@@ -75,10 +75,12 @@ class Reward:
             for sample, prompt, of_sample in zip(batch.ids, batch.rows("prompts"), parts, strict=True)
             for response in of_sample
         ]
+        generation: GenerationConfig | None = getattr(self.experiment, "generation", None)
+        stop = () if generation is None else generation.stop
         return [
             Response(
                 prompt=self._texts.decode(prompt),
-                response=self._texts.decode(response),
+                response=self._texts.response(response, stop),
                 row=self._texts.record(call.dataset, sample_id),
                 finished=bool(finished[0]),
                 tokens=tuple(response.tolist()),

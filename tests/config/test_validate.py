@@ -75,6 +75,7 @@ def problems_of(experiment):
         (["generation.temperature=0"], "set generation.greedy"),
         (["generation.temperature=1e-4"], "generation.temperature = 0.0001 must be"),
         (["generation.top_p=1.5"], "above 0 and at most 1"),
+        (["generation.stop=['']"], "generation.stop has an empty text"),
         (["ppo.minibatches=9"], "must be at most data.batch_size · data.samples_per_prompt = 8"),
         (["ppo.dual_clip=1"], "ppo.dual_clip = 1.0 must be a finite number above 1"),
         (["ppo.gae_lambda=1.1"], "between 0 and 1"),

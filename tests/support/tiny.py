@@ -54,7 +54,7 @@ def engine_of(
         state = Updater("actor", memory, group, optimizer, steps)
     return NativeEngine(
         model,
-        Sampler(model, micro_batch_tokens, eos_token_ids=(0,)),
+        Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere")),
         state,
         group=group,
         kernels=Kernels(deterministic=False),
