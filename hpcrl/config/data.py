@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count
-from hpcrl.config.fields import ChangeClass, ModelText, PathText, section
+from hpcrl.config.fields import ChangeClass, FunctionText, ModelText, PathText, section
 from hpcrl.config.model import models_of
 
 COLUMNS = ("prompt", "answer", "messages", "chosen", "rejected", "margin", "id")
@@ -22,7 +22,8 @@ class DataConfig:
     changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
 
     train: PathText
-    """The rows to train on: a .jsonl file with `prompt` and `answer`, or `messages`, and maybe `id` per line."""
+    """The rows to train on: a file .jsonl or .parquet, or a folder of them; a row has `prompt` and `answer`, or
+    `messages`, and maybe `id`."""
     evaluate: Annotated[PathText | None, ChangeClass.FORK] = None
     """The rows to evaluate on, in the same form."""
     tokenizer: ModelText | None = None
@@ -40,6 +41,9 @@ class DataConfig:
     """What the model sees of a prompt; {prompt} stands for the row's text."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """What columns are called in your rows, e.g. {prompt: question}: those named here decide how a row is read."""
+    row: FunctionText | None = None
+    """Your function that makes a row of each of yours, once: "module:function" or "/path/file.py:function"; it takes a
+    mapping and returns one."""
     chat_template: PathText | None = None
     """A file with the Jinja template that makes texts of chats; null takes the tokenizer's."""
     template_args: Mapping[str, Any] = field(default_factory=dict)

@@ -181,8 +181,9 @@ def _length_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[Problem]:
     for key, path in (("data.train", data.train), ("data.evaluate", data.evaluate)):
-        if path is not None and not Path(path).is_file():
-            yield Problem((key,), f"{key} = {path} must be a file of JSON lines, but there is none.", f"Set {key}.")
+        if path is not None and not Path(path).exists():
+            expected = "must be a file of JSON lines or parquet, or a folder of them"
+            yield Problem((key,), f"{key} = {path} {expected}, but there is none.", f"Set {key}.")
     yield from _row_problems(data)
     named = tokenizer_of(experiment)
     if named is None:

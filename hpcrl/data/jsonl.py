@@ -14,6 +14,7 @@ from hpcrl.data.contents import refuse_written, stamp_of
 from hpcrl.data.index import IndexBuilder, RowIds, RowIndex
 from hpcrl.data.rows.kind import Indexes
 from hpcrl.data.rows.lines import ChatLine, Lines, RowLine, described, needed, recognised
+from hpcrl.data.source_files import RowMaker, files_of, kept_lines
 from hpcrl.data.table import Table, encode_table, open_table
 from hpcrl.errors import DataError
 
@@ -27,6 +28,8 @@ _SHOWN = 50
 class JsonLines:
     """One record per line, blank lines aside: a line of one of these kinds, and maybe `id`, else its number from 0.
 
+    What is no file of JSON lines is read as `kept_lines` made some of it.
+
     The columns of the first row say of which kind all are. `fields` has columns by the names that they have here.
 
     Every line is checked when the index is made; a line that is read is compared with its checksum there.
@@ -36,20 +39,29 @@ class JsonLines:
     """
 
     def __init__(
-        self, path: Path | str, knob: str, lines: Lines, indexes: Indexes, fields: Mapping[str, str] = NO_FIELDS
+        self,
+        path: Path | str,
+        knob: str,
+        lines: Lines,
+        indexes: Indexes,
+        fields: Mapping[str, str] = NO_FIELDS,
+        maker: RowMaker | None = None,
     ) -> None:
         self.path = Path(path)
         self.knob = knob
         self._lines, self._fields = lines, fields
         kinds = " ".join(line.__name__ for line in lines)
-        with_fingerprint = f"{FORMAT}\n{indexes.fingerprint(knob, [self.path])}\n{kinds}\n{sorted(fields.items())}"
-        digest = hashlib.blake2b(with_fingerprint.encode(), digest_size=8).hexdigest()
+        files, code = files_of(self.path), "" if maker is None else maker.digest
+        what = f"{FORMAT}\n{indexes.fingerprint(knob, files)}\n{kinds}\n{sorted(fields.items())}\n{code}"
+        digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
+        self._indexes = indexes  # what it keeps is there as long as it is
+        self._file = kept_lines(self.path, knob, maker, indexes)
         self.name = f"{knob}.{digest}"
         """What its index is called: one of another content or form has another name."""
 
         def make() -> Table:
             table = self._make_table()
-            indexes.confirm(knob, [self.path])
+            indexes.confirm(knob, files)
             return table
 
         self.index = RowIndex(open_kept(indexes, self.name, make))
@@ -83,7 +95,7 @@ class JsonLines:
         records = []
         index = self.index
         try:
-            with self.path.open("rb") as file:
+            with self._file.open("rb") as file:
                 for row in rows:
                     file.seek(int(index.offsets[row]))
                     line = file.read(int(index.sizes[row]))
@@ -142,13 +154,13 @@ class JsonLines:
         """(number from 1, offset, content) of each line that is not blank."""
         offset = 0
         try:
-            before = stamp_of(self.path)
-            with self.path.open("rb") as file:
+            before = stamp_of(self._file)
+            with self._file.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if line.strip():
                         yield number, offset, line
                     offset += len(line)
-            refuse_written(self.path, before)
+            refuse_written(self._file, before)
         except OSError as error:
             self._refuse_unreadable(error)
 

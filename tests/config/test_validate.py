@@ -53,7 +53,10 @@ def problems_of(experiment):
         (["control.stop_when=soon"], "control.stop_when = 'soon' is no condition"),
         (["control.stop_when=eval_rew/accuracy > 1"], "waits for evaluations, but none is made"),
         (["control.evaluate.steps=5"], "data.evaluate is null"),
-        (["data.train=none.jsonl"], "none.jsonl must be a file of JSON lines, but there is none"),
+        (
+            ["data.train=none.jsonl"],
+            "none.jsonl must be a file of JSON lines or parquet, or a folder of them",
+        ),
         (["data.prompt_template=Q"], "a text with {prompt} in it"),
         (["data.fields={prmpt: question}"], "data.fields names prmpt, but what it can name is prompt, answer"),
         (["data.fields={prompt: 3}"], "data.fields = {'prompt': 3} must be `str`"),

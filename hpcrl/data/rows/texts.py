@@ -25,8 +25,10 @@ from hpcrl.data.rows.lines import JUDGED
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.rows.turns import TextRow, Texts
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.source_files import RowMaker, files_of, row_maker
 from hpcrl.data.table import Table
 from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
+from hpcrl.data.user_code import code_places
 from hpcrl.errors import DataError
 from hpcrl.families.reader import read_config
 
@@ -221,7 +223,8 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     _refuse_unknown_end(experiment, tokens, limits)
     judged = any(reward.needs_answers for reward in sections_of(experiment, RewardConfig).values())
     lines = JUDGED if judged and not learns else form.lines
-    records = JsonLines(data.train, "data.train", lines, indexes, data.fields)
+    maker = _row_maker(experiment)
+    records = JsonLines(data.train, "data.train", lines, indexes, data.fields, maker)
     refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.index))
     texts, measured_by = _open_texts(experiment, tokens), _measured_by(experiment, indexes)
     if records.chats and data.prompt_template != "{prompt}":
@@ -243,7 +246,7 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     if not evaluates:
         return {"train": training}
     held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", lines, indexes, data.fields),
+        JsonLines(data.evaluate, "data.evaluate", lines, indexes, data.fields, maker),
         texts,
         form=form,
         prefix=EVAL_PREFIX,
@@ -254,6 +257,11 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
         measured_by=measured_by,
     )
     return {"train": training, "eval": held_out}
+
+
+def _row_maker(experiment: Any) -> RowMaker | None:
+    function = experiment.data.row
+    return function and row_maker("data.row", code_places(experiment).get("data.row"), function)
 
 
 def _open_texts(experiment: Any, tokens: Tokens) -> Texts:
@@ -284,9 +292,9 @@ def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> No
 
 def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     data: DataConfig = experiment.data
-    yield "data.train", [Path(data.train)]
+    yield "data.train", files_of(Path(data.train))
     if data.evaluate is not None:
-        yield "data.evaluate", [Path(data.evaluate)]
+        yield "data.evaluate", files_of(Path(data.evaluate))
     if data.chat_template is not None:
         yield "data.chat_template", [Path(data.chat_template)]
     if named := tokenizer_of(experiment):

@@ -1,0 +1,154 @@
+"""Data sets that are no JSON lines, and rows that a user's function makes, against the same rows as JSON lines."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+
+from hpcrl.data.indexes import ScratchIndexes
+from hpcrl.data.jsonl import JsonLines
+from hpcrl.data.rows.lines import ANSWERED, JUDGED
+from hpcrl.data.source_files import RowMaker, row_maker
+from hpcrl.errors import ConfigurationError, DataError, MissingExtraError, UserCodeError
+
+PLAIN = [{"prompt": f"{i} + {i} = ", "answer": str(2 * i), "more": [i, None]} for i in range(5)]
+TASKS = [
+    {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"{i} + {i} = "}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(2 * i)},
+        "extra_info": {"index": i},
+    }
+    for i in range(5)
+]
+
+
+def write(path: Path, rows: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    table = arrow.Table.from_pylist(rows)
+    match path.suffix:
+        case ".parquet":
+            parquet.write_table(table, path, row_group_size=2)
+        case ".arrow":
+            writer = arrow.ipc.new_file if path.stem == "file" else arrow.ipc.new_stream
+            with writer(str(path), table.schema) as out:
+                out.write_table(table, max_chunksize=2)
+        case _:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def records(path: Path, lines: Any = JUDGED, maker: RowMaker | None = None) -> list[dict[str, Any]]:
+    opened = JsonLines(path, "data.train", lines, ScratchIndexes(), maker=maker)
+    return opened.read(range(len(opened.index)))
+
+
+@pytest.mark.parametrize("rows", [PLAIN, TASKS], ids=["texts", "verl's"])
+@pytest.mark.parametrize("name", ["rows.parquet", "stream.arrow", "file.arrow"])
+def test_a_table_has_the_rows_of_the_same_json_lines(tmp_path: Path, rows: Any, name: str) -> None:
+    assert records(write(tmp_path / name, rows)) == records(write(tmp_path / "rows.jsonl", rows))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
+def test_a_folder_has_the_rows_of_its_files_by_name(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "set"
+    write(folder / f"b.{kind}", PLAIN[3:])
+    write(folder / f"a.{kind}", PLAIN[:3])
+    (folder / "state.json").write_text("{}")
+    assert records(folder) == records(write(tmp_path / "rows.jsonl", PLAIN))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty has no files \*.parquet, \*.arrow, \*.jsonl. Set data.train"):
+        records(tmp_path / "empty")
+
+
+def test_what_was_made_of_a_table_is_found_again_until_its_file_changes(tmp_path: Path) -> None:
+    path, indexes = write(tmp_path / "rows.parquet", PLAIN), ScratchIndexes()
+    JsonLines(path, "data.train", ANSWERED, indexes)
+    assert sorted(name.rpartition(".")[2] == "jsonl" for name in indexes.made) == [False, True]
+    again = ScratchIndexes(below=lambda name: indexes.made.get(name))
+    JsonLines(path, "data.train", ANSWERED, again)
+    assert again.made == {}
+    write(path, PLAIN[:4])
+    assert len(JsonLines(path, "data.train", ANSWERED, again).ids) == 4 and len(again.made) == 2
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_text("no table")
+    with pytest.raises(DataError, match=r"cannot read .*rows.parquet: .* Correct it, or set another data.train"):
+        records(path)
+
+
+def test_who_lacks_pyarrow_is_told_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "rows.parquet", PLAIN)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hpcrl\[data\]'"):
+        records(path)
+
+
+MAKES = """
+from parts import key
+
+def make(row):
+    return {"prompt": row["q"], "answer": key.FOUND[row["a"]], "id": "r" + row["q"]}
+
+def nothing(row):
+    return None
+
+def fails(row):
+    raise SystemExit(row["missing"])
+"""
+
+
+def maker_of(folder: Path, name: str = "make") -> RowMaker:
+    function = f"{folder / 'own.py'}:{name}"
+    return row_maker("data.row", function, function)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "own.py").write_text(MAKES)
+    (folder / "parts" / "__init__.py").touch()
+    (folder / "parts" / "key.py").write_text("FOUND = {'x': 'ex'}\n")
+    return folder
+
+
+def test_a_users_function_makes_each_row_once(tmp_path: Path, own: Path) -> None:
+    path, indexes = write(tmp_path / "rows.jsonl", [{"q": str(i), "a": "x"} for i in range(3)]), ScratchIndexes()
+    first = JsonLines(path, "data.train", ANSWERED, indexes, maker=maker_of(own))
+    assert first.ids == ("r0", "r1", "r2")
+    assert first.read([1]) == [{"prompt": "1", "answer": "ex", "id": "r1"}]
+    elsewhere = tmp_path / "copy"
+    own.rename(elsewhere)
+    again = ScratchIndexes(below=lambda name: indexes.made.get(name))
+    JsonLines(path, "data.train", ANSWERED, again, maker=maker_of(elsewhere))
+    assert again.made == {}
+    (elsewhere / "parts" / "key.py").write_text("FOUND = {'x': 'other'}\n")
+    JsonLines(path, "data.train", ANSWERED, again, maker=maker_of(elsewhere, "make"))
+    assert len(again.made) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nothing", r"data.row returns NoneType for .*rows.jsonl, row 1; a row is a mapping"),
+        ("fails", r"data.row fails at .*rows.jsonl, row 1: KeyError: 'missing'"),
+    ],
+)
+def test_a_function_that_fails_is_named_with_the_row(tmp_path: Path, own: Path, name: str, says: str) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"q": "1", "a": "x"}])
+    with pytest.raises(UserCodeError, match=says):
+        records(path, ANSWERED, maker_of(own, name))
+
+
+def test_a_function_that_is_not_there_is_named(tmp_path: Path, own: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"q": "1", "a": "x"}])
+    with pytest.raises((ConfigurationError, UserCodeError), match=r"own.py"):
+        records(path, ANSWERED, maker_of(own, "gone"))
