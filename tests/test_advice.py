@@ -39,6 +39,7 @@ from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.jsonl import JsonLines
 from hpcrl.data.rows.lines import ANSWERED
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.source_files import row_maker
 from hpcrl.data.tokens import load_tokens
 from hpcrl.doctor.measure import MeasureRequest, measure
 from hpcrl.durable.append_log import DiskFullError
@@ -164,6 +165,17 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/validate.py: Set data.fields to names of these.", ["data.fields={x: y}"], ["data.fields={prompt: y}"]),
     ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.mesh=0"]),
     ("placement/check.py: Leave out {} or {}.", ["reward.workers=1", "reward.mesh=0"], ["-reward.workers=1"]),
+    ("config/validate.py: Set one of them.", ["data.train=null"], ["data.train=rows.jsonl"]),
+    (
+        "config/validate.py: Set data.sources.",
+        ["data.train=null", "data.sources={a: {weight: 1}}"],
+        ["data.sources={a: {path: rows.jsonl}}"],
+    ),
+    (
+        "config/validate.py: Set control.steps in its place.",
+        ["data.train=null", "data.sources={a: {path: rows.jsonl}}", "control.steps=null", "control.epochs=2"],
+        ["control.epochs=null", "control.steps=2"],
+    ),
     ("config/validate.py: Set generation.stop.", ["generation.stop=['']"], ["generation.stop=[Q]"]),
     ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
     (
@@ -632,6 +644,35 @@ def rows_are_read_as_they_are_meant(folder: Path) -> None:
     refused(correct, lambda: opened({"messages": chat}, chat_template=str(template)))
     special.write_text("{}")
     opened({"messages": chat}, chat_template=str(template))
+
+
+@follows(
+    "data/source_files.py: Set {}.",
+    "data/source_files.py: Correct it, or set another {}.",
+    "data/source_files.py: Fix the function or the row.",
+    "data/source_files.py: Fix the function.",
+    "data/source_files.py: Fix the file or the setting.",
+)
+def a_data_set_is_completed(folder: Path) -> None:
+    files, own, rows_in = folder / "set", folder / "own.py", folder / "set" / "a.jsonl"
+    files.mkdir()
+
+    def opened(function: str = "") -> JsonLines:
+        place = f"{own}:{function}"
+        maker = row_maker("data.row", place, place) if function else None
+        return JsonLines(files, "data.train", ANSWERED, ScratchIndexes(), maker=maker)
+
+    refused("data/source_files.py: Set {}.", opened)
+    (files / "a.parquet").write_text("no table")
+    refused("data/source_files.py: Correct it, or set another {}.", opened)
+    (files / "a.parquet").unlink()
+    rows_in.write_text('{"q": "1+1=", "a": "2"}\n')
+    own.write_text("def make(row): return {'prompt': row['p'], 'answer': row['a']}\ndef nothing(row): pass\n")
+    refused("data/source_files.py: Fix the function or the row.", lambda: opened("make"))
+    refused("data/source_files.py: Fix the function.", lambda: opened("nothing"))
+    refused("data/source_files.py: Fix the file or the setting.", lambda: opened("mke"))
+    rows_in.write_text('{"p": "1+1=", "a": "2"}\n')
+    assert opened("make").read([0])[0]["prompt"] == "1+1="
 
 
 @follows("data/rows/kind.py: Lower {}.", "data/rows/texts.py: Raise the bound.")

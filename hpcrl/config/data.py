@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count
@@ -21,9 +22,12 @@ class DataConfig:
 
     changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
 
-    train: PathText
+    train: PathText | None = None
     """The rows to train on: a file .jsonl or .parquet, or a folder of them; a row has `prompt` and `answer`, or
     `messages`, and maybe `id`."""
+    sources: Annotated[Mapping[str, Any], "sources"] = field(default_factory=dict)
+    """In the place of train: NAME: {path: …, weight: 1.0} for each of several sources, which are mixed. Of the rows
+    read so far, each source has at any time the share that its weight says, to within one row."""
     evaluate: Annotated[PathText | None, ChangeClass.FORK] = None
     """The rows to evaluate on, in the same form."""
     tokenizer: ModelText | None = None
@@ -64,6 +68,20 @@ class GroupDataConfig(DataConfig):
 
     samples_per_prompt: Count = 8
     """Responses generated for each prompt of a step."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several sources of rows."""
+
+    path: str
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+
+
+def sources_of(data: DataConfig) -> dict[str, Source]:
+    """The setting that names each source of training rows → the source. Raises msgspec.ValidationError."""
+    if data.train is not None:
+        return {"data.train": Source(path=data.train)}
+    return {f"data.sources.{name}": msgspec.convert(value, Source) for name, value in data.sources.items()}
 
 
 def tokenizer_of(experiment: Any) -> tuple[str, Path] | None:

@@ -108,6 +108,18 @@ class Setting:
             )
             yield from ((f"{self.key}.{name}.function", place) for name, place in named if isinstance(place, str))
 
+    def with_paths(self, value: Any, absolute: Callable[[str], str]) -> Any:
+        """The value of a setting with paths of several sources, with other paths."""
+        if "sources" not in marks(self.hint) or not isinstance(value, Mapping):
+            return value
+
+        def moved(source: Any) -> Any:
+            if isinstance(source, Mapping) and isinstance(source.get("path"), str):
+                return {**source, "path": absolute(source["path"])}
+            return source
+
+        return {name: moved(source) for name, source in value.items()}
+
     def with_places(self, value: Any, place: Callable[[str], str]) -> Any:
         """The value with other places for what may be in a file."""
         if self.is_in_file and value:

@@ -287,6 +287,7 @@ def _settled(setting: Setting, value: Any) -> Any:
         return str(find_snapshot(value, hub_cache(os.environ)) or value)
     if setting.is_path and value:
         return os.path.abspath(os.path.expanduser(value))
+    value = setting.with_paths(value, lambda path: os.path.abspath(os.path.expanduser(path)))
     return setting.with_places(value, _absolute)
 
 

@@ -1,15 +1,18 @@
 """Whether the values of a configuration make sense, together. Reads nothing but the existence of files."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcrl.config.classifier import ClassifierConfig, classifier_problems
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
-from hpcrl.config.data import COLUMNS, DataConfig, tokenizer_of
+from hpcrl.config.data import COLUMNS, DataConfig, sources_of, tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
@@ -31,6 +34,8 @@ OURS = (
     "--dependency",
 )
 """The options of sbatch without which hpcrl could not find or restart its jobs."""
+
+_SOURCE = re.compile(r"[A-Za-z0-9_-]+")
 
 Check = Callable[[Any], Iterable[Problem]]
 """What is wrong with an experiment."""
@@ -180,7 +185,11 @@ def _length_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 
 def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[Problem]:
-    for key, path in (("data.train", data.train), ("data.evaluate", data.evaluate)):
+    if problem := _source_problem(experiment, data):
+        yield problem
+        return
+    paths = {key: source.path for key, source in sources_of(data).items()} | {"data.evaluate": data.evaluate}
+    for key, path in paths.items():
         if path is not None and not Path(path).exists():
             expected = "must be a file of JSON lines or parquet, or a folder of them"
             yield Problem((key,), f"{key} = {path} {expected}, but there is none.", f"Set {key}.")
@@ -204,6 +213,25 @@ def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[P
             f"{key} = {folder} must be a folder with tokenizer.json, but there is none{_in_cache(folder)}.",
             _or_download(folder, f"Set {key}."),
         )
+
+
+def _source_problem(experiment: ExperimentConfig, data: DataConfig) -> Problem | None:
+    """What is wrong with where the training rows come from."""
+    keys, names = ("data.train", "data.sources"), data.sources
+    if (data.train is None) == (not names):
+        both = "both are" if names else "neither is"
+        return Problem(keys, f"Either data.train or data.sources must be set, but {both}.", "Set one of them.")
+    try:
+        sources_of(data)
+    except msgspec.ValidationError as error:
+        return Problem(("data.sources",), f"data.sources = {dict(names)}: {error}.", "Set data.sources.")
+    if strange := [name for name in names if not _SOURCE.fullmatch(name)]:
+        what = f"data.sources names {strange[0]!r}, but a name is made of letters, digits, _ and -."
+        return Problem(("data.sources",), what, "Set data.sources.")
+    if names and experiment.control.epochs is not None:
+        what = f"control.epochs = {experiment.control.epochs} is set, but each of data.sources has epochs of its own."
+        return Problem(("control.epochs", "data.sources"), what, "Set control.steps in its place.")
+    return None
 
 
 def _row_problems(data: DataConfig) -> Iterator[Problem]:

@@ -8,10 +8,13 @@ import numpy as np
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.mixture import MixedIds, MixedOrder
 from hpcrl.data.order import SampleOrder
 from hpcrl.data.rows.kind import Dataset, Indexes, RowKind, evaluates, refuse_small
 from hpcrl.data.rows.texts import open_tokens
 from hpcrl.data.tokens import Tokens
+
+RowOrder = SampleOrder | MixedOrder
 
 
 def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any], indexes: Indexes) -> Mapping[str, Dataset]:
@@ -24,10 +27,14 @@ def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any], indexes: Ind
     return rows.open(experiment, evaluates(experiment, rows), indexes)
 
 
-def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, rows: Sequence[str]) -> SampleOrder:
+def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, rows: Sequence[str]) -> RowOrder:
     """The order of the training rows. Raises DataError where they do not fill a batch."""
     source = next((f"{setting} ({files[0]})" for setting, files in kind.inputs(experiment)), "the data set")
     refuse_small(kind.batch_setting, batch.rows, source, len(rows))
+    if isinstance(rows, MixedIds):
+        return MixedOrder(
+            rows, batch_size=batch.rows, seed=experiment.seed, shuffle=batch.shuffled, samples_per_prompt=batch.per_row
+        )
     return SampleOrder(
         rows,
         batch_size=batch.rows,

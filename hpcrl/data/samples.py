@@ -146,6 +146,10 @@ class SequenceSample:
             SampleMeta((), keys), {key: np.zeros((0, *form.trailing), form.dtype) for key, form in forms.items()}
         )
 
+    def renamed(self, ids: Sequence[str]) -> "SequenceSample":
+        """The same samples under other ids, one for each."""
+        return SequenceSample(SampleMeta(tuple(ids), self.meta.keys), self.data)
+
     def select(self, ids: Sequence[str]) -> "SequenceSample":
         """These samples, in this order."""
         where = self.meta.positions(ids)

@@ -5,8 +5,8 @@ from typing import Any
 
 from hpcrl.data import datasets, inputs
 from hpcrl.data.contents import Contents
+from hpcrl.data.datasets import RowOrder
 from hpcrl.data.indexes import ScratchIndexes
-from hpcrl.data.order import SampleOrder
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -15,7 +15,7 @@ def open_datasets(experiment: Any) -> Mapping[str, Dataset]:
     return datasets.open_datasets(experiment, algorithm_of(experiment).rows, ScratchIndexes())
 
 
-def open_order(experiment: Any, rows: Sequence[str]) -> SampleOrder:
+def open_order(experiment: Any, rows: Sequence[str]) -> RowOrder:
     algorithm = algorithm_of(experiment)
     return datasets.open_order(experiment, algorithm.rows, algorithm.batch(experiment), rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.config.data import DataConfig, tokenizer_of
+from hpcrl.config.data import DataConfig, sources_of, tokenizer_of
 from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
@@ -22,6 +22,7 @@ from hpcrl.data.order import row_of
 from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset, Indexes, refuse_small
 from hpcrl.data.rows.lengths import TOTAL, RowLengths
 from hpcrl.data.rows.lines import JUDGED
+from hpcrl.data.rows.mixed import MixedDataset
 from hpcrl.data.rows.text_form import Encoded, TextForm
 from hpcrl.data.rows.turns import TextRow, Texts
 from hpcrl.data.samples import SequenceSample
@@ -223,40 +224,47 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
     _refuse_unknown_end(experiment, tokens, limits)
     judged = any(reward.needs_answers for reward in sections_of(experiment, RewardConfig).values())
     lines = JUDGED if judged and not learns else form.lines
-    maker = _row_maker(experiment)
-    records = JsonLines(data.train, "data.train", lines, indexes, data.fields, maker)
-    refuse_small("data.batch_size", data.batch_size, f"data.train ({data.train})", len(records.index))
-    texts, measured_by = _open_texts(experiment, tokens), _measured_by(experiment, indexes)
-    if records.chats and data.prompt_template != "{prompt}":
-        raise DataError(
-            f"data.prompt_template is for prompts that are texts, but the rows of data.train ({data.train}) are chats.",
-            "Submit a new run with data.chat_template in the place of data.prompt_template.",
+    texts, maker, measured_by = (
+        _open_texts(experiment, tokens),
+        _row_maker(experiment),
+        _measured_by(experiment, indexes),
+    )
+
+    def opened(knob: str, path: str, bounds: Sequence[LengthLimit], **how: Any) -> TextDataset:
+        records = JsonLines(path, knob, lines, indexes, data.fields, maker)
+        if records.chats and data.prompt_template != "{prompt}":
+            raise DataError(
+                f"data.prompt_template is for prompts that are texts, but the rows of {knob} ({path}) are chats.",
+                "Submit a new run with data.chat_template in the place of data.prompt_template.",
+            )
+        if knob == "data.train":
+            refuse_small("data.batch_size", data.batch_size, f"{knob} ({path})", len(records.index))
+        return TextDataset(
+            records,
+            texts,
+            form=form,
+            bounds=bounds,
+            vocabulary_size=limits.vocabulary_size,
+            indexes=indexes,
+            measured_by=measured_by,
+            **how,
         )
+
     room = _room(section(experiment, "generation", GenerationConfig), limits)
     learnt = [*_answer_bounds(data), *_whole_bounds(limits)]
-    training = TextDataset(
-        records,
-        texts,
-        form=form,
-        bounds=[*_prompt_bounds(data), *(learnt if learns else room)],
-        vocabulary_size=limits.vocabulary_size,
-        indexes=indexes,
-        measured_by=measured_by,
-    )
-    if not evaluates:
-        return {"train": training}
-    held_out = TextDataset(
-        JsonLines(data.evaluate, "data.evaluate", lines, indexes, data.fields, maker),
-        texts,
-        form=form,
-        prefix=EVAL_PREFIX,
-        first_rows=data.evaluate_rows,
-        bounds=[*_prompt_bounds(data), *room, *(_whole_bounds(limits) if learns else ())],
-        vocabulary_size=limits.vocabulary_size,
-        indexes=indexes,
-        measured_by=measured_by,
-    )
-    return {"train": training, "eval": held_out}
+    own = [*_prompt_bounds(data), *(learnt if learns else room)]
+    sources = {knob: opened(knob, source.path, own) for knob, source in sources_of(data).items()}
+    found: dict[str, Dataset] = {"train": sources["data.train"] if data.train is not None else _mixed(data, sources)}
+    if evaluates:
+        held_out = [*_prompt_bounds(data), *room, *(_whole_bounds(limits) if learns else ())]
+        how = {"prefix": EVAL_PREFIX, "first_rows": data.evaluate_rows}
+        found["eval"] = opened("data.evaluate", data.evaluate, held_out, **how)
+    return found
+
+
+def _mixed(data: DataConfig, sources: Mapping[str, Dataset]) -> MixedDataset:
+    weights = {knob.rpartition(".")[2]: source.weight for knob, source in sources_of(data).items()}
+    return MixedDataset(dict(zip(weights, sources.values(), strict=True)), weights)
 
 
 def _row_maker(experiment: Any) -> RowMaker | None:
@@ -292,7 +300,8 @@ def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> No
 
 def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     data: DataConfig = experiment.data
-    yield "data.train", files_of(Path(data.train))
+    for knob, source in sources_of(data).items():
+        yield knob, files_of(Path(source.path))
     if data.evaluate is not None:
         yield "data.evaluate", files_of(Path(data.evaluate))
     if data.chat_template is not None:
