@@ -70,11 +70,6 @@ class Texts:
     def decode(self, tokens: np.ndarray) -> str:
         return self.tokens.decode(tokens)
 
-    def response(self, tokens: np.ndarray, stop: Sequence[str]) -> str:
-        """The text of a response before the first of the strings that end one."""
-        text = self.decode(tokens)
-        return text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]
-
     def record(self, source: str, sample_id: str) -> Mapping[str, Any]:
         return self.datasets[source].text(sample_id)
 

@@ -50,6 +50,11 @@ class Tokens:
         return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
 
 
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """The text of a response before the first of the strings that end one."""
+    return text[: min((at for string in stop if (at := text.find(string)) >= 0), default=len(text))]
+
+
 SAYS_THE_END = ("tokenizer_config.json", "config.json", "generation_config.json")
 """The files, beside tokenizer.json, that name what ends a text; none of them has to be there."""
 

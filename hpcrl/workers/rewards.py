@@ -10,6 +10,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
+from hpcrl.data.tokens import before_stop
 from hpcrl.dataflow.graph import MFC
 from hpcrl.rewards.pass_at import pass_statistics
 from hpcrl.rewards.places import token_rewards
@@ -80,7 +81,7 @@ class Reward:
         return [
             Response(
                 prompt=self._texts.decode(prompt),
-                response=self._texts.response(response, stop),
+                response=before_stop(self._texts.decode(response), stop),
                 row=self._texts.record(call.dataset, sample_id),
                 finished=bool(finished[0]),
                 tokens=tuple(response.tolist()),

@@ -11,8 +11,7 @@ from support.tiny_models import tiny_config, tiny_model
 from support.tiny_tokenizer import END, train_tokenizer
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.data.datasets import Texts
-from hpcrl.data.tokens import Tokens, load_tokens
+from hpcrl.data.tokens import Tokens, before_stop, load_tokens
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
@@ -76,9 +75,8 @@ def test_a_special_token_is_no_text(tokens: Tokens) -> None:
 
 
 def test_a_reward_sees_the_text_before_the_first_string(tokens: Tokens) -> None:
-    texts = Texts(tokens, {})
     (response,) = tokens.encode_answers(["one # two ab #"])
-    said = [texts.response(response, stop) for stop in ((), ("#",), ("two", "#"), ("ab", "two "), ("zz",))]
+    said = [before_stop(tokens.decode(response), stop) for stop in ((), ("#",), ("two", "#"), ("ab", "two "), ("zz",))]
     assert said == ["one # two ab #", "one ", "one ", "one # ", "one # two ab #"]
 
 
