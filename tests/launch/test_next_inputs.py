@@ -35,7 +35,7 @@ def begun(folder: Path) -> RunDirectory:
     """A run after two steps, whose reward waits."""
     written(folder)
     shutil.copytree(folder / "model", folder / "reference")
-    return submitted(folder, "--reference.path", "reference")
+    return submitted(folder, "--reference.path", "reference", "--ppo.kl.mode", "reward")
 
 
 def verdict_of_the_next_attempt(run: RunDirectory) -> Verdict:
