@@ -1,5 +1,6 @@
 """`hpcrl new` writes what can be planned at once."""
 
+import json
 import re
 from pathlib import Path
 
@@ -23,8 +24,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def write_rows_for(algorithm):
+    """rows.jsonl, where this algorithm asks for other rows than most do."""
+    if "chosen" in algorithm_of(algorithm).rows.fields:
+        row = {"prompt": "1+1=", "chosen": "#### 2", "rejected": "#### 3"}
+        Path("rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
+
+
 @pytest.mark.parametrize("algorithm", names(ALGORITHMS))
 def test_what_is_written_can_be_planned(folder, algorithm, capsys):
+    write_rows_for(algorithm)
     assert main(["new", "mine.yaml", "--algorithm", algorithm, *MINE]) == ExitCode.DONE
     assert "hpcrl plan mine.yaml" in capsys.readouterr().out
     assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
@@ -37,6 +46,7 @@ def test_what_is_written_can_be_planned(folder, algorithm, capsys):
 @pytest.mark.parametrize("algorithm", names(ALGORITHMS))
 def test_what_is_a_comment_is_a_default(folder, algorithm):
     """With every # that has no space behind it removed, and nothing else, the configuration is the same."""
+    write_rows_for(algorithm)
     main(["new", "mine.yaml", "--algorithm", algorithm, *MINE])
     lines = Path("mine.yaml").read_text().splitlines()
     Path("all.yaml").write_text("\n".join(re.sub(r"^( *)#(?! )", r"\1", line) for line in lines))
