@@ -30,7 +30,7 @@ from hpcrl.cli.main import main
 from hpcrl.config import yaml_file
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.data import DataConfig
-from hpcrl.config.load import change_settings
+from hpcrl.config.load import OF_A_FORK, change_settings
 from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.config.slurm import SlurmConfig
 from hpcrl.data import user_code
@@ -605,8 +605,8 @@ def a_tokenizer_is_completed(folder: Path) -> None:
 
 
 @follows(
-    "data/jsonl.py: Give {} such rows, or name their columns in data.fields.",
-    "data/jsonl.py: Name in data.fields what {} is to be read as, e.g. data.fields.{}.",
+    "data/jsonl.py: Give {} such rows, or submit a new run with data.fields for its columns.",
+    "data/jsonl.py: Submit a new run with data.fields for what {} is to be read as, e.g. data.fields.{}.",
     "data/rows/texts.py: Submit a new run with data.chat_template in the place of data.prompt_template.",
     "data/rows/turns.py: Submit a new run with a data.chat_template, or with a data.tokenizer that has one.",
     "data/chat.py: Change the row, or submit a new run with another data.chat_template, data.template_args or "
@@ -957,13 +957,25 @@ def a_topology_that_the_site_allows(folder: Path) -> None:
     take("array", disable_hetjob_steps=True)
 
 
-@follows("rewards/by_source.py: Name its function in the kwargs of by_source, as sources: {NAME: exact}.")
+@follows(
+    "rewards/by_source.py: Name its function in the kwargs of by_source, as sources: {NAME: exact}; a component's "
+    "change in a fork of the run."
+)
 def a_source_has_a_function(folder: Path) -> None:
     row = {"id": "0", "data_source": "mine", "answer": "2"}
     (advice,) = (key for key in FOLLOWERS if key.startswith("rewards/by_source.py"))
     refused(advice, lambda: by_source.score("2", row))
     kwargs = {"sources": {"mine": "exact"}}
-    load(folder, ["reward.function=by_source", f"reward.kwargs={json.dumps(kwargs)}"])
+    short = write_config(folder / "c.yaml", ppo_values() | {"reward": {"function": "by_source"}})
+    assert change_settings(load_config(short), [f"reward.kwargs={json.dumps(kwargs)}"], ALL_CHECKS).reward.kwargs
+    component = {"function": "by_source"}
+    several = write_config(folder / "c.yaml", ppo_values() | {"reward": {"components": {"a": component}}})
+    changed = f"reward.components={json.dumps({'a': component | {'kwargs': kwargs}})}"
+    refused(
+        "config/load.py: Begin a new run from a checkpoint of this one: `hpcrl fork RUN --step N --{} {}`.",
+        lambda: change_settings(load_config(several), [changed], ALL_CHECKS),
+    )
+    assert change_settings(load_config(several), [changed], ALL_CHECKS, OF_A_FORK).reward.parts["a"].kwargs
     assert by_source.score("2", row, **kwargs) == 1.0
 
 

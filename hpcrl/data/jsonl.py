@@ -121,11 +121,12 @@ class JsonLines:
         if found:
             raise DataError(
                 f"{self.path}: {seen}, which can be read as {described(found)}.",
-                f"Name in data.fields what {self.knob} is to be read as, e.g. data.fields.{needed(found[0])[0]}.",
+                f"Submit a new run with data.fields for what {self.knob} is to be read as, e.g. "
+                f"data.fields.{needed(found[0])[0]}.",
             )
         raise DataError(
             f"{self.path}: {seen}, but expected are {described(self._lines)}.",
-            f"Give {self.knob} such rows, or name their columns in data.fields.",
+            f"Give {self.knob} such rows, or submit a new run with data.fields for its columns.",
         )
 
     def _make_table(self) -> Table:

@@ -29,6 +29,7 @@ def score(response: str, row: Mapping[str, Any], *, sources: Mapping[str, str] =
     if source not in known:
         raise DataError(
             f"row {row.get('id')!r} has the data_source {source!r}; by_source knows {', '.join(known)}.",
-            "Name its function in the kwargs of by_source, as sources: {NAME: exact}.",
+            "Name its function in the kwargs of by_source, as sources: {NAME: exact}; a component's change in a "
+            "fork of the run.",
         )
     return FUNCTIONS[known[source]](response, row)

@@ -42,7 +42,11 @@ REFUSED = [
     ("no object", ["[1]"], "line 1: Expected `object`"),
     ("no prompt", [GOOD, '{"answer": "a"}'], "line 2: .*`prompt`"),
     ("other columns", ['{"q": "a", "a": "b"}'], "columns q, a, but expected are prompt and answer, or messages"),
-    ("two kinds", [GOOD[:-1] + ', "messages": []}'], "read as prompt and answer, or messages. Name in data.fields"),
+    (
+        "two kinds",
+        [GOOD[:-1] + ', "messages": []}'],
+        "read as prompt and answer, or messages. Submit a new run with data.fields",
+    ),
     ("texts and chats", [GOOD, '{"prompt": [{"role": "user"}], "answer": "a"}'], "line 2: prompt is a text in some"),
     ("no answer", [GOOD, "", '{"prompt": "p"}'], "line 3: .*`answer`"),
     (

@@ -88,7 +88,9 @@ def test_a_chat_without_an_answer_is_a_prompt(tmp_path: Path) -> None:
 
 def test_columns_that_are_named_decide_between_two_forms(tmp_path: Path) -> None:
     both = {"prompt": "2 + 2 =", "answer": "4", "messages": [USER, USER, ANSWER]}
-    with pytest.raises(DataError, match=r"can be read as prompt and answer, or messages. Name in data.fields"):
+    with pytest.raises(
+        DataError, match=r"can be read as prompt and answer, or messages. Submit a new run with data.fields"
+    ):
         open_datasets(sft(data(tmp_path, both)))
     assert texts(sft(data(tmp_path, both, fields={"prompt": "prompt"})), "prompts") == "2 + 2 ="
     assert texts(sft(data(tmp_path, both, fields={"messages": "messages"})), "prompts").count("[user]") == 2
