@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import traceback
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -41,7 +42,7 @@ NOT_SHOWN = (str(Path(__file__).parent), "<frozen importlib")
 class AnswerBox:
     """The newest answers, in memory that a process and its children share. Knows nothing of what they say."""
 
-    _HEADER = struct.Struct("QQ")
+    _HEADER = struct.Struct("QQL")  # number of the question, bytes of the answer, checksum of number and answer
     _SLOT_BYTES = 1 << 18
 
     def __init__(self, ahead: int) -> None:
@@ -49,20 +50,28 @@ class AnswerBox:
         self._memory = mmap.mmap(-1, self._slots * self._SLOT_BYTES)
 
     def put(self, number: int, answer: bytes) -> None:
-        """Reply question `number`, in the place of a much older one; who looks finds the whole answer, or none."""
+        """Reply question `number`, in the place of a much older one; who looks finds the whole answer, or none.
+
+        Whoever looks while this is being written sees some of it: a checksum tells what is whole.
+        """
         at = self._slot(number)
         if self._HEADER.size + len(answer) > self._SLOT_BYTES:
             answer = msgspec.json.encode(Reply(error=f"returned {len(answer)} bytes; {self._SLOT_BYTES} are the most"))
         start = at + self._HEADER.size
         self._memory[start : start + len(answer)] = answer
-        self._HEADER.pack_into(self._memory, at, number, len(answer))
+        self._HEADER.pack_into(self._memory, at, number, len(answer), self._checksum(number, answer))
 
     def get(self, number: int) -> bytes | None:
         """The answer to question `number`, once it is there."""
         at = self._slot(number)
-        answered, size = self._HEADER.unpack_from(self._memory, at)
+        answered, size, checksum = self._HEADER.unpack_from(self._memory, at)
         start = at + self._HEADER.size
-        return self._memory[start : start + size] if answered == number else None
+        answer = self._memory[start : start + min(size, self._SLOT_BYTES)]
+        return answer if answered == number and checksum == self._checksum(number, answer) else None
+
+    @staticmethod
+    def _checksum(number: int, answer: bytes) -> int:
+        return zlib.crc32(answer, number)
 
     def _slot(self, number: int) -> int:
         return number % self._slots * self._SLOT_BYTES
