@@ -647,11 +647,11 @@ def rows_are_read_as_they_are_meant(folder: Path) -> None:
 
 
 @follows(
-    "data/source_files.py: Set {}.",
-    "data/source_files.py: Correct it, or set another {}.",
+    "data/source_files.py: Put some there, or submit a new run with another {}.",
+    "data/source_files.py: Correct it, or submit a new run with another {}.",
     "data/source_files.py: Fix the function or the row.",
     "data/source_files.py: Fix the function.",
-    "data/source_files.py: Fix the file or the setting.",
+    "data/source_files.py: Fix the file, or submit a new run with another {}.",
 )
 def a_data_set_is_completed(folder: Path) -> None:
     files, own, rows_in = folder / "set", folder / "own.py", folder / "set" / "a.jsonl"
@@ -662,15 +662,15 @@ def a_data_set_is_completed(folder: Path) -> None:
         maker = row_maker("data.row", place, place) if function else None
         return JsonLines(files, "data.train", ANSWERED, ScratchIndexes(), maker=maker)
 
-    refused("data/source_files.py: Set {}.", opened)
+    refused("data/source_files.py: Put some there, or submit a new run with another {}.", opened)
     (files / "a.parquet").write_text("no table")
-    refused("data/source_files.py: Correct it, or set another {}.", opened)
+    refused("data/source_files.py: Correct it, or submit a new run with another {}.", opened)
     (files / "a.parquet").unlink()
     rows_in.write_text('{"q": "1+1=", "a": "2"}\n')
     own.write_text("def make(row): return {'prompt': row['p'], 'answer': row['a']}\ndef nothing(row): pass\n")
     refused("data/source_files.py: Fix the function or the row.", lambda: opened("make"))
     refused("data/source_files.py: Fix the function.", lambda: opened("nothing"))
-    refused("data/source_files.py: Fix the file or the setting.", lambda: opened("mke"))
+    refused("data/source_files.py: Fix the file, or submit a new run with another {}.", lambda: opened("mke"))
     rows_in.write_text('{"p": "1+1=", "a": "2"}\n')
     assert opened("make").read([0])[0]["prompt"] == "1+1="
 

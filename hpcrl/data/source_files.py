@@ -82,7 +82,10 @@ def kept_lines(path: Path, knob: str, maker: RowMaker | None, indexes: Indexes) 
 
 def _lines(path: Path, files: Sequence[Path], knob: str, maker: RowMaker | None) -> Iterator[bytes]:
     if not files:
-        raise DataError(f"{path} has no files {', '.join('*' + kind for kind in KINDS)}.", f"Set {knob}.")
+        raise DataError(
+            f"{path} has no files {', '.join('*' + kind for kind in KINDS)}.",
+            f"Put some there, or submit a new run with another {knob}.",
+        )
     function = None if maker is None else _loaded(maker)
     for file in files:
         try:
@@ -91,7 +94,9 @@ def _lines(path: Path, files: Sequence[Path], knob: str, maker: RowMaker | None)
                     row = _made(maker.setting, function, row, f"{file}, row {number}")
                 yield msgspec.json.encode(row)
         except (OSError, msgspec.DecodeError, TypeError, ValueError) as error:
-            raise DataError(f"cannot read {file}: {error}.", f"Correct it, or set another {knob}.") from error
+            raise DataError(
+                f"cannot read {file}: {error}.", f"Correct it, or submit a new run with another {knob}."
+            ) from error
 
 
 def _rows(file: Path) -> Iterator[Any]:
@@ -127,7 +132,10 @@ def _loaded(maker: RowMaker) -> Any:
         return load(maker.function)
     except (Exception, SystemExit) as error:
         said = plain(f"{type(error).__name__}: {error}")
-        raise UserCodeError(f"{maker.setting} = {maker.function}: {said}.", "Fix the file or the setting.") from error
+        raise UserCodeError(
+            f"{maker.setting} = {maker.function}: {said}.",
+            f"Fix the file, or submit a new run with another {maker.setting}.",
+        ) from error
 
 
 def _made(setting: str, function: Any, row: Any, where: str) -> Mapping[str, Any]:

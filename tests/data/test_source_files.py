@@ -62,7 +62,9 @@ def test_a_folder_has_the_rows_of_its_files_by_name(tmp_path: Path, kind: str) -
     (folder / "state.json").write_text("{}")
     assert records(folder) == records(write(tmp_path / "rows.jsonl", PLAIN))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty has no files \*.parquet, \*.arrow, \*.jsonl. Set data.train"):
+    with pytest.raises(
+        DataError, match=r"empty has no files \*.parquet, \*.arrow, \*.jsonl. Put some there, or submit a new run"
+    ):
         records(tmp_path / "empty")
 
 
@@ -80,7 +82,9 @@ def test_what_was_made_of_a_table_is_found_again_until_its_file_changes(tmp_path
 def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_text("no table")
-    with pytest.raises(DataError, match=r"cannot read .*rows.parquet: .* Correct it, or set another data.train"):
+    with pytest.raises(
+        DataError, match=r"cannot read .*rows.parquet: .* Correct it, or submit a new run with another data.train"
+    ):
         records(path)
 
 
