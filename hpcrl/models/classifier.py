@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hpcrl.errors import DataError
 
@@ -14,6 +13,8 @@ class Classifier:
     """Scores rows of tokens. `label` is the one whose probability counts; a model of one label gives its number."""
 
     def __init__(self, folder: Path, label: int | None, dtype: torch.dtype, device: torch.device, most: int) -> None:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
         try:
             model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=dtype, local_files_only=True)
             self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

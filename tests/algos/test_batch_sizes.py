@@ -1,5 +1,6 @@
 """Steps of any number of samples, also fewer than there are workers: what is learnt is what one worker learns."""
 
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,26 @@ SIZES = range(1, 2 * WORKERS + 2)
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
+    pairs = [{"prompt": f"{n}+1=", "chosen": f"{n + 1}", "rejected": f"{n + 2}"} for n in range(8 * max(SIZES))]
+    for name in ("pairs", "held_out_pairs"):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     return folder
+
+
+def learns_pairs(algorithm: str) -> bool:
+    return "chosen" in algorithm_of(algorithm).rows.fields
 
 
 def experiment_of(algorithm: str, task: Path, dtype: str = "fp64", **sections: Any) -> Any:
     """Of those sections that the algorithm has."""
     model = {"path": str(task / "model"), "dtype": dtype}
     trained = model | {"optimizer": {"lr": 0.01, "schedule": "cosine", "warmup_steps": 2}}
+    train, held_out = ("pairs", "held_out_pairs") if learns_pairs(algorithm) else ("rows", "held_out")
     values: dict[str, Any] = {
         "control": {"steps": len(SIZES), "evaluate": {"steps": 1}},
         "data": {
-            "train": str(task / "rows.jsonl"),
-            "evaluate": str(task / "held_out.jsonl"),
+            "train": str(task / f"{train}.jsonl"),
+            "evaluate": str(task / f"{held_out}.jsonl"),
             "evaluate_rows": WORKERS - 1,
             "batch_size": max(SIZES),
         },
@@ -55,6 +64,8 @@ def experiment_of(algorithm: str, task: Path, dtype: str = "fp64", **sections: A
             "kl": {"mode": "reward", "coef": 0.1, "adaptive": True, "target": 0.05, "horizon": 100.0},
         },
     }
+    if learns_pairs(algorithm):
+        values["reward_model"] = trained
     had = {field.name for field in fields(algorithm_of(algorithm).experiment)}
     chosen = {key: value for key, value in (values | sections).items() if key in had}
     if "toy" in had:

@@ -126,17 +126,20 @@ def test_a_step_of_a_reward_model_equals_the_formulas_for_any_micro_batches(cent
     check_equal(stepped(scorer(micro_batch_tokens=micro_batch_tokens, centring=centring)), expected)
 
 
-def on_two_ranks(context, make, split):
+MAKERS = {"actor": actor, "scorer": scorer}
+
+
+def on_two_ranks(context, role, split):
     batch = BATCH.select([BATCH.ids[i] for i in split[context.rank]])
-    return stepped(make(everyone(context), 60), batch)
+    return stepped(MAKERS[role](everyone(context), 60), batch)
 
 
-@pytest.mark.parametrize("make", [actor, scorer])
-def test_two_ranks_train_on_pairs_as_one(make):
-    expected = stepped(make())
+@pytest.mark.parametrize("role", MAKERS)
+def test_two_ranks_train_on_pairs_as_one(role):
+    expected = stepped(MAKERS[role]())
     with gloo_pool(2) as pool:
         for split in SPLITS:
-            first, second = pool.run(on_two_ranks, make, split)
+            first, second = pool.run(on_two_ranks, role, split)
             assert first[0] == second[0] and first[2] == second[2]
             for name, (total, weight) in expected[0].items():
                 assert first[0][name] == (pytest.approx(total, rel=1e-12, abs=1e-12), weight), name
