@@ -10,6 +10,12 @@ class Form(NamedTuple):
     """As numpy names it."""
     trailing: tuple[int, ...] = ()
 
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of one number: numpy's names end with its bits, but for flags, which have a byte."""
+        bits = self.dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+        return int(bits) // 8 if bits else 1
+
 
 TOKENS = Form("int32")
 NUMBERS = Form("float32")

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
@@ -112,7 +110,7 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> int:
     if generation is None:
         return 0
     keys = [key for call in algorithm.calls(experiment) if call.dataset == "train" for key in call.outputs]
-    row = sum(np.dtype(algorithm.forms[key].dtype).itemsize * prod(algorithm.forms[key].trailing) for key in keys)
+    row = sum(algorithm.forms[key].number_bytes * prod(algorithm.forms[key].trailing) for key in keys)
     choice = algorithm.choice(experiment)
     rounds = 1 if choice is None else choice.max_rounds
     return rounds * algorithm.batch(experiment).samples * generation.max_new_tokens * row
