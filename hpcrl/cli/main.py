@@ -1,10 +1,11 @@
 """`hpcrl COMMAND …`: finds the command's file and turns its errors into plain words and an exit code."""
 
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from hpcrl import __version__
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
@@ -61,12 +62,23 @@ def _run(words: Sequence[str]) -> int:
         case ["--version"]:
             print(f"hpcrl {__version__}")
         case [command, *rest] if command in COMMANDS:
-            return int(importlib.import_module(f"hpcrl.cli.{command}").run(rest))
+            return int(_loaded(command).run(rest))
         case []:
             raise ConfigurationError([f"No command given.\n\n{_help()}"])
         case _:
             raise ConfigurationError([f"{words[0]} is not a command."], f"The commands are {', '.join(COMMANDS)}.")
     return int(ExitCode.DONE)
+
+
+def _loaded(command: str) -> ModuleType:
+    """The command's file. What is imported stays, so nobody looks for garbage among it meanwhile."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(f"hpcrl.cli.{command}")
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _describe(error: HpcrlError) -> str:

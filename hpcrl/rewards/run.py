@@ -12,7 +12,6 @@ from hpcrl.errors import DataError
 from hpcrl.rewards.calling import call_of
 from hpcrl.rewards.response import Response, Result
 from hpcrl.rewards.results import as_result
-from hpcrl.rewards.service import Service
 from hpcrl.rewards.user_function import UserFunction
 
 
@@ -122,6 +121,9 @@ def _scorer(key: str, component: Component, reward: RewardConfig) -> Scorer:
     if component.role:
         return ModelScores()
     if component.service:
+        # It brings asyncio, which every `hpcrl plan` would load.
+        from hpcrl.rewards.service import Service
+
         return Service(key, component, reward)
     if function not in BUILT_IN:
         return UserFunction(key, function, component.kwargs, reward)
