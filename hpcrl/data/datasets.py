@@ -53,7 +53,9 @@ def training_steps(
     if control.steps is not None:
         return control.steps
     assert control.epochs is not None, "either control.steps or control.epochs is set"
-    return control.epochs * open_order(experiment, kind, batch, datasets["train"].ids).batches_per_epoch
+    of_epoch = open_order(experiment, kind, batch, datasets["train"].ids).batches_per_epoch
+    assert of_epoch is not None, "control.epochs is refused where nobody knows how long one is"
+    return control.epochs * of_epoch
 
 
 @dataclass(frozen=True)

@@ -103,6 +103,8 @@ class MixedOrder:
     """
 
     start = 0
+    batches_per_epoch: int | None = None
+    """A run of several sources is as long as `control.steps` says: `control.epochs` is refused."""
 
     def __init__(
         self, rows: MixedIds, *, batch_size: int, seed: int, shuffle: bool = True, samples_per_prompt: int = 1
@@ -117,11 +119,6 @@ class MixedOrder:
         ]
         self._batch_size = batch_size
         self._samples_per_prompt = samples_per_prompt
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Of a mixture nobody asks: its length is `control.steps`."""
-        raise NotImplementedError("a run of several sources has no epochs")
 
     def batch_at(self, cursor: int) -> StepSamples:
         return self.draw(cursor, self._batch_size)

@@ -59,9 +59,10 @@ class RunSchedule:
         """Whether a step's metrics may end the run, so that the next cannot open before they are known."""
         return self._stop is not None
 
-    def steps(self, of_epoch: int) -> int:
-        """How many training steps the run has, unless it is stopped before; an epoch has `of_epoch`."""
-        lengths = [self._control.steps, self._control.epochs and self._control.epochs * of_epoch]
+    def steps(self, of_epoch: int | None) -> int:
+        """How many training steps the run has, unless it is stopped before; an epoch has `of_epoch`, if steps are
+        counted by epochs at all."""
+        lengths = [self._control.steps, of_epoch and self._control.epochs and self._control.epochs * of_epoch]
         return min(length for length in lengths if length is not None)
 
     def exists(self, step: int, epoch: int) -> bool:

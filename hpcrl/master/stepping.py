@@ -10,7 +10,6 @@ from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.choosing import Choose, Extend, choose
 from hpcrl.data.datasets import RowOrder, open_datasets, open_order
-from hpcrl.data.mixture import MixedOrder
 from hpcrl.data.order import StepSamples, row_of, sample_ids
 from hpcrl.data.partition import Positions, partition_step, share_out
 from hpcrl.data.rows.kind import Dataset, Indexes
@@ -37,7 +36,7 @@ class RunData:
 
     def steps(self, schedule: RunSchedule) -> int:
         """How many training steps the run has, unless it is stopped before."""
-        return schedule.steps(1 if isinstance(self.order, MixedOrder) else self.order.batches_per_epoch)
+        return schedule.steps(self.order.batches_per_epoch)
 
     def draw(self, cursor: int) -> StepSamples:
         """The next samples; where steps choose, a batch is whole and may be of two epochs."""

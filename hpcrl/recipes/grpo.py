@@ -3,14 +3,12 @@
 Without a critic. Dr. GRPO, DAPO, GSPO and CISPO are settings of it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from hpcrl.config.data import GroupDataConfig
 from hpcrl.config.fields import NameText
 from hpcrl.data.rows.prompts import PROMPTS
-from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
@@ -37,12 +35,6 @@ class GRPOExperiment(PolicyExperiment):
     """GRPO's hyper-parameters."""
 
 
-def check(experiment: GRPOExperiment) -> Iterator[Problem]:
-    yield from policy.check(experiment)
-    yield from policy.critic_problems(experiment)
-    yield from policy.group_problems(experiment)
-
-
 ALGORITHM = Algorithm(
     experiment=GRPOExperiment,
     recipe=policy.calls,
@@ -51,7 +43,7 @@ ALGORITHM = Algorithm(
     made=policy.MADE_BY_POLICIES,
     batch=policy.batch,
     choice=policy.choice,
-    check=check,
+    check=policy.group_check,
     notices=policy.notices,
     without_effect=policy.without_effect,
     metrics=policy.METRICS,

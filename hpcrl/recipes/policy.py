@@ -293,6 +293,13 @@ def critic_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
         )
 
 
+def group_check(experiment: PolicyExperiment) -> Iterator[Problem]:
+    """What is wrong with an algorithm that compares responses to one prompt, and has no critic."""
+    yield from check(experiment)
+    yield from critic_problems(experiment)
+    yield from group_problems(experiment)
+
+
 def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
     """A response that is compared with the others to its prompt has to have some."""
     (name, section), samples = section_of(experiment), experiment.data.samples_per_prompt

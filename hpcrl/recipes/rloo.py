@@ -3,14 +3,12 @@
 Without a critic.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpcrl.config.bounds import Count
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import NameText
 from hpcrl.data.rows.prompts import PROMPTS
-from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
 from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
@@ -41,12 +39,6 @@ class RLOOExperiment(PolicyExperiment):
     """RLOO's hyper-parameters."""
 
 
-def check(experiment: RLOOExperiment) -> Iterator[Problem]:
-    yield from policy.check(experiment)
-    yield from policy.critic_problems(experiment)
-    yield from policy.group_problems(experiment)
-
-
 ALGORITHM = Algorithm(
     experiment=RLOOExperiment,
     recipe=policy.calls,
@@ -54,7 +46,7 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
     batch=policy.batch,
-    check=check,
+    check=policy.group_check,
     notices=policy.notices,
     without_effect=policy.without_effect,
     metrics=policy.METRICS,

@@ -113,4 +113,5 @@ def test_in_grpo_only_what_makes_the_choice_is_made_for_dropped_groups() -> None
     assert choice is not None and (choice.key, choice.right_at, choice.max_rounds) == ("rewards", 1.0, 3)
     assert grpo.ALGORITHM.choice(policy_experiment("grpo")) is None
     wrong = policy_experiment("grpo", filter_groups=FilterGroupsConfig(metric="acc"))
-    assert any("grpo.filter_groups.metric = acc must be one of" in problem.text for problem in grpo.check(wrong))
+    problems = grpo.ALGORITHM.check(wrong)
+    assert any("grpo.filter_groups.metric = acc must be one of" in problem.text for problem in problems)
