@@ -7,7 +7,6 @@ Shape legend: B sequences, chosen and rejected by turns; Q = B / 2 pairs; P labe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from hpcrl.algos.functional.losses import counted
 from hpcrl.algos.functional.preferences import ipo_loss, sides, sigmoid_loss
 from hpcrl.algos.functional.sequences import sequence_sums
 from hpcrl.algos.pairs import mean, of_sides, pair_sequences, sums_of_labels
+from hpcrl.algos.role import Forgetful
 from hpcrl.algos.training import Training
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
@@ -61,7 +61,7 @@ def statistics_of(found: Preferences, log_probs_B: torch.Tensor) -> Mapping[str,
     }
 
 
-class Actor:
+class Actor(Forgetful):
     """The policy."""
 
     def __init__(self, engine: Engine, experiment: DPOExperiment) -> None:
@@ -84,15 +84,6 @@ class Actor:
         rewards_B = (self.experiment.dpo.beta * (log_probs_B - ref_log_probs_B)).numpy()
         sample = of_sides(rewards_B, sequences, work.batch, "chosen_rewards", "rejected_rewards")
         return Outcome(sample, {"loss": mean(found.loss_Q.numpy()), **stats})
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _loss(
         self, predictions: Predictions, columns: Mapping[str, torch.Tensor]

@@ -5,7 +5,6 @@ Shape legend: B sequences, chosen and rejected by turns; Q = B / 2 pairs; P = B 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -13,6 +12,7 @@ from hpcrl.algos.builder import Builder
 from hpcrl.algos.functional.losses import counted
 from hpcrl.algos.functional.preferences import bradley_terry_loss, sides
 from hpcrl.algos.pairs import mean, of_sides, pair_sequences
+from hpcrl.algos.role import Forgetful
 from hpcrl.algos.training import Training
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Statistic
@@ -20,7 +20,7 @@ from hpcrl.recipes.reward_model import RewardModelExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 
-class RewardModel:
+class RewardModel(Forgetful):
     """The model that learns."""
 
     def __init__(self, engine: Engine, experiment: RewardModelExperiment) -> None:
@@ -48,15 +48,6 @@ class RewardModel:
             "rejected": mean(rejected_Q.numpy()),
         }
         return Outcome(of_sides(scores_B, sequences, work.batch, "chosen_scores", "rejected_scores"), stats)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _loss(
         self, predictions: Predictions, columns: Mapping[str, torch.Tensor]

@@ -31,3 +31,16 @@ class BlendedRole(Protocol):
         """Which share of its own parameters it keeps in this step: 1 where it stays as it is, 0 where it becomes the
         other."""
         ...
+
+
+class Forgetful:
+    """A trained role whose algorithm remembers nothing from step to step, and which has nothing to close."""
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,13 +1,13 @@
 """Supervised fine-tuning: the likelihood of given answers (Ouyang et al. 2022, step 1). Prompts carry no loss."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from hpcrl.algos import rollout
 from hpcrl.algos.answers import answers, losses
 from hpcrl.algos.builder import Builder
+from hpcrl.algos.role import Forgetful
 from hpcrl.algos.training import Training
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Statistic
@@ -15,7 +15,7 @@ from hpcrl.recipes.sft import SFTExperiment, batch
 from hpcrl.workers.host import Outcome, Work
 
 
-class SFTActor:
+class SFTActor(Forgetful):
     """The model that learns. The loss is the mean over all answer tokens of a step's batch."""
 
     def __init__(self, engine: Engine, experiment: SFTExperiment) -> None:
@@ -32,15 +32,6 @@ class SFTActor:
 
     def generate(self, work: Work, call: MFC) -> Outcome:
         return rollout.generate(self.engine, self.experiment.generation, self.experiment.seed, work, call)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def answer_loss(
