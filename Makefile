@@ -8,17 +8,19 @@ export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 
-.PHONY: help demo test test-all flakes lint kill kill-toy same docs bench ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs peers bench ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
 	@echo "make test      the tests (minutes)"
 	@echo "make test-all  the tests, the slow ones too"
+	@echo "make gates     train every algorithm until it has learnt a task, on three seeds, and write docs/algorithms.md (half an hour)"
 	@echo "make flakes    what waits on processes, five times (TIMES=…) on a machine that has more to do (hours)"
-	@echo "make kill      hit every process in every phase of a PPO run, compare bit for bit, write docs/durability.md (an hour)"
+	@echo "make kill      hit every process in every phase of a run, compare bit for bit, write docs/durability.md (an hour)"
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
-	@echo "make docs      write docs/algorithms.md and docs/settings.md from the declarations"
+	@echo "make docs      write docs/algorithms.md, settings.md and models.md from the declarations"
+	@echo "make peers     compare advantages, losses and gradients with verl's and TRL's own functions (minutes, 2 GB)"
 	@echo "make bench     measure, and write docs/performance.md"
 	@echo "make ratios    what this tree costs by what a commit (BASE=…) costs: call, step, submit, recovery (minutes)"
 	@echo "make slurm-up  a Slurm cluster on this machine for the tests that need one (as root on Debian 12); slurm-down, slurm-status"
@@ -45,7 +47,7 @@ kill: $(STAMP)
 	@PYTHONPATH=tools:tests python -P -m kills $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only '$(ONLY)') $(if $(AGAIN),--again)
 
 kill-toy: $(STAMP)
-	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/master/test_elastic.py tests/durable/test_durability.py --durations 30
+	pytest -n $(JOBS) --dist worksteal tests/master/test_kill_matrix.py tests/master/test_moves.py tests/master/test_elastic.py tests/durable/test_durability.py --durations 30
 
 same: $(STAMP)
 	@PYTHONPATH=tools python -P -m same $(BASE) $(if $(CASES),--cases $(CASES)) $(if $(KEEP),--keep)
@@ -53,6 +55,11 @@ same: $(STAMP)
 docs: $(STAMP)
 	@PYTHONPATH=tools python -P -m algorithms_page
 	@PYTHONPATH=tools python -P -m settings_page
+	@PYTHONPATH=tools python -P -m models_page
+
+peers: $(STAMP)
+	python bench/peers.py
+	pytest tests/peers
 
 bench: $(STAMP)
 	python bench/run.py
@@ -64,6 +71,11 @@ ratios: $(STAMP)
 slurm-up slurm-down slurm-status:
 	@tests/slurm/cluster.sh $(@:slurm-%=%)
 
+# GATE names some: make gates GATE=dapo
+gates: $(STAMP)
+	HPCRL_GATES=docs/gates.json pytest -n $(JOBS) --dist worksteal tests/gates $(if $(GATE),-k "$(GATE)")
+	@$(MAKE) --no-print-directory docs
+
 lint: $(STAMP)
 	ruff check .
 	ruff format --check .
@@ -72,7 +84,7 @@ lint: $(STAMP)
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage*
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt setup.py $(wildcard csrc/*.cpp)
+$(STAMP): setup.cfg pyproject.toml constraints.txt setup.py $(wildcard csrc/*)
 	@$(MAKE) --no-print-directory $(VENV)/bin/pip
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(VENV)/bin/python -m pip install --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"

@@ -7,7 +7,7 @@ A side prints one JSON line when it is warm and one after every round; a round b
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -80,11 +80,16 @@ class Side:
 
 
 def duel(
-    sides: Mapping[str, tuple[Path, str, Sequence[str]]], rounds: int, logs: Path, trees: Mapping[str, Path] = NO_TREES
+    sides: Mapping[str, tuple[Path, str, Sequence[str]]],
+    rounds: int,
+    logs: Path,
+    trees: Mapping[str, Path] = NO_TREES,
+    rivals: Collection[str] = (),
 ) -> tuple[dict[str, Any], Rounds]:
     """Name → what the side said when it was warm; name → its rounds, taken in turn with those of the others.
 
-    `trees` names the sides that run another tree than this one.
+    `trees` names the sides that run another tree than this one. Of the `rivals` only the one with the fastest first
+    round has any more.
     """
     logs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -93,7 +98,9 @@ def duel(
             for name, (python, script, arguments) in sides.items()
         }
         taken: Rounds = {name: [] for name in sides}
-        for _ in range(rounds):
+        for number in range(rounds):
+            fastest = min(rivals, key=lambda name: taken[name][0]["cpu_s"]) if number and rivals else None
             for name, side in running.items():
-                taken[name].append(side.round())
+                if fastest in (None, name) or name not in rivals:
+                    taken[name].append(side.round())
         return {name: side.facts for name, side in running.items()}, taken

@@ -5,16 +5,15 @@ or while nothing was left to execute and a step had yet to open. An upper bound:
 another worker.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from demo_runs import events_of, last_demo, moment
 from figures import Figure, median
+from spans import Span, length, shared, united
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.lines import Row, Tail
-
-Span = tuple[float, float]
 
 
 def durability(demos: Path) -> list[Figure]:
@@ -24,8 +23,8 @@ def durability(demos: Path) -> list[Figure]:
     spilled = [row["seconds"] for row in events if row["event"] == "spilled"]
     whole = moment(events, "closed", max) - moment(events, "opened", min)
     workers = list(_busy(run, events))
-    blocked = _united([*_appending(events), *_opening(events)])
-    waited = sum(_length(blocked) - _shared(blocked, busy) for busy in workers)
+    blocked = united([*_appending(events), *_opening(events)])
+    waited = sum(length(blocked) - shared(blocked, busy) for busy in workers)
     steps = sum(row["event"] == "closed" for row in events)
     return [
         Figure(
@@ -56,7 +55,7 @@ def _busy(run: RunDirectory, events: Sequence[Row]) -> Iterator[list[Span]]:
     took = {_unit(row): row["seconds"] for row in events if row["event"] == "executed"}
     for path in sorted(run.logs(0).glob("worker-*.jsonl")):
         begun = [row for row in Tail(path).rows() if row["event"] == "execute" and _unit(row) in took]
-        yield _united((row["time"], row["time"] + took[_unit(row)]) for row in begun)
+        yield united((row["time"], row["time"] + took[_unit(row)]) for row in begun)
 
 
 def _appending(events: Sequence[Row]) -> Iterator[Span]:
@@ -82,23 +81,3 @@ def _opening(events: Sequence[Row]) -> Iterator[Span]:
 
 def _unit(row: Row) -> tuple[int, str, int]:
     return row["step"], row["call"], row["part"]
-
-
-# ── spans of time, apart and in order ─────────────────────────────────────────────────────────────────────────────────
-def _united(spans: Iterable[Span]) -> list[Span]:
-    united: list[Span] = []
-    for begin, end in sorted(spans):
-        if united and begin <= united[-1][1]:
-            united[-1] = (united[-1][0], max(end, united[-1][1]))
-        else:
-            united.append((begin, end))
-    return united
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(end - begin for begin, end in spans)
-
-
-def _shared(some: Sequence[Span], others: Sequence[Span]) -> float:
-    """How long both are."""
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in some for b in others)

@@ -59,7 +59,11 @@ def build() -> Pair:
     theirs = transformers.Qwen2ForCausalLM(config).eval()
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
-        ours = new_model(folder)
+        return pair(new_model(folder), theirs)
+
+
+def pair(ours: Transformer, theirs: Any) -> Pair:
+    """With the prompts, and lengths of the responses, that all models are given."""
     numbers = np.random.default_rng(0)
     texts = [numbers.integers(0, VOCABULARY, PROMPT_TOKENS) for _ in range(PROMPTS)]
     rows = PROMPTS * SAMPLES
@@ -83,7 +87,7 @@ def skewed_generation(pair: Pair) -> None:
     report("generation, skewed lengths, against continuous batching", 2.2, ours, ContinuousBatching(pair))
 
 
-def skewed_training(pair: Pair) -> None:
+def skewed_training(pair: Pair, target: float = 2.2, of: str = "") -> None:
     numbers = np.random.default_rng(1)
     responses = [torch.from_numpy(numbers.integers(0, VOCABULARY, size)) for size in pair.response_tokens]
     prompts = [torch.from_numpy(prompt) for prompt in pair.prompts]
@@ -94,7 +98,7 @@ def skewed_training(pair: Pair) -> None:
         )
         tokens = torch.cat([part for pair in zip(prompts, responses, strict=True) for part in (pair[0], pair[1][:-1])])
         hidden = pair.ours.hidden(tokens, packing, packing.tail_rows(pair.response_tokens))
-        (-pair.ours.output.logprobs(hidden, torch.cat(responses))[0].mean()).backward()
+        (-pair.ours.last.logprobs(hidden, torch.cat(responses))[0].mean()).backward()
         pair.ours.zero_grad()
 
     def padded() -> None:
@@ -109,7 +113,8 @@ def skewed_training(pair: Pair) -> None:
         pair.theirs(input_ids=tokens, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
         pair.theirs.zero_grad()
 
-    report("forward and backward, skewed lengths, packed against padded", 2.2, packed, padded)
+    name = "forward and backward, skewed lengths, packed against padded"
+    report(f"{of}: {name}" if of else name, target, packed, padded)
 
 
 def ours_generates(pair: Pair, longest: int, limits: list[int] | None = None) -> Callable[[], None]:

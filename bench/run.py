@@ -18,9 +18,12 @@ import against_trl
 import calls
 import demo
 import durability
+import layouts
 import machine
+import moves
 import recovery
 import scripts
+import shares
 import slurm
 import spills
 from figures import Figure, Part, keep, kept, load, now
@@ -57,6 +60,12 @@ SECTIONS: Mapping[str, Section] = {
         "settings. Against padding, both sides train on the same texts.",
         lambda _work, _peers: scripts.models() + scripts.training(),
     ),
+    "families": Section(
+        "Model families",
+        "Models of about 5M parameters, with windows of 64 tokens where a family has them, on the skewed texts above; "
+        "one process, CPU seconds of one thread. The mixtral has 8 experts, of which each token gets 2.",
+        lambda _work, _peers: scripts.models("families.py") + scripts.models("experts.py"),
+    ),
     "sft": Section(
         "SFT against TRL",
         "TRL's SFTTrainer with `packing=True` (best fit decreasing), on the same 64 texts of 8 … 256 tokens, one "
@@ -66,6 +75,21 @@ SECTIONS: Mapping[str, Section] = {
         "rows of 1,024 tokens one after another under one mask; tuned, each row is a micro-batch of its own, and the "
         "fastest length of 256, 512 and 1,024 counts.",
         against_trl.sft,
+        peers="peers.txt",
+    ),
+    "dpo": Section(
+        "DPO against TRL",
+        "32 pairs, prompts of 16 … 128 and answers of 16 … 192 tokens; one optimizer step for all of them, the "
+        "reference asked in each. TRL's DPOTrainer pads and reads a prompt once for each of its answers; tuned, it is "
+        "given pairs of like length, and the fastest micro-batch of 1, 2 and 4 pairs counts. The sides' losses, before "
+        "and after the first step, are compared before they are timed.",
+        against_trl.dpo,
+        peers="peers.txt",
+    ),
+    "rm": Section(
+        "Reward models against TRL",
+        "The same pairs and settings, TRL's RewardTrainer, and the same head on both sides.",
+        against_trl.reward_model,
         peers="peers.txt",
     ),
     "ppo": Section(
@@ -90,6 +114,38 @@ SECTIONS: Mapping[str, Section] = {
         "master and the workers have, encrypted and authenticated.",
         calls.calls,
         peers="peers.txt",
+    ),
+    "moves": Section(
+        "Moves",
+        "A plan is what one of 64 ranks (8 a node) has to do, made with nothing remembered, for every ordered pair of "
+        "their 28 layouts. Packing takes every second run of a buffer. The reallocations move a model of 64 million "
+        "fp32 parameters between four gloo ranks, each a node of its own; the large exchange sends the same bytes as "
+        "one message from each rank to each that gets some, without packing, and without what a rank copies from its "
+        "own buffer. The broadcast sends the whole model, already put together on one rank, to all. Where every rank "
+        "is to have all of it (d4), both send as many bytes, and here, where all ranks share two cores and no link, "
+        "as many bytes are as much work; where each is to have half, the broadcast sends three times as many. Of "
+        "everything the least time of several counts, the sides in turn; of plans and packing their thread's CPU time.",
+        lambda _work, _peers: moves.moving(),
+    ),
+    "shares": Section(
+        "Moves and rows in a step",
+        "PPO of examples/layouts on eight workers of this machine: generation d4p2 on all; critic d2, reward model p2 "
+        "and reference p4 side by side; actor and critic trained side by side, d2p2 each. Four models of 5M parameters "
+        "in float32, 32 prompts of 48 tokens and 128 new ones, 4 minibatches. By the run's events; what was let go "
+        "comes back within calls, and is not charged. Arithmetic grows with parameters times tokens, a move with "
+        "parameters alone, rows with tokens alone: a larger batch makes the share of moves smaller, a larger model "
+        "that of rows.",
+        lambda work, _: shares.shares(work),
+    ),
+    "layouts": Section(
+        "Layouts",
+        "One process against two on this machine's two cores, a thread each, gloo between them; wall time until both "
+        "have ended, medians of three rounds, the sides in turn. Training is a step of SFT with its optimizer, by the "
+        "engine that workers have: 64 prompts of 48 tokens with answers of 8 … 256, in micro-batches of at most 1,024 "
+        "or 4,096 tokens, the same on both sides. Generation is of the same prompts, all rows side by side, which end "
+        "at one of 64 tokens or after 256. Two processes that share nothing, each with all of the work, say what the "
+        "machine's second core is worth. Groups are formed by eight processes on these two cores.",
+        lambda work, _: layouts.layouts(work),
     ),
     "spills": Section(
         "Spills",

@@ -26,7 +26,7 @@ def lines(script: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def models() -> list[Figure]:
+def models(script: str = "models.py") -> list[Figure]:
     return [
         Figure(
             row["name"],
@@ -35,7 +35,7 @@ def models() -> list[Figure]:
             f"≥ {row['target']}",
             f"hpcrl {row['ours']:.2f} s, transformers {row['theirs']:.2f} s",
         )
-        for row in lines("models.py")
+        for row in lines(script)
     ]
 
 

@@ -79,7 +79,8 @@ class Ours:
         from hpcrl.engines.engine import Columns, EngineContext, Sequences
         from hpcrl.engines.native import NativeEngine
         from hpcrl.models.kernels import Kernels
-        from hpcrl.parallel.context import Group
+        from hpcrl.parallel.group import Group
+        from hpcrl.parallel.replica import over_data
         from hpcrl.workers.host import nobody_is_told
 
         alone = Group((0,), 0, torch.device("cpu"))
@@ -91,12 +92,13 @@ class Ours:
                 model=model,
                 head="vocabulary",
                 seed=1,
-                group=alone,
+                groups=over_data(alone),
                 device=torch.device("cpu"),
                 tokenizer=folder,
                 eos_token_ids=(),
                 steps=1,
                 blended=False,
+                empty=False,
                 kernels=Kernels(deterministic=False),
                 told=nobody_is_told,
             )

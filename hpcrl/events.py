@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -27,9 +27,12 @@ class AttemptBegun(_Event, frozen=True, tag="attempt"):
 
 
 class RowsLeftOut(_Event, frozen=True, tag="rows left out"):
-    """A data set has rows that this run does not use."""
+    """A data set has rows that this run does not use: so many `rows`, `of` all."""
 
     notice: str
+    source: str = "train"
+    rows: int = 0
+    of: int = 0
 
 
 class AgentConnected(_Event, frozen=True, tag="node"):
@@ -133,7 +136,7 @@ class StepChosen(_Event, frozen=True, tag="chosen"):
 
 
 class PartSent(_Event, frozen=True, tag="sent"):
-    """The workers of one part of a call were sent their requests."""
+    """The workers of a part of a call were sent it, or a move, as `actor@1`: its step made what it moves."""
 
     step: int
     call: str
@@ -153,6 +156,18 @@ class PartExecuted(_Event, frozen=True, tag="executed"):
     seconds: float
     waited_s: float
     tokens: int
+
+
+class ParametersMoved(_Event, frozen=True, tag="moved"):
+    """A role's parameters were brought from its home to a replica, `seconds` at most on a worker, and are the same."""
+
+    version: int
+    role: str
+    replica: int
+    ranks: tuple[int, ...]
+    digest: str
+    seconds: float
+    waited_s: float
 
 
 class PartSpilled(_Event, frozen=True, tag="spilled"):
@@ -241,10 +256,8 @@ class WorkerEnded(_Event, frozen=True, tag="worker ended"):
 
 
 class CallFailed(_Event, frozen=True, tag="failed"):
-    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback.
-
-    `of_peer`: what raised tells of a peer or of the way to it, not of this worker.
-    """
+    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback. `of_peer`:
+    what raised tells of a peer or of the way to it, not of this worker."""
 
     rank: int
     what: str
@@ -297,6 +310,16 @@ class CallBegun(_Event, frozen=True, tag="execute"):
     replay: bool
 
 
+class MemoryHeld(_Event, frozen=True, tag="held"):
+    """Role and kind → bytes on this worker's device before, in and after a call; `seconds`: what letting go took."""
+
+    step: int
+    call: str
+    part: int
+    bytes: dict[str, tuple[int, int, int]]
+    seconds: float
+
+
 Event = (
     AttemptBegun
     | RowsLeftOut
@@ -316,6 +339,7 @@ Event = (
     | StepChosen
     | PartSent
     | PartExecuted
+    | ParametersMoved
     | PartSpilled
     | ReplayDrifted
     | NotDeterministic
@@ -333,6 +357,7 @@ Event = (
     | FinishHeard
     | WorkersForked
     | CallBegun
+    | MemoryHeld
 )
 
 
@@ -343,13 +368,9 @@ class Entry(NamedTuple):
     event: Event
 
 
-class _Stamp(msgspec.Struct, frozen=True):
-    time: float
-
-
 _ENCODER = msgspec.json.Encoder()
 _EVENTS = msgspec.json.Decoder(Event)
-_STAMPS = msgspec.json.Decoder(_Stamp)
+_STAMPS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Stamp", [("time", float)]))
 
 
 def encode(entry: Entry) -> bytes:
@@ -365,9 +386,8 @@ def decode(line: bytes | str) -> Entry:
 class EventLog:
     """Appends to one file that no other process writes. A line is one write, so threads and a kill tear none apart.
 
-    Lines are not flushed to disk: what must survive is in the journal. A line that finds no room is dropped: it must
-    neither end the run nor hide the failure that it tells of.
-    """
+    Lines are not flushed to disk: what must survive is in the journal. A line that finds no room is dropped, so that it
+    neither ends the run nor hides the failure that it tells of."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -48,11 +48,11 @@ def find(room: Room[D], name: str, setting: str) -> D:
     path: Path | Traversable
     if own is not None:
         path, attribute, importing = own, name.rpartition(":")[2], functools.partial(_user_module, own)
-    elif name in (known := names(room)):
+    elif name.isidentifier() and _line_of(files(room.package) / f"{name}.py", room.attribute):
         path, attribute = files(room.package) / f"{name}.py", room.attribute
         importing = functools.partial(importlib.import_module, f"{room.package}.{name}")
     else:
-        raise _unknown(given, name, known)
+        raise _unknown(given, name, names(room))
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)

@@ -7,18 +7,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from support import slurm_cluster
 from support.slurm_cluster import SlurmCluster
 
 CLUSTER_TESTS = "tests/slurm/"
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def state_of_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The registry of runs is one of the tests' own."""
+    """The registry of runs is one of the tests' own, and compiled modules are kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HPCRL_STATE", str(tmp_path_factory.mktemp("state")))
+        # Thousands of processes import the same modules: what one has compiled, the others read, as users' do.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
 
 

@@ -129,10 +129,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("config/load.py: Set {}.", ["seed=many"], ["seed=3"]),
     ("config/load.py: Set {}.", ["reward.kwargs={1: .nan}"], ["reward.kwargs={}"]),
     ("config/load.py: The nearest is {}.", ["cluster.nods=2"], ["-cluster.nods=2", "cluster.nodes=2"]),
+    ("placement/check_cuts.py: Leave {}.experts out.", ["actor.experts=whole"], ["-actor.experts=whole"]),
     (
         "config/load.py: Leave it out; `hpcrl submit --help --algorithm {}` lists all settings.",
         ["wandb=on"],
         ["-wandb=on"],
+    ),
+    (
+        "config/load.py: Write --{} '{}'.",
+        ["calls.actor_gen.layout=d2"],
+        ["-calls.actor_gen.layout=d2", "calls={actor_gen: {layout: d2}}"],
     ),
     ("config/load.py: Set what is in it, as in {}.", ["cluster=2"], ["-cluster=2", "cluster.nodes=2"]),
     ("config/load.py: Write --{} VALUE.", ["seed"], ["-seed", "seed=3"]),
@@ -176,6 +182,37 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["data.train=null", "data.sources={a: {path: rows.jsonl}}", "control.steps=null", "control.epochs=2"],
         ["control.epochs=null", "control.steps=2"],
     ),
+    (
+        "recipes/check.py: Set one and leave the other null.",
+        ["data.batch_size=null"],
+        ["data.batch_size=8"],
+    ),
+    (
+        "recipes/check.py: Leave one of the two out, and set data.batch_size.",
+        ["algorithm=sft", "data.balance=true", "data.batch_size=null", "data.batch_tokens=64"],
+        ["-data.batch_tokens=64", "-data.balance=true", "data.batch_size=8"],
+    ),
+    (
+        "recipes/check.py: Leave one of the two out, and set data.batch_size.",
+        ["algorithm=sft", "data.balance=true", "data.batch_size=null", "data.batch_tokens=64"],
+        ["-data.batch_tokens=64", "data.batch_size=8"],
+    ),
+    (
+        "recipes/check.py: Leave data.balance out, or read one source.",
+        ["algorithm=sft", "data.balance=true", "data.train=null", "data.sources={a: {path: rows.jsonl}}"],
+        ["-data.balance=true"],
+    ),
+    (
+        "recipes/check.py: Leave data.balance out, or read one source.",
+        ["algorithm=sft", "data.balance=true", "data.train=null", "data.sources={a: {path: rows.jsonl}}"],
+        ["data.sources={}", "data.train=rows.jsonl"],
+    ),
+    (
+        "recipes/check.py: Set data.batch_size in its place.",
+        ["data.batch_tokens=64", "data.batch_size=null"],
+        ["-data.batch_tokens=64", "data.batch_size=8"],
+    ),
+    ("recipes/check.py: Leave data.balance out.", ["data.balance=true"], ["-data.balance=true"]),
     ("config/validate.py: Set generation.stop.", ["generation.stop=['']"], ["generation.stop=[Q]"]),
     ("config/validate.py: Set one and leave the other null.", ["control.epochs=2"], ["control.steps=null"]),
     (
@@ -269,15 +306,15 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["-reward.right_component=b"],
     ),
     (
-        "placement/check.py: Change {}, {} or cluster.nodes.",
+        "placement/check_layouts.py: Change {}, {} or cluster.nodes.",
         ["actor.layout=d4"],
         ["cluster.nodes=2", *["critic.layout=d4"]],
     ),
-    ("placement/check.py: Change {}, {} or cluster.nodes.", ["actor.layout=d4"], ["actor.layout=d2"]),
-    ("placement/check.py: Set {}.", ["actor.layout=2x2"], ["actor.layout=d2"]),
-    ("placement/check.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["reward.mesh=0-1"]),
-    ("placement/check.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["cluster.nodes=2"]),
-    ("placement/check.py: Raise {} or lower {}.", ["cluster.nodes=5"], ["data.batch_size=10"]),
+    ("placement/check_layouts.py: Change {}, {} or cluster.nodes.", ["actor.layout=d4"], ["actor.layout=d2"]),
+    ("placement/check_layouts.py: Set {}.", ["actor.layout=2x2"], ["actor.layout=d2"]),
+    ("placement/check_layouts.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["reward.mesh=0-1"]),
+    ("placement/check_layouts.py: Set {} or cluster.nodes.", ["reward.mesh=0-2"], ["cluster.nodes=2"]),
+    ("placement/check_layouts.py: Raise {} or lower {}.", ["cluster.nodes=5"], ["data.batch_size=10"]),
     (
         "placement/check.py: Lower generation.max_new_tokens or data.max_prompt_tokens.",
         ["generation.max_new_tokens=120"],
@@ -288,18 +325,51 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["generation.max_new_tokens=120"],
         ["data.max_prompt_tokens=8"],
     ),
+    (
+        "placement/check.py: Lower generation.max_new_tokens.",
+        ["data.max_prompt_tokens=null", "generation.max_new_tokens=128"],
+        ["generation.max_new_tokens=64"],
+    ),
     ("placement/check.py: Set {}.", ["critic.path=small"], ["critic.path=model"]),
     (
         "placement/check.py: Set {} to a model of the same shape.",
         [*FOLLOWING, "reference.path=small"],
         ["reference.path=model"],
     ),
+    ("placement/check_calls.py: Rename or leave out {}.", ["calls={actor_gne: {}}"], ["calls={actor_gen: {}}"]),
+    ("placement/check_calls.py: Rename or leave out {}.", ["calls={actor_gne: {}}"], ["calls={}"]),
+    ("placement/check_calls.py: Set {}.", ["calls={actor_gen: d2}"], ["calls={actor_gen: {layout: d2}}"]),
     (
-        "placement/check.py: Set {} and {}.layout to those of {}.",
-        [*FOLLOWING, "actor.mesh=0", "actor.layout=d1"],
-        ["reference.mesh=0", "reference.layout=d1"],
+        "placement/check_calls.py: Set {} and {}, and leave out {}.",
+        ["calls={critic_train: {layout: d1, mesh: 0}}"],
+        ["calls={}", "critic.layout=d1", "critic.mesh=0"],
     ),
-    ("placement/abilities.py: Set {} to d{}.", ["actor.layout=t2"], ["actor.layout=d2"]),
+    (
+        "placement/check_calls.py: Set {} and {}, and leave out {}.",
+        ["calls={rew_inf: {layout: d1, mesh: 0}}"],
+        ["calls={}", "reward.layout=d1", "reward.mesh=0"],
+    ),
+    (
+        "placement/check_calls.py: Leave out {}.",
+        ["calls={actor_gen: {between: drop}}"],
+        ["calls={}"],
+    ),
+    (
+        "placement/check_calls.py: Set {}.layout and {}.mesh in the place of {}.",
+        ["ppo.kl.mode=reward", "calls={ref_inf: {layout: d1, mesh: 0}}"],
+        ["calls={}", "reference.layout=d1", "reference.mesh=0"],
+    ),
+    ("placement/check.py: Leave allocation out.", ["algorithm=toy", "allocation=d2"], ["-allocation=d2"]),
+    ("placement/check.py: Set {}.", ["allocation=d2d2"], ["allocation=d2"]),
+    ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["allocation=d2"]),
+    ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["cluster.nodes=2"]),
+    ("placement/abilities.py: Set {} to d{}.", ["reward.layout=t2"], ["reward.layout=d2"]),
+    ("placement/abilities.py: Set {} to d{}.", [*BY_JUDGE, "reward_model.layout=p2"], ["reward_model.layout=d2"]),
+    (
+        "placement/judges.py: Set {} to keep.",
+        [*BY_JUDGE, "reward_model.between.parameters=host"],
+        ["reward_model.between.parameters=keep"],
+    ),
     ("plugins.py: Set {}{}.", ["actor.backend=nativ"], ["actor.backend=native"]),
     ("plugins.py: Set {}.", ["actor.family=none.py:F"], ["actor.family=qwen2"]),
     ("plugins.py: Fix the file or set {}.", ["actor.family=own.py:F"], ["actor.family=qwen2"]),
@@ -534,9 +604,10 @@ GOOD = '{"prompt": "1+1=", "answer": "2"}\n'
 
 
 WRONG_ROWS = (
-    "data/jsonl.py: Make each line of {} a JSON object with {} (and, if you like, an id of its own: "
-    "without any, rows are counted)."
+    "data/jsonl.py: Make each line of {} a JSON object with {}. An id of its own may be added; without any, rows are "
+    "counted."
 )
+SAME_IDS = "data/jsonl.py: Give each line of {} an id of its own, or leave all ids out: rows are then counted."
 
 
 def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
@@ -553,6 +624,7 @@ def rows(text: str, folder: Path) -> Callable[[], JsonLines]:
     "data/jsonl.py: Give {} one JSON object per line.",
     "data/jsonl.py: Make it readable, or submit a new run with another {}.",
     WRONG_ROWS,
+    SAME_IDS,
 )
 def rows_are_corrected(folder: Path) -> None:
     refused("data/jsonl.py: Give {} one JSON object per line.", rows("\n", folder))
@@ -562,7 +634,7 @@ def rows_are_corrected(folder: Path) -> None:
     refused(WRONG_ROWS, rows("[1]\n", folder))
     refused(WRONG_ROWS, rows('{"prompt": "", "answer": "2"}\n', folder))
     twice = '{"id": 1, "prompt": "p", "answer": "a"}\n'
-    refused(WRONG_ROWS, rows(twice * 2, folder))
+    refused(SAME_IDS, rows(twice * 2, folder))
     assert len(rows(twice + twice.replace("1", "2"), folder)().ids) == 2
     assert len(rows(GOOD * 2, folder)().ids) == 2
 
@@ -652,6 +724,8 @@ def rows_are_read_as_they_are_meant(folder: Path) -> None:
     "data/source_files.py: Fix the function or the row.",
     "data/source_files.py: Fix the function.",
     "data/source_files.py: Fix the file, or submit a new run with another {}.",
+    "data/source_files.py: Save the data set again.",
+    "data/source_files.py: Submit a new run with the folder or the file of one split as {}.",
 )
 def a_data_set_is_completed(folder: Path) -> None:
     files, own, rows_in = folder / "set", folder / "own.py", folder / "set" / "a.jsonl"
@@ -673,13 +747,28 @@ def a_data_set_is_completed(folder: Path) -> None:
     refused("data/source_files.py: Fix the file, or submit a new run with another {}.", lambda: opened("mke"))
     rows_in.write_text('{"p": "1+1=", "a": "2"}\n')
     assert opened("make").read([0])[0]["prompt"] == "1+1="
+    (files / "state.json").write_text("{}")
+    refused("data/source_files.py: Save the data set again.", lambda: opened("make"))
+    (files / "state.json").write_text('{"_data_files": [{"filename": "a.jsonl"}]}')
+    assert len(opened("make").index) == 1
+    (files / "dataset_dict.json").write_text('{"splits": ["a", "b"]}')
+    splits = "data/source_files.py: Submit a new run with the folder or the file of one split as {}."
+    refused(splits, lambda: opened("make"))
+    assert len(
+        JsonLines(rows_in, "data.train", ANSWERED, ScratchIndexes(), fields={"prompt": "p", "answer": "a"}).index
+    )
 
 
-@follows("data/rows/kind.py: Lower {}.", "data/rows/texts.py: Raise the bound.")
+@follows(
+    "data/rows/kind.py: Submit a new run with a lower {}.",
+    "data/rows/texts.py: Submit a new run with shorter rows, or with a higher bound.",
+)
 def rows_are_enough(folder: Path) -> None:
-    refused("data/rows/kind.py: Lower {}.", lambda: open_datasets(with_data(folder, batch_size=4)))
     refused(
-        "data/rows/texts.py: Raise the bound.",
+        "data/rows/kind.py: Submit a new run with a lower {}.", lambda: open_datasets(with_data(folder, batch_size=4))
+    )
+    refused(
+        "data/rows/texts.py: Submit a new run with shorter rows, or with a higher bound.",
         lambda: open_datasets(with_data(folder, max_prompt_tokens=1))["train"].ids,
     )
     assert open_datasets(with_data(folder, batch_size=2, max_prompt_tokens=20))["train"].ids
@@ -727,7 +816,7 @@ def a_model_is_copied_again(folder: Path) -> None:
 
     model, one, parts = tiny_model(), folder / "one", folder / "parts"
     save_pretrained(one, model.config, model.views)
-    save_pretrained(parts, model.config, model.views, max_shard_bytes=3_000)
+    save_pretrained(parts, model.config, model.views, max_file_bytes=3_000)
 
     def reading(path: Path) -> Callable[[], object]:
         return lambda: [tensor for _, tensor in load_pretrained(path)[1]]
@@ -1008,6 +1097,30 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "launch/export.py: Name a folder that is not.": (
+        "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
+    ),
+    "launch/export.py: Name one with --role.": (
+        "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
+    ),
+    "launch/export.py: Those that are: {}.": (
+        "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
+    ),
+    "launch/export.py: Try again: the run has newer checkpoints now.": (
+        "launch/test_export.py::test_a_checkpoint_that_goes_meanwhile_is_told_and_the_next_try_serves"
+    ),
+    "placement/check_cuts.py: Set {} to one with {}.": (
+        "placement/test_check_cuts.py::test_the_mlps_neurons_and_the_heads_are_named_with_their_numbers"
+    ),
+    "placement/check_cuts.py: Set {} to one with at most p{}.": (
+        "placement/test_check_cuts.py::test_every_stage_has_a_block"
+    ),
+    "placement/check_calls.py: Set {}.between.": (
+        "placement/test_check_calls.py::test_one_copy_is_treated_one_way_between_its_calls"
+    ),
+    "recipes/algorithm.py: Fix the file or set algorithm.": (
+        "recipes/test_own_settings.py::test_a_setting_that_no_run_could_keep_is_refused_by_name_and_type"
+    ),
     "launch/slurm/launcher.py: Lower cluster.slurm.cpus_per_worker or {}.": (
         "launch/slurm/test_node_memory.py::test_cpu_workers_that_fit_no_node_of_the_partition_are_refused_by_name"
     ),
@@ -1073,7 +1186,9 @@ ELSEWHERE = {
         "launch/test_stop.py::test_what_does_not_end_is_told_and_status_shows_it"
     ),
     "cli/new.py: Give another file.": ("cli/test_new.py::test_what_is_written_after_its_advice_is_followed"),
-    "cli/new.py: Give a .jsonl file.": ("cli/test_new.py::test_what_is_written_after_its_advice_is_followed"),
+    "cli/new.py: Give a file .jsonl or .parquet, or a folder of them.": (
+        "cli/test_new.py::test_what_is_written_after_its_advice_is_followed"
+    ),
     "cli/new.py: Give it, or see hpcrl new --help.": (
         "cli/test_new.py::test_what_is_written_after_its_advice_is_followed"
     ),
@@ -1111,10 +1226,13 @@ ELSEWHERE = {
     "master/drift_check.py: With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.": (
         "master/test_elastic.py::test_a_replay_over_as_many_workers_must_give_the_recorded_bits"
     ),
-    "durable/fork.py: Name a step that has one; control.keep_checkpoints says how many are kept.": (
+    "models/kernels.py: `hpcrl resume RUN --deterministic false` continues with whatever kernels there are.": (
+        "models/test_kernels.py::test_an_operation_that_a_later_gradient_of_ranks_together_meets_ends_the_call"
+    ),
+    "durable/cuts.py: Name a step that has one; control.keep_checkpoints says how many are kept.": (
         "launch/test_fork.py::test_a_step_without_a_checkpoint_is_refused_with_those_that_have_one"
     ),
-    "durable/fork.py: Name another step.": (
+    "durable/cuts.py: Name another step.": (
         "launch/test_fork.py::test_a_damaged_checkpoint_is_named_and_another_step_serves"
     ),
     "agent/zygote.py: Put this node's environment right, then resume.": (

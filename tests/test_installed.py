@@ -78,6 +78,14 @@ def test_a_wheel_that_was_built_where_a_compiler_is_has_the_compiled_operations(
     assert "_compiled" in found
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_a_wheel_that_was_built_where_nvcc_is_has_those_for_gpus(wheel, tmp_path):
+    found = python(
+        "-c", "from hpcrl.ops.library import compiled_for_cuda as it; print(it())", **target(wheel, tmp_path)
+    )
+    assert "_cuda" in found
+
+
 def test_a_zip_starts_by_itself(wheel, tmp_path):
     archive = a_zip(wheel, tmp_path)["path"]
     assert "usage: hpcrl COMMAND" in python(archive, "--help")

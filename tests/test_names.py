@@ -51,7 +51,9 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def holds(text: str, name: str) -> bool:
-    """As a word of its own, or as the beginning or a part of a CamelCase name."""
+    """As a word of its own, or as the beginning or a part of a CamelCase name, but not as a part of another's name."""
+    for longer in (other for other in NAMES if name in other and name != other):
+        text = text.replace(longer, "").replace("".join(map(str.capitalize, longer.split("_"))), "")
     if name in WORDS:
         return bool(re.search(rf"(?:recipes|algos)[./]{name}(?![a-z0-9_])", text))
     as_word = re.search(rf"(?<![a-z0-9]){name}(?![a-z0-9])", text, re.IGNORECASE)

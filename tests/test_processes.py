@@ -30,6 +30,35 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+FAULTS = """
+import resource, sys
+import numpy as np
+from hpcrl.processes import keep_freed_memory
+sys.argv[1:] and keep_freed_memory()
+for turn in range(4):
+    arrays = [np.ones(1 << 20) for _ in range(8)]
+    del arrays
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for turn in range(4):
+    arrays = [np.ones(1 << 20) for _ in range(8)]
+    del arrays
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(*words: str) -> int:
+    """Pages that 4 times 64 MiB cost which are allocated and freed when as much has been freed before."""
+    environment = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS, *words], check=True, capture_output=True, text=True, env=environment
+    )
+    return int(done.stdout)
+
+
+def test_what_is_freed_is_kept_for_the_next_step() -> None:
+    assert faults("keep") < 100 < faults()
+
+
 @pytest.mark.parametrize("kills", [0, 3])
 def test_version_2_adds_up_in_the_group_of_the_job(tmp_path: Path, kills: int) -> None:
     job = tmp_path / "system.slice/slurmstepd.scope/job_71"

@@ -22,7 +22,7 @@ TELLS = re.compile(
     r"\b(set|raise|lower|widen|change|correct|lengthen|shorten|increase|decrease|make it)\b", re.IGNORECASE
 )
 WAYS_OUT = re.compile(r"hpcrl fork|new run|submit anew|--accept-changed", re.IGNORECASE)
-UNNAMED = re.compile(r"\bset \{\}(?!\.[a-z])", re.IGNORECASE)
+UNNAMED = re.compile(r"\b(set|lower) \{\}(?!\.[a-z])", re.IGNORECASE)
 NAMED = re.compile(r"(?:\{\}|[a-z_]+)(?:\.[a-z_]+)+|\{\}|[a-z]+(?:_[a-z]+)+")
 
 
@@ -95,6 +95,7 @@ def test_the_settings_that_messages_name_are_found() -> None:
         ("raise {}.max_new_tokens, or lower {}.dtype", ["actor.dtype", "critic.dtype"]),
         ("Raise batch_size.", ["data.batch_size", "toy.batch_size"]),
         ("Fix the file, or set {}.", ["{}"]),
+        ("Lower {}.", ["{}"]),
         ("Raise control.steps, set {}.kl.coef to 0.", []),
         ("Set data.tokenizer in a new run.", []),
     ],

@@ -1,25 +1,34 @@
-"""docs/algorithms.md: every algorithm's graph, roles, rows, statistics and own settings, from the declarations alone.
+"""docs/algorithms.md: every algorithm's graph, roles, rows, statistics and own settings, from the declarations alone;
+its formulas and the peers' defaults, from docs/formulas; and what it has been shown to learn, from docs/gates.json.
 
 `make docs` writes the page; a test compares it with what the declarations say now.
 """
 
 import inspect
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from peer_defaults import COLUMNS, DEFAULTS, compared
+
 from hpcrl.config.control import Frequency
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import Setting, build, settings
-from hpcrl.dataflow.graph import MFC, mfc_of, producers, topological_order
+from hpcrl.dataflow.graph import MFC, producers, topological_order
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, Algorithm, algorithm_of
+from hpcrl.recipes.policy import PolicyExperiment, section_of
 
-PAGE = Path(__file__).parent.parent / "docs" / "algorithms.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "algorithms.md"
+GATES = DOCS / "gates.json"
+FORMULAS = DEFAULTS.parent
 HEAD = """# Algorithms
 
-Every graph on one page. This page is made from the declarations in `hpcrl/recipes/` by `make docs`; do not edit it.
+Every graph, formula and default on one page, with the defaults of verl 0.9.1 and TRL 1.16. It is made by `make docs`
+from the declarations in `hpcrl/recipes/` and the texts in `docs/formulas/`; do not edit it.
 
 A call is `generate`, `inference`, `train_step`, `evaluate` or `blend` on a role. A line carries the keys that a call
 reads of another, or of the rows; a dashed line carries a role's parameters from its train_step to a call that reads
@@ -31,15 +40,42 @@ algorithm: [architecture](architecture.md#where-to-write-what).
 
 def page() -> str:
     """The whole text."""
-    return "\n".join([HEAD, *("\n".join(_algorithm(name, algorithm_of(name))) for name in names(ALGORITHMS))])
+    algorithms = {name: algorithm_of(name) for name in names(ALGORITHMS)}
+    parts = [HEAD, *_shared(algorithms), *_gates()]
+    return "\n".join([*parts, *("\n".join(_algorithm(name, algorithm)) for name, algorithm in algorithms.items())])
+
+
+def _shared(algorithms: Mapping[str, Algorithm[Any]]) -> Iterator[str]:
+    """What is the same for all algorithms with a policy, and where they differ from the peers'."""
+    yield from ("## Policies", "", "What all algorithms share whose policy learns from scored responses.", "")
+    yield _formulas("policy")
+    policies = (one for one in algorithms.values() if issubclass(one.experiment, PolicyExperiment))
+    yield from _defaults("policy", next(policies))
+    yield from ("### Differences from verl and TRL", "", _text("differences"))
+
+
+def _gates() -> Iterator[str]:
+    """What `make gates` has found; nothing before its first run."""
+    if not GATES.exists():
+        return
+    yield from ("## What they learn", "", "Measured by `make gates`, on one CPU; each number is of a seed.", "")
+    rows = []
+    for gate in json.loads(GATES.read_text(encoding="utf-8")):
+        seeds = gate["seeds"]
+        before, after = (" · ".join(f"{seed[when]:.3g}" for seed in seeds) for when in ("before", "after"))
+        steps = " · ".join(str(seed["steps"]) for seed in seeds)
+        rows.append((gate.get("gate", gate["algorithm"]), gate["task"], gate["goal"], before, after, steps))
+    yield from _table(["gate", "task", "goal", "before", "after", "good from step"], rows)
 
 
 def _algorithm(name: str, algorithm: Algorithm[Any]) -> Iterator[str]:
     experiment = _example(algorithm)
     first, *rest = (inspect.getdoc(inspect.getmodule(algorithm.experiment)) or "").splitlines()
     yield from (f"## {name}", "", first, *rest, "")
+    if (FORMULAS / f"{name}.md").exists():
+        yield _formulas(name)
     yield from ("```mermaid", *_drawing(algorithm, experiment), "```", "")
-    calls = [mfc_of(graph, call) for graph in [algorithm.graph(experiment)] for call in topological_order(graph)]
+    calls = [graph.calls[call] for graph in [algorithm.graph(experiment)] for call in topological_order(graph)]
     yield from _table(
         ["call", "role", "kind", "reads", "makes", "reports"], (_call(mfc, algorithm.metrics) for mfc in calls)
     )
@@ -49,6 +85,33 @@ def _algorithm(name: str, algorithm: Algorithm[Any]) -> Iterator[str]:
     )
     yield from (f"A row{f' is a line with {fields}, and' if fields else ''} gives {keys}.", "")
     yield from _table(["setting", "default", "what"], map(_setting, _own_settings(algorithm)))
+    yield from _defaults(name, algorithm)
+
+
+def _text(name: str) -> str:
+    return (FORMULAS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def _formulas(name: str) -> str:
+    return f"### Formulas\n\n{_text(name)}"
+
+
+def ours(name: str, algorithm: Algorithm[Any]) -> Mapping[str, Any]:
+    """An algorithm's defaults; of `policy` also those of its own section, by their names there."""
+    defaults = {setting.key: setting.default for setting in settings(algorithm.experiment)}
+    if name != "policy":
+        return defaults
+    own = f"{section_of(_example(algorithm))[0]}."
+    return {key.removeprefix(own): value for key, value in defaults.items()}
+
+
+def _defaults(name: str, algorithm: Algorithm[Any]) -> Iterator[str]:
+    """Nothing where no peer has them."""
+    known = ours(name, algorithm)
+    rows = [one.row(known[one.setting]) for one in compared(name)]
+    if rows:
+        yield from ("### Defaults", "")
+        yield from _table(COLUMNS, rows)
 
 
 def _example(algorithm: Algorithm[Any]) -> Any:
@@ -74,7 +137,7 @@ def _drawing(algorithm: Algorithm[Any], experiment: Any) -> Iterator[str]:
     """Mermaid's text, which GitHub draws."""
     graph = algorithm.graph(experiment)
     yield "flowchart LR"
-    calls = {call: mfc_of(graph, call) for call in topological_order(graph)}
+    calls = {call: graph.calls[call] for call in topological_order(graph)}
     rows = {"train": "rows", "eval": "eval_rows"}
     for dataset, node in rows.items():
         yield f"  subgraph {dataset}{'uation' if dataset == 'eval' else ''}"
@@ -90,8 +153,8 @@ def _drawing(algorithm: Algorithm[Any], experiment: Any) -> Iterator[str]:
         for source, keys in {rows[mfc.dataset]: given, **made}.items():
             if keys:
                 yield f'  {source} -- "{", ".join(keys)}" --> {call}'
-    for train, reader, steps in sorted(graph.edges(data="steps")):
-        if graph.edges[train, reader]["kind"] == "version":
+    for train, reader, kind, steps, _ in sorted(graph.edges):
+        if kind == "version":
             yield f"  {train} -. {steps} steps on .-> {reader}" if steps > 1 else f"  {train} -.-> {reader}"
 
 

@@ -9,29 +9,15 @@ import sys
 
 import torch
 from datasets import Dataset
-from serving import Clock
-from shapes import GROUP, GROUP_PROMPT_TOKENS, GROUPS, RESPONSE_TOKENS, even_share, group_prompts
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from metronome import Metronome
+from shapes import GROUP, GROUP_PROMPT_TOKENS, GROUPS, RESPONSE_TOKENS, even_share, group_prompts, word
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 torch.set_num_threads(1)
 folder, method, rows_at_once = sys.argv[1], sys.argv[2], int(sys.argv[3])
 CONFIGS = {"grpo": (GRPOConfig, GRPOTrainer), "rloo": (RLOOConfig, RLOOTrainer)}
 config_of, trainer_of = CONFIGS[method]
-
-
-class Metronome(TrainerCallback):
-    """After each step it reports and waits for the next round; the first warms up."""
-
-    def __init__(self) -> None:
-        self._clock = Clock()
-        self._steps = 0
-
-    def on_step_end(self, *_: object, **__: object) -> None:
-        facts = self._clock.lap() if self._steps else {}
-        self._steps += 1
-        if not self._clock.wait(**facts):
-            sys.exit(0)
 
 
 def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
@@ -56,7 +42,7 @@ config = config_of(
     dataloader_pin_memory=False,
 )
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", pad_token="<pad>", eos_token="<pad>")
-rows = [{"prompt": " ".join(f"t{token}" for token in prompt)} for prompt in group_prompts()]
+rows = [{"prompt": " ".join(word(token) for token in prompt)} for prompt in group_prompts()]
 assert len(tokenizer(rows[0]["prompt"])["input_ids"]) == GROUP_PROMPT_TOKENS
 trainer_of(
     model=AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa"),

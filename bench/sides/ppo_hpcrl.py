@@ -42,15 +42,15 @@ tokenizer = Path(folder, "tokenizer.json")
 roles = {name: build(name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
 reward_model = builder("reference", experiment, tokenizer, head="value").engine()
 plan = make_plan(experiment, experiment.cluster.nodes)
+drawn = [call for call in plan.calls if call.dataset == "train"]
+calls = sorted(drawn, key=lambda call: call.kind == "train_step")
 
 
 def step() -> dict[str, object]:
     batch = rows_of(prompts=prompts())
     size = len(batch.ids) // MINIBATCHES
     minibatches = tuple(batch.ids[start : start + size] for start in range(0, len(batch.ids), size))
-    for call in plan.calls:
-        if call.dataset == "eval":
-            continue
+    for call in calls:
         work = Work(1, call.name, 0, batch, minibatches if call.kind == "train_step" else ())
         made = score(batch) if call.role == "reward" else getattr(roles[call.role], call.kind)(work, call).sample
         if made is not None:

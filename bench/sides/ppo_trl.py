@@ -8,13 +8,12 @@ import sys
 
 import torch
 from datasets import Dataset
-from serving import Clock
+from metronome import OwnLoop
 from shapes import PAD, RESPONSE_TOKENS, prompts
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     PreTrainedTokenizerFast,
-    TrainerCallback,
 )
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 
@@ -22,20 +21,6 @@ MINIBATCHES = 4
 
 torch.set_num_threads(1)
 folder = sys.argv[1]
-
-
-class Metronome(TrainerCallback):
-    """After each step it reports and waits for the next round; the first warms up."""
-
-    def __init__(self) -> None:
-        self._clock = Clock()
-        self._steps = 0
-
-    def on_step_end(self, *_: object, **__: object) -> None:
-        facts = self._clock.lap() if self._steps else {}
-        self._steps += 1
-        if not self._clock.wait(**facts):
-            sys.exit(0)
 
 
 config = PPOConfig(
@@ -69,5 +54,5 @@ PPOTrainer(
     reward_model=reward,
     value_model=value,
     train_dataset=Dataset.from_list([{"input_ids": prompt} for prompt in prompts()]),
-    callbacks=[Metronome()],
+    callbacks=[OwnLoop()],
 ).train()

@@ -16,14 +16,17 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
-from hpcrl.parallel.context import Group
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import over_data
 from hpcrl.plugins import load
+from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.workers.host import nobody_is_told
 
 
 def settle() -> None:
     """As a worker does."""
+    keep_freed_memory()
     torch.set_num_threads(1)
 
 
@@ -39,7 +42,8 @@ def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head
         experiment=experiment,
         steps=steps,
         blended=False,
-        group=alone,
+        empty=False,
+        groups=over_data(alone),
         device=torch.device("cpu"),
         kernels=Kernels(True),
         texts=endless,

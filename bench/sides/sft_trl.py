@@ -10,9 +10,9 @@ import sys
 
 import torch
 from datasets import Dataset
-from serving import Clock
-from shapes import texts
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from metronome import Metronome
+from shapes import texts, word
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer, pack_dataset
 
 torch.set_num_threads(1)
@@ -20,27 +20,6 @@ folder, longest, rows_at_once = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rows = [{"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer} for prompt, answer in texts()]
 packed_rows = len(pack_dataset(Dataset.from_list(rows), longest)) if longest else len(rows)
 micro_batches = math.ceil(packed_rows / rows_at_once)
-
-
-class Metronome(TrainerCallback):
-    """Between two steps it reports the one before and waits for the next round."""
-
-    def __init__(self) -> None:
-        self._clock = Clock()
-        self._facts: dict[str, object] = {"micro_batches": micro_batches}
-        self._steps = 0
-
-    def on_step_begin(self, *_: object, **__: object) -> None:
-        if self._steps and not self._clock.wait(**self._facts):
-            sys.exit(0)
-
-    def on_step_end(self, *_: object, **__: object) -> None:
-        if self._steps:
-            self._facts = self._clock.lap()
-        self._steps += 1
-
-    def on_log(self, *_: object, logs: dict[str, float], **__: object) -> None:
-        self._facts.setdefault("loss", logs.get("loss"))
 
 
 config = SFTConfig(
@@ -66,6 +45,8 @@ SFTTrainer(
     model=AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa"),
     args=config,
     train_dataset=Dataset.from_list(rows),
-    processing_class=PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json", pad_token="t0", eos_token="t0"),
-    callbacks=[Metronome()],
+    processing_class=PreTrainedTokenizerFast(
+        tokenizer_file=f"{folder}/tokenizer.json", pad_token=word(0), eos_token=word(0)
+    ),
+    callbacks=[Metronome(micro_batches=micro_batches)],
 ).train()

@@ -15,10 +15,15 @@ PROMPTS, SAMPLES, PROMPT_TOKENS, RESPONSE_TOKENS = 16, 4, 48, 128
 GROUPS, GROUP, GROUP_PROMPT_TOKENS = 8, 8, 96
 """Prompts of a step of a group method, the responses to each, and the length of the prompts, about GSM8K's."""
 TEXTS, SHORTEST, LONGEST = 64, 8, 256
+PAIRS, PAIR_PROMPT, ANSWER = 32, (16, 128), (16, 192)
+"""Pairs of a step, and the least and the most tokens of their prompts and of each of their answers."""
+ENDS, FILLS = 0, 1
+"""The token that every answer of a pair ends with, and one that no pair has: what TRL pads with."""
 
 
-def write_model(folder: Path) -> None:
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+def write_model(folder: Path, scores: bool = False) -> None:
+    """With a head for tokens, or for the score of a text."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -33,8 +38,9 @@ def write_model(folder: Path) -> None:
         tie_word_embeddings=True,
         eos_token_id=None,
         bos_token_id=None,
+        **({"num_labels": 1, "pad_token_id": FILLS} if scores else {}),
     )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    (Qwen2ForSequenceClassification if scores else Qwen2ForCausalLM)(config).save_pretrained(folder)
 
 
 def prompts() -> list[list[int]]:
@@ -64,9 +70,34 @@ def texts() -> list[tuple[list[int], list[int]]]:
     return [(row[: max(1, len(row) // 4)], row[max(1, len(row) // 4) :]) for row in rows]
 
 
+def pairs() -> list[tuple[list[int], list[int], list[int]]]:
+    """Prompts, chosen and rejected answers, their lengths spread evenly in the logarithm, apart from one another."""
+    draw = random.Random(3)
+    of_prompts, *of_answers = (_spread(draw, *bounds) for bounds in (PAIR_PROMPT, ANSWER, ANSWER))
+    return [
+        (_tokens(draw, prompt), [*_tokens(draw, chosen - 1), ENDS], [*_tokens(draw, rejected - 1), ENDS])
+        for prompt, chosen, rejected in zip(of_prompts, *of_answers, strict=True)
+    ]
+
+
+def _spread(draw: random.Random, least: int, most: int) -> list[int]:
+    lengths = [round(least * (most / least) ** (row / (PAIRS - 1))) for row in range(PAIRS)]
+    draw.shuffle(lengths)
+    return lengths
+
+
+def _tokens(draw: random.Random, count: int) -> list[int]:
+    return [draw.randrange(FILLS + 1, VOCABULARY) for _ in range(count)]
+
+
+def word(token: int) -> str:
+    """None is the beginning of another: what a tokenizer is told to be special it finds within words, too."""
+    return f"t{token:04}"
+
+
 def write_tokenizer(folder: Path) -> None:
     """A word a token, and one to pad with."""
-    vocabulary = {f"t{token}": token for token in range(VOCABULARY)} | {"<pad>": PAD}
+    vocabulary = {word(token): token for token in range(VOCABULARY)} | {"<pad>": PAD}
     file = {
         "version": "1.0",
         "added_tokens": [
@@ -81,6 +112,6 @@ def write_tokenizer(folder: Path) -> None:
             }
         ],
         "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "t0"},
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": word(0)},
     }
     (folder / "tokenizer.json").write_text(json.dumps(file))

@@ -288,8 +288,9 @@ class Agent:
             return
         order, self._ordered = self._ordered, None
         self._started = order
-        plan = read_plan(self.run, order.attempt)
-        given = {rank: self._binding(plan.workers[rank].slot) for rank in order.ranks}
+        # Who is to have no workers may hear it before the attempt has a plan.
+        workers = read_plan(self.run, order.attempt).workers if order.ranks else ()
+        given = {rank: self._binding(workers[rank].slot) for rank in order.ranks}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
             binding = given[rank]

@@ -12,8 +12,9 @@ from hpcrl.engines.engine import Engine, EngineContext
 from hpcrl.errors import DataError
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
-from hpcrl.parallel.context import Group
+from hpcrl.parallel.replica import ReplicaGroups
 from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.judges import model_of
 from hpcrl.plugins import load
 from hpcrl.workers.role import RoleContext
 
@@ -22,13 +23,14 @@ E = TypeVar("E", bound=ExperimentConfig)
 
 @dataclass(frozen=True, kw_only=True)
 class Builder(RoleContext[E]):
-    """For one role of an experiment. `group` are the role's data-parallel ranks; `steps` the run's training steps, None
-    for a role that is not trained, and `blended` whether another role's parameters are blended into it."""
+    """For one role of an experiment. `groups` are this rank's in the role's replica; `steps` the run's training steps,
+    None for a role that is not trained, and `blended` whether another role's parameters are blended into it."""
 
     head: HeadKind | None
     steps: int | None
     blended: bool
-    group: Group
+    empty: bool
+    groups: ReplicaGroups
     device: torch.device
     kernels: Kernels
     told: Callable[[str], None]
@@ -36,19 +38,20 @@ class Builder(RoleContext[E]):
 
     def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
-        config, tokenizer = self.section, tokenizer_of(self.experiment)
-        assert tokenizer is not None and self.head is not None, "this role has a model"
+        config, tokenizer = model_of(self.section), tokenizer_of(self.experiment)
+        assert tokenizer is not None and config is not None and self.head is not None, "an engine holds its model"
         context = EngineContext(
             role=self.role,
             model=config,
             head=self.head,
             seed=self.experiment.seed,
-            group=self.group,
+            groups=self.groups,
             device=self.device,
             tokenizer=tokenizer[1],
             eos_token_ids=self.texts.eos_token_ids,
             steps=self.steps,
             blended=self.blended,
+            empty=self.empty,
             kernels=self.kernels,
             told=self.told,
         )

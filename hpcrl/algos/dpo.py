@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.functional.losses import counted
 from hpcrl.algos.functional.preferences import ipo_loss, sides, sigmoid_loss
 from hpcrl.algos.functional.sequences import sequence_sums
-from hpcrl.algos.pairs import mean, of_sides, pair_sequences, sums_of_labels
+from hpcrl.algos.pairs import mean, of_pairs, of_sides, pair_sequences, sums_of_labels
 from hpcrl.algos.role import Forgetful
 from hpcrl.algos.training import Training
 from hpcrl.data.samples import SequenceSample
@@ -76,12 +75,13 @@ class Actor(Forgetful):
     def evaluate(self, work: Work, call: MFC) -> Outcome:
         """prompts, chosen, rejected, ref_chosen, ref_rejected → chosen_rewards, rejected_rewards. Changes nothing."""
         sequences = pair_sequences(work.batch)
-        log_probs_B = sums_of_labels(self.engine.forward(sequences), sequences)
+        log_probs_N = self.engine.forward(sequences)
+        log_probs_B = sums_of_labels(log_probs_N, sequences)
         ref_log_probs_B = torch.from_numpy(_by_turns(work.batch))
         lengths_B = torch.from_numpy(sequences.labels).double()
         found = preferences(log_probs_B, ref_log_probs_B, lengths_B, self.experiment.dpo)
         stats = {name: mean(row.numpy()) for name, row in statistics_of(found, log_probs_B).items()}
-        rewards_B = (self.experiment.dpo.beta * (log_probs_B - ref_log_probs_B)).numpy()
+        rewards_B = (self.experiment.dpo.beta * (log_probs_B - ref_log_probs_B)).numpy().astype(log_probs_N.dtype)
         sample = of_sides(rewards_B, sequences, work.batch, "chosen_rewards", "rejected_rewards")
         return Outcome(sample, {"loss": mean(found.loss_Q.numpy()), **stats})
 
@@ -91,10 +91,7 @@ class Actor(Forgetful):
         log_probs_B = sequence_sums(predictions.log_probs, predictions.cu_labels)
         lengths_B = predictions.cu_labels.diff().to(log_probs_B)
         found = preferences(log_probs_B, columns["ref_log_probs"], lengths_B, self.experiment.dpo)
-        weights_Q = 2 * columns["row_weights"][0::2]
-        every_Q = torch.ones_like(weights_Q)
-        statistics = {name: counted(row, every_Q) for name, row in statistics_of(found, log_probs_B).items()}
-        return (weights_Q * found.loss_Q).sum(), statistics
+        return of_pairs(found.loss_Q, columns["row_weights"], statistics_of(found, log_probs_B))
 
 
 class Reference:
@@ -107,7 +104,8 @@ class Reference:
     def inference(self, work: Work, call: MFC) -> Outcome:
         """prompts, chosen, rejected → ref_chosen, ref_rejected: the log-probability of each answer."""
         sequences = pair_sequences(work.batch)
-        sums_B = sums_of_labels(self.engine.forward(sequences), sequences).numpy()
+        log_probs_N = self.engine.forward(sequences)
+        sums_B = sums_of_labels(log_probs_N, sequences).numpy().astype(log_probs_N.dtype)
         return Outcome(of_sides(sums_B, sequences, work.batch, *REFERENCE))
 
     def close(self) -> None:

@@ -143,7 +143,7 @@ def responses(batch: SequenceSample, counted: np.ndarray | None = None) -> Seque
 
 def per_token(ids: Sequence[str], key: str, packed_N: np.ndarray, labels: np.ndarray) -> SequenceSample:
     """Rows of numbers, as many of each sample as it has labels."""
-    rows = np.split(packed_N.astype(np.float32), np.cumsum(labels)[:-1]) if len(labels) else []
+    rows = np.split(packed_N, np.cumsum(labels)[:-1]) if len(labels) else []
     return SequenceSample.from_rows(ids, {key: rows})
 
 

@@ -1,27 +1,39 @@
 """The host of all algorithms that need torch: this worker's shards of the roles that the plan puts on it."""
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.role import BlendedRole, ModelRole, TrainedRole
+from hpcrl.algos.role import ModelRole, TrainedRole
 from hpcrl.data.datasets import open_texts, training_steps
+from hpcrl.data.sample_bytes import from_bytes, to_bytes
+from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
-from hpcrl.durable.checkpoints import read_shard
-from hpcrl.engines.engine import EngineState, Shard
+from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
+from hpcrl.durable.shards import ShardFile, open_shard, span_state
+from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.moving import carry_out
+from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.abilities import axes_of, axes_problem
-from hpcrl.placement.plan import ModelName, ReplicaPlan
+from hpcrl.placement.holdings import Holding, holdings, slices
+from hpcrl.placement.judges import models_held
+from hpcrl.placement.moving import moves
+from hpcrl.placement.plan import ModelName, Part, Plan, ReplicaPlan
 from hpcrl.plugins import load
+from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
 from hpcrl.workers.role import Role
 
 
@@ -31,15 +43,26 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
+        self._run_dir = context.run_dir
         self._told = context.told
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
+        self._models = models_held(self._experiment)
         self._texts = open_texts(self._experiment, context.datasets)
+        keep_freed_memory()
         torch.set_num_threads(self._experiment.cluster.threads_per_worker)
         self._kernels = Kernels(self._experiment.deterministic)
         self._device = _device(context.device, context.device_uuid)
         self._peers = context.plan.peers(context.rank)
-        self._parallel = ParallelContext(context.rank, len(self._peers), self._device, context.network)
+        self._nodes = tuple(worker.node for worker in context.plan.workers)
+        self._parallel = ParallelContext(
+            context.rank,
+            len(self._peers),
+            self._device,
+            context.network,
+            nodes=self._nodes,
+            deterministic=self._experiment.deterministic,
+        )
         self._roles: dict[ModelName, Role] = {}
 
     @property
@@ -50,40 +73,73 @@ class TorchHost:
     def prepare(self) -> str:
         return self._parallel.invite()
 
-    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         self._parallel.join(peers[0])
         held = [replica for replica in self._plan.replicas if not set(self._peers).isdisjoint(replica.ranks)]
         replicas = sorted(held, key=lambda replica: replica.model)
-        self._parallel.form(replica.ranks for replica in replicas)
+        for replica in replicas:
+            self._parallel.form(sharing(replica.arrangement, replica.ranks))
+        if _sends_parameters(self._plan):
+            self._parallel.form([self._parallel.everyone])
         for replica in replicas:
             if self._rank not in replica.ranks:
                 continue
             self._told(f"loading {replica.role}")
-            self._roles[replica.model] = self._build(replica)
-            if replica in self._plan.changed and replica.role in checkpoint:
+            resumed = replica in self._plan.changed and replica.role in checkpoint
+            self._roles[replica.model] = self._build(replica, empty=resumed or not replica.is_home)
+            if resumed:
                 self._resume(replica.role, checkpoint[replica.role])
+            self._release()
+
+    def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
+        self._parallel.begin_unit()
+        mine = to_bytes(batch) if self._rank == part.head else b""
+        return from_bytes(self._parallel.group(part.ranks).told(mine, part.ranks.index(part.head)))
 
     def execute(self, work: Work) -> Outcome:
+        before = self._held()
+        outcome = self._execute(work)
+        during = self._held()
+        begun = time.monotonic()
+        self._release()
+        releasing_s = time.monotonic() - begun
+        after = self._held()
+        held = {name: (before.get(name, 0), during[name], after.get(name, 0)) for name in sorted(during)}
+        return replace(outcome, held=held, releasing_s=releasing_s)
+
+    def _execute(self, work: Work) -> Outcome:
         self._parallel.begin_unit()
         call = self._plan.call(work.call)
-        model = self._plan.at[call.name]
-        self._settle(model, work.experiment or self._experiment)
         if call.kind == "blend":
             return self._blend(work, call)
+        model = self._plan.at[call.name]
+        self._settle(model, work.experiment or self._experiment)
         outcome: Outcome = getattr(self._roles[model], call.method or call.kind)(work, call)
         if outcome.record is None:
             return outcome
-        record = {**outcome.record, "digest": self._state(model).digest()}
+        record = {**outcome.record, **self._digests(model)}
         return replace(outcome, record=record, inexact=self._kernels.lacking)
+
+    def move(self, replica: ModelName, version: int) -> Arrived:
+        self._parallel.begin_unit()
+        home, target = self._plan.home(replica.role), self._plan.placed(replica)
+        source, receiver = (self._state(at.model) if at.model in self._roles else None for at in (home, target))
+        self._move_parameters(home, target)
+        if home.trainable:
+            self._move_memory(home, target)
+        arrived = Arrived(*("" if state is None else state.parameters_digest() for state in (source, receiver)))
+        self._release()
+        return arrived
+
+    def let_go(self, replica: ModelName) -> None:
+        self._state(replica).release({"parameters": "drop"})
 
     def snapshot(self, role: str) -> Snapshot:
         home = self._home(role)
-        arrays, numbers = self._state(home).snapshot()
-        trained = self._remembering(home)
-        return Snapshot(arrays, {"engine": numbers, "algorithm": {} if trained is None else trained.state()})
-
-    def exporter(self, role: str) -> Callable[[Path], None] | None:
-        return self._state(self._home(role)).export()
+        shard = self._state(home).snapshot()
+        algorithm = self._remembering(home).state() if self._plan.home(role).trainable else {}
+        state = {"spans": span_state(shard.spans), **shard.state, "algorithm": algorithm}
+        return Snapshot(shard.arrays, state)
 
     def close(self) -> None:
         for role in self._roles.values():
@@ -91,15 +147,97 @@ class TorchHost:
         self._parallel.leave()
 
     def _blend(self, work: Work, call: MFC) -> Outcome:
-        """Change a role by another's parameters, as much as it says, or as the record says."""
-        model, source = self._plan.at[call.name], self._plan.home(call.blends).model
-        role = cast(BlendedRole, self._roles[model])
-        decay = role.decay(work.step) if work.record is None else float(work.record["decay"])
-        if decay < 1.0:
-            self._state(model).blend(self._state(source), decay)
-        return Outcome(record={"decay": decay, "digest": self._state(model).digest()})
+        """Change a role by another's parameters, as much as its declaration says, or as the record says.
 
-    def _build(self, at: ReplicaPlan) -> Role:
+        Ranks that have the other alone only send theirs.
+        """
+        home, source = self._plan.home(call.role), self._plan.home(call.blends)
+        keeps = self._algorithm.roles[call.role].decay
+        assert keeps is not None, "the check of a declaration refuses a blended role without"
+        settings = work.experiment or self._experiment
+        decay = keeps(settings, work.step) if work.record is None else float(work.record["decay"])
+        if decay < 1.0:
+            theirs = self._brought_masters(source, home)
+            if home.model in self._roles:
+                self._state(home.model).blend(theirs, decay)
+        if home.model not in self._roles:
+            return Outcome()
+        return Outcome(record={"decay": decay, **self._digests(home.model)})
+
+    def _brought_masters(self, source: ReplicaPlan, target: ReplicaPlan) -> torch.Tensor:
+        """The source's masters as they would lie in the target's slice on this rank, in the source's type."""
+        cuts = {at.model: self._models[at.role].experts for at in (source, target)}
+        if (source.layout, source.ranks, cuts[source.model]) == (target.layout, target.ranks, cuts[target.model]):
+            return self._state(source.model).masters()[1]
+        masters = {at.model: self._state(at.model).masters() for at in (source, target) if at.model in self._roles}
+        config, some = next(iter(masters.values()))
+        dtype = torch.float64 if getattr(self._experiment, source.role).dtype == "fp64" else torch.float32
+        sent = masters[source.model][1] if source.model in masters else some.new_empty(0, dtype=dtype)
+        length = len(masters[target.model][1]) if target.model in masters else 0
+        received = some.new_zeros(length, dtype=dtype)  # where nothing lies, nothing comes
+        held = (
+            slices(config.with_experts_cut(cuts[at.model]), at.arrangement, at.ranks, len(self._plan.workers))
+            for at in (source, target)
+        )
+        self._carry_out(tuple(held), sent, received, _taking_part(source, target))
+        return received
+
+    def _carry_out(
+        self, held: tuple[tuple[Holding, ...], ...], sent: torch.Tensor, received: torch.Tensor, parties: int
+    ) -> None:
+        """This rank's part in what brings `held[0]` to where `held[1]` says."""
+        view = moves(held[0], held[1], self._nodes, self._rank)
+        carry_out(view, sent, received, self._everyone, parties=parties)
+
+    @property
+    def _everyone(self) -> Group:
+        """Parameters go from one rank to another in it, so that no two places need a communicator of their own."""
+        return self._parallel.group(self._parallel.everyone)
+
+    def _move_parameters(self, home: ReplicaPlan, target: ReplicaPlan) -> None:
+        """From buffer to buffer; who has no part in one of them has an empty one."""
+        flat = {at.model: self._state(at.model).flat() for at in (home, target) if at.model in self._roles}
+        config, some = next(iter(flat.values()))
+        nothing = config, some[:0]
+        source, received = (flat.get(at.model, nothing)[1] for at in (home, target))
+        held = (holdings(config, at.arrangement, at.ranks, len(self._plan.workers)) for at in (home, target))
+        self._carry_out(tuple(held), source, received, _taking_part(home, target))
+
+    def _move_memory(self, home: ReplicaPlan, target: ReplicaPlan) -> None:
+        """What the algorithm itself remembers, as a value normaliser."""
+        first = home.ranks[0]
+        if self._rank not in (first, *target.ranks):
+            return
+        mine = json.dumps(self._remembering(home.model).state()).encode() if self._rank == first else b""
+        told = json.loads(self._everyone.told(mine, first, target.ranks))
+        if target.model in self._roles:
+            self._remembering(target.model).load_state(told)
+
+    def _engines(self) -> Iterator[tuple[ModelName, EngineState]]:
+        """Those of the roles that have a model."""
+        yield from ((model, self._state(model)) for model in self._roles if model.role in self._models)
+
+    def _held(self) -> dict[str, int]:
+        """Role and kind → bytes on the device, of what is there."""
+        return {f"{model}.{kind}": n for model, engine in self._engines() for kind, n in engine.held().items() if n}
+
+    def _release(self) -> None:
+        """Let go what is not to stay on the device between calls. A blended role's masters go with its parameters."""
+        for model, engine in self._engines():
+            between, at = self._models[model.role].between, self._plan.placed(model)
+            if at.is_home:
+                engine.release({kind: getattr(between, kind, between.parameters) for kind in KINDS})
+            elif at.between == "host":
+                engine.release({"parameters": "host"})
+
+    def _digests(self, model: ModelName) -> dict[str, str]:
+        """Of all that a role has, its algorithm's memory with it, and of what its replicas must have."""
+        state = self._state(model)
+        memory = self._remembering(model).state() if self._plan.home(model.role).trainable else {}
+        return {"digest": _with_memory(state.digest(), memory), "parameters": state.parameters_digest()}
+
+    def _build(self, at: ReplicaPlan, *, empty: bool) -> Role:
+        """`empty` where a checkpoint or a move brings its parameters."""
         axes = axes_of(at.role, getattr(self._experiment, at.role))
         if problem := axes_problem(f"{at.role}.layout", at.layout, at.arrangement, axes):
             raise ConfigurationError([problem])
@@ -110,7 +248,8 @@ class TorchHost:
             experiment=self._experiment,
             steps=self._training_steps(self._experiment) if at.trainable else None,
             blended=at in self._plan.changed and not at.trainable,
-            group=self._parallel.group(at.ranks),
+            empty=empty,
+            groups=groups_of(self._parallel, at.arrangement, at.ranks),
             device=self._device,
             kernels=self._kernels,
             texts=self._texts,
@@ -131,20 +270,27 @@ class TorchHost:
         batch = self._algorithm.batch(experiment)
         return training_steps(experiment, self._algorithm.rows, batch, self._texts.datasets)
 
-    def _resume(self, name: str, paths: Sequence[Path]) -> None:
-        """Read one shard after another, so that one is in memory at a time; the algorithm's state is in all of them."""
+    def _resume(self, name: str, saved: SavedRole) -> None:
+        """Read of each shard what this rank has; the algorithm's state is in all of them."""
         home = self._home(name)
-        role = self._remembering(home)
+        role = self._remembering(home) if self._plan.home(name).trainable else None
+        memories: list[Mapping[str, Any]] = []
 
-        def shards() -> Iterator[Shard]:
-            for number, path in enumerate(paths):
-                self._told(f"loading {name}'s checkpoint, shard {number + 1} of {len(paths)}")
-                arrays, state = read_shard(path)
-                if role is not None:
-                    role.load_state(state["algorithm"])
-                yield arrays, state["engine"]
+        def shards() -> Iterator[ShardFile]:
+            for number, path in enumerate(saved.shards):
+                self._told(f"loading {name}'s checkpoint, shard {number + 1} of {len(saved.shards)}")
+                shard = open_shard(self._run_dir / path)
+                memories.append(shard.state["algorithm"])
+                yield shard
 
-        self._state(home).load(shards())
+        state = self._state(home)
+        with loading():
+            exact = state.load(shards())
+        for memory in memories if exact and saved.digest else ():
+            if saved.digest != (digest := _with_memory(state.digest(), memory)):
+                raise DamagedCheckpointError(f"{name} was saved with digest {saved.digest}, and loaded with {digest}")
+        if role is not None:
+            role.load_state(memories[0])
 
     def _home(self, role: str) -> ModelName:
         """Where a role that changes is changed and saved."""
@@ -155,9 +301,26 @@ class TorchHost:
     def _state(self, model: ModelName) -> EngineState:
         return cast(EngineState, cast(ModelRole, self._roles[model]).engine)
 
-    def _remembering(self, model: ModelName) -> TrainedRole | None:
-        """The role, if it is trained: of one that is blended the engine has all there is."""
-        return cast(TrainedRole, self._roles[model]) if self._plan.home(model.role).trainable else None
+    def _remembering(self, model: ModelName) -> TrainedRole:
+        return cast(TrainedRole, self._roles[model])
+
+
+def _with_memory(digest: str, memory: Mapping[str, Any]) -> str:
+    """The digest of what a role's engine has, and of what its algorithm remembers, as JSON would give it back."""
+    if not memory:
+        return digest
+    text = json.dumps(json.loads(json.dumps(memory)), sort_keys=True)
+    return digest + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _sends_parameters(plan: Plan) -> bool:
+    """Whether a move or a blend may bring some from one worker to another."""
+    return any(not replica.is_home for replica in plan.replicas) or any(call.blends for call in plan.calls)
+
+
+def _taking_part(one: ReplicaPlan, other: ReplicaPlan) -> int:
+    """How many workers are in either."""
+    return len({*one.ranks, *other.ranks})
 
 
 def _device(name: str, uuid: str) -> torch.device:

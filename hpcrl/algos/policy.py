@@ -25,7 +25,6 @@ from hpcrl.algos.functional.losses import (
     token_ratio,
 )
 from hpcrl.algos.training import Training
-from hpcrl.config.ema import EMAConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.engines.engine import Columns, Engine, Objective, Predictions, Statistic
 from hpcrl.recipes.policy import (
@@ -200,11 +199,6 @@ class Reference:
         sequences = responses(work.batch)
         log_probs_N = self.engine.forward(sequences, self.experiment.generation.temperature)
         return Outcome(per_token(work.batch.ids, "ref_logprobs", log_probs_N, sequences.labels))
-
-    def decay(self, step: int) -> float:
-        """The share of its own parameters that it keeps when the actor's are blended into it."""
-        ema: EMAConfig = policy_of(self.experiment).kl.reference_ema
-        return ema.at(step)
 
     def close(self) -> None:
         pass

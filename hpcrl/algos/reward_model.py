@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.functional.losses import counted
 from hpcrl.algos.functional.preferences import bradley_terry_loss, sides
-from hpcrl.algos.pairs import mean, of_sides, pair_sequences
+from hpcrl.algos.pairs import of_pairs, pair_sequences, score_statistics, scored
 from hpcrl.algos.role import Forgetful
 from hpcrl.algos.training import Training
 from hpcrl.dataflow.graph import MFC
@@ -35,34 +34,14 @@ class RewardModel(Forgetful):
 
     def evaluate(self, work: Work, call: MFC) -> Outcome:
         """prompts, chosen, rejected, margins → chosen_scores, rejected_scores, of each pair. Changes nothing."""
-        sequences = pair_sequences(work.batch, "after")
-        scores_B = self.engine.forward(sequences)
-        chosen_Q, rejected_Q = (torch.from_numpy(scores_B[side::2]).double() for side in (0, 1))
-        margins_Q = torch.from_numpy(work.batch.data["margins"]).double()
-        loss_Q = bradley_terry_loss(chosen_Q, rejected_Q, margins_Q, self._centring)
-        stats = {
-            "loss": mean(loss_Q.numpy()),
-            "accuracy": mean((chosen_Q > rejected_Q).numpy()),
-            "margin": mean((chosen_Q - rejected_Q).numpy()),
-            "chosen": mean(chosen_Q.numpy()),
-            "rejected": mean(rejected_Q.numpy()),
-        }
-        return Outcome(of_sides(scores_B, sequences, work.batch, "chosen_scores", "rejected_scores"), stats)
+        return scored(self.engine, work, self._centring)
 
     def _loss(
         self, predictions: Predictions, columns: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, Mapping[str, Statistic]]:
         chosen_Q, rejected_Q = sides(predictions.values)
-        weights_Q = 2 * columns["row_weights"][0::2]
         loss_Q = bradley_terry_loss(chosen_Q, rejected_Q, columns["margins"][0::2], self._centring)
-        chosen_Q, rejected_Q, every_Q = chosen_Q.detach(), rejected_Q.detach(), torch.ones_like(weights_Q)
-        statistics = {
-            "accuracy": (chosen_Q > rejected_Q).to(every_Q),
-            "margin": chosen_Q - rejected_Q,
-            "chosen": chosen_Q,
-            "rejected": rejected_Q,
-        }
-        return (weights_Q * loss_Q).sum(), {name: counted(row, every_Q) for name, row in statistics.items()}
+        return of_pairs(loss_Q, columns["row_weights"], score_statistics(chosen_Q.detach(), rejected_Q.detach()))
 
     @property
     def _centring(self) -> float:

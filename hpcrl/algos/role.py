@@ -24,15 +24,6 @@ class TrainedRole(Protocol):
     def load_state(self, state: Mapping[str, Any]) -> None: ...
 
 
-class BlendedRole(Protocol):
-    """What a role that a blend changes has besides."""
-
-    def decay(self, step: int) -> float:
-        """Which share of its own parameters it keeps in this step: 1 where it stays as it is, 0 where it becomes the
-        other."""
-        ...
-
-
 class Forgetful:
     """A trained role whose algorithm remembers nothing from step to step, and which has nothing to close."""
 

@@ -1,11 +1,11 @@
-"""hpcrl's own: one process holds a whole model in flat buffers; AdamW's state is cut over data-parallel ranks."""
+"""hpcrl's own: a process holds its cut of a model in flat buffers; AdamW's state is cut over data-parallel ranks."""
 
 from hpcrl.backends.backend import Backend
 
 BACKEND = Backend(
     train=True,
     generate=True,
-    axes=("dp",),
+    axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
     engine="hpcrl.engines.native:NativeEngine",
 )

@@ -1,4 +1,5 @@
-"""`hpcrl draw CONFIG --out graph.svg`: a configuration's dataflow graph, as a text for Graphviz or drawn by it."""
+"""`hpcrl draw CONFIG --out graph.svg`: a configuration's dataflow graph and where its calls are made, as a text for
+Graphviz or drawn by it."""
 
 import os
 import shutil
@@ -7,10 +8,12 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
-from hpcrl.dataflow.dot import to_dot
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.settings import help_with_settings, read_experiment
+from hpcrl.dataflow.dot import Place, to_dot
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.recipes.algorithm import algorithm_of
+from hpcrl.placement.layouts import mesh_text
+from hpcrl.placement.plan import Plan, make_plan
 
 ENDINGS = (".dot", ".svg", ".png", ".pdf")
 PROGRAMS = ("dot", "graphviz-pure")
@@ -33,7 +36,8 @@ def run(words: Sequence[str]) -> int:
     if out.suffix not in ENDINGS:
         raise ConfigurationError([f"--out {out} must end in {', '.join(ENDINGS)}."], "Name another file.")
     experiment = read_experiment(given.config, overrides)
-    text = to_dot(algorithm_of(experiment).graph(experiment)).encode()
+    plan = make_plan(experiment, experiment.cluster.nodes)
+    text = to_dot(plan.graph(), _places(plan)).encode()
     picture, problem = (text, "") if out.suffix == ".dot" else _draw(text, out.suffix[1:])
     if problem:
         _write(out.with_suffix(".dot"), text)
@@ -43,6 +47,16 @@ def run(words: Sequence[str]) -> int:
     _write(out, picture)
     print(out)
     return int(ExitCode.DONE)
+
+
+def _places(plan: Plan) -> dict[str, Place]:
+    """Call → where it is made; a run of one worker has nothing to say of that."""
+    if len(plan.workers) == 1:
+        return {}
+    replicas = {call: plan.replica(call) for call in plan.at}
+    return {
+        call: Place(str(it.model), f"{it.arrangement.short} on {mesh_text(it.ranks)}") for call, it in replicas.items()
+    }
 
 
 def _draw(text: bytes, form: str) -> tuple[bytes, str]:

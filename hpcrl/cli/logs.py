@@ -29,7 +29,7 @@ def run(words: Sequence[str]) -> int:
         "--level",
         type=str,
         default="info",
-        help="error: what failed, and tracebacks; warning: also losses, ends of attempts and all of stderr; "
+        help="error: what failed, and tracebacks; warning: also lost workers, ends of attempts and all of stderr; "
         "info: everything",
     )
     parser.add_argument(

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "stop": "stop a run; it can be resumed",
         "resume": "resume a run that ended early, from the last finished call",
         "fork": "begin a new run from a checkpoint of another, with other settings",
+        "export": "write trained models of a checkpoint in Hugging Face format",
     }
 )
 INTERRUPTED = 130

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, parse, read_experiment
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse
+from hpcrl.cli.settings import read_experiment
 from hpcrl.config.data import DataConfig
 from hpcrl.config.fields import Setting, description, sections, settings
 from hpcrl.config.generation import GenerationConfig
@@ -20,7 +21,7 @@ from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 
 BATCH_ROWS = 32
-"""Rows of a step, where the data has so many."""
+"""Rows of a step; fewer where the data is a .jsonl file that has not so many."""
 WIDTH = 118
 HEAD = """What differs from the defaults. A line like #seed: 1, with no space behind the #, shows a default. To change
 it, remove the # there and before the names of the sections that it is in.
@@ -33,8 +34,10 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("file", type=str, help="the YAML file to write; it must not be there")
     parser.add_argument("--algorithm", type=str, default="ppo", help=f"{known}, or file.py:NAME")
     parser.add_argument("--model", type=str | None, default=None, help="a folder in Hugging Face format, for all roles")
-    parser.add_argument("--data", type=str | None, default=None, help="a .jsonl file, a row with `prompt` per line")
-    parser.add_argument("--reward", type=str, default="exact", help="exact, gsm8k, or your function as file.py:NAME")
+    parser.add_argument("--data", type=str | None, default=None, help="rows: a file .jsonl or .parquet, or a folder")
+    parser.add_argument(
+        "--reward", type=str, default="exact", help="exact, gsm8k, math, or your function as file.py:NAME"
+    )
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
@@ -80,11 +83,15 @@ def _needed(value: str | None, option: str, algorithm: str) -> str:
 
 
 def _of_data(path: str, prefix: str) -> dict[str, Any]:
+    rows = BATCH_ROWS
     try:
-        with Path(path).open("rb") as file:
-            rows = sum(1 for _ in islice(filter(bytes.strip, file), BATCH_ROWS))
+        if Path(path).stat() and path.endswith(".jsonl"):
+            with Path(path).open("rb") as file:
+                rows = sum(1 for _ in islice(filter(bytes.strip, file), BATCH_ROWS))
     except OSError as error:
-        raise ConfigurationError([f"--data {path} cannot be read: {error.strerror}."], "Give a .jsonl file.") from None
+        raise ConfigurationError(
+            [f"--data {path} cannot be read: {error.strerror}."], "Give a file .jsonl or .parquet, or a folder of them."
+        ) from None
     return {f"{prefix}train": path, f"{prefix}batch_size": max(1, rows)}
 
 

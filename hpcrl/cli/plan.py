@@ -1,24 +1,29 @@
 """`hpcrl plan CONFIG`: everything that a run would be, before it is one."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import networkx
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.cli.arguments import asks_for_help, command_parser, help_with_settings, parse, read_experiment, separate
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.dataflow.graph import MFC, topological_order
+from hpcrl.dataflow.graph import MFC, Graph, topological_order
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.families.words import in_words
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import choose
+from hpcrl.placement.capacity import on_its_device
 from hpcrl.placement.disk import estimate_disk
-from hpcrl.placement.memory import GIB, Memory, estimate_roles, size_in_words, worker_memory_gib
-from hpcrl.placement.plan import Plan, make_plan, workers_in_words
+from hpcrl.placement.judges import models_held
+from hpcrl.placement.memory import GIB, Models, estimate_models, head_model, size_in_words
+from hpcrl.placement.movements import Movements
+from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
+from hpcrl.placement.worker_memory import host_memory, peaks
 from hpcrl.recipes.algorithm import algorithm_of
 
 
@@ -38,13 +43,15 @@ def run(words: Sequence[str]) -> int:
     from hpcrl.data.indexes import ScratchIndexes
     from hpcrl.launch.preflight import check_inputs
 
-    check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
+    capacity = check_inputs(experiment, Path(run_directory(experiment)).absolute(), ScratchIndexes())
+    if capacity is not None:
+        experiment = on_its_device(experiment, capacity)
     plan = make_plan(experiment, experiment.cluster.nodes)
-    roles = estimate_roles(plan, experiment)
+    models = estimate_models(plan, experiment)
     if given.json:
-        print(_as_json(plan, experiment, roles))
+        print(_as_json(plan, experiment, models))
     else:
-        Console().print(render(plan, experiment, roles))
+        Console().print(render(plan, experiment, models))
         if why := _who_starts_it(experiment.cluster.type):
             print(f"cluster.type = {experiment.cluster.type}: {why}")
     return int(ExitCode.DONE)
@@ -62,13 +69,23 @@ def run_directory(experiment: ExperimentConfig) -> str:
     return str(Path(experiment.run_root) / f"{experiment.name}-<time>")
 
 
-def _as_json(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]) -> str:
-    memory = [round(gib, 3) for gib in worker_memory_gib(plan, roles)]
-    shown = {"run_directory": run_directory(experiment), "memory_gib": memory, "plan": msgspec.to_builtins(plan)}
+def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models) -> str:
+    device = experiment.cluster.device
+    loads = peaks(plan, models, device)
+    told = Movements(plan, experiment, models)
+    around = {str(worker.rank): list(told.around(worker.rank)) for worker in plan.workers}
+    shown = {
+        "run_directory": run_directory(experiment),
+        "memory_gib": [round(load.bytes / GIB, 3) for load in loads],
+        "fullest_calls": [load.call for load in loads],
+        "host_memory_gib": [round(host_memory(plan, models, load.rank, device) / GIB, 3) for load in loads],
+        "around_calls": {rank: words for rank, words in around.items() if words},
+        "plan": msgspec.to_builtins(plan),
+    }
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
-def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]) -> RenderableType:
+def render(plan: Plan, experiment: ExperimentConfig, models: Models) -> RenderableType:
     """The plan for people."""
     cluster = experiment.cluster
     nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
@@ -78,8 +95,9 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
         f"run directory {plain(str(run_directory(experiment)))}\n",
     )
     chooses = algorithm_of(experiment).choice(experiment) is not None
-    tables = (_calls(plan, chooses), _roles(plan, roles), _workers(plan, roles))
+    tables = (_calls(plan, chooses), _models(plan, models), _workers(plan, experiment, models))
     lines = [part for table in tables for part in (table, Text())]
+    lines[4:4] = [*(Text(plain(text)) for text in _what_they_are(plan, experiment)), Text()]
     disk = estimate_disk(experiment)
     if disk.checkpoint:
         lines.append(Text(f"On disk, at most: {disk.describe()}.\n"))
@@ -88,49 +106,73 @@ def render(plan: Plan, experiment: ExperimentConfig, roles: Mapping[str, Memory]
 
 def _calls(plan: Plan, chooses: bool) -> Table:
     graph = plan.graph()
-    table = _table("call", "role", "kind", "workers", wide=("waits for", "makes"))
+    table = _table("call", "model", "kind", "workers", wide=("waits for", "makes"))
     for name in topological_order(graph):
         call = plan.call(name)
         workers = _ranks(plan.replica(name).ranks)
         waits_for = _waits_for(graph, name)
         if chooses and call.rows == "chosen":
             waits_for += ", the choice of rows"
-        cells = (name, call.role, call.kind, workers, waits_for, _makes(call))
+        cells = (name, str(plan.at[name]), call.kind, workers, waits_for, _makes(call))
         table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
 
-def _waits_for(graph: networkx.DiGraph, call: str) -> str:
+def _waits_for(graph: Graph, call: str) -> str:
     """Whom a call waits for: within the step, or (in brackets) in an earlier one."""
-    edges = sorted(graph.in_edges(call, data="steps"), key=lambda edge: (edge[2], edge[0]))
-    return ", ".join(f"({before})" if steps else before for before, _, steps in edges) or "-"
+    edges = sorted(graph.into(call), key=lambda edge: (edge.steps, edge.source))
+    return ", ".join(f"({edge.source})" if edge.steps else edge.source for edge in edges) or "-"
 
 
 def _makes(call: MFC) -> str:
     return ", ".join(call.outputs) or f"{call.role}'s parameters"
 
 
-def _roles(plan: Plan, roles: Mapping[str, Memory]) -> Table:
-    table = _table("role", "workers", "layout", "parameters", "gradients", "optimizer", "in a call")
+def _models(plan: Plan, models: Models) -> Table:
+    table = _table("model", "workers", "layout", "parameters", "gradients", "optimizer", "in a call")
     for replica in plan.replicas:
-        memory = roles.get(replica.role, Memory())
-        sizes = (memory.parameters, memory.gradients, memory.optimizer, memory.passing)
-        table.add_row(Text(plain(str(replica.model))), _ranks(replica.ranks), replica.layout, *map(_size, sizes))
+        table.add_row(Text(plain(str(replica.model))), _ranks(replica.ranks), replica.layout, *_sizes(replica, models))
     return table
 
 
-def _workers(plan: Plan, roles: Mapping[str, Memory]) -> Table:
-    table = _table("worker", "node", "slot", "memory", wide=("roles",))
-    for worker, gib in zip(plan.workers, worker_memory_gib(plan, roles), strict=True):
-        held = ", ".join(str(replica.model) for replica in plan.replicas if worker.rank in replica.ranks)
-        table.add_row(str(worker.rank), str(worker.node), str(worker.slot), _size(gib * GIB), Text(plain(held)))
+def _what_they_are(plan: Plan, experiment: ExperimentConfig) -> Iterator[str]:
+    """A line for each folder: who has it, and what is unusual about it."""
+    algorithm, roles = algorithm_of(experiment), dict[str, list[str]]()
+    placed = {replica.role for replica in plan.replicas}
+    for role, config in models_held(experiment).items():
+        if role in placed:
+            roles.setdefault(in_words(head_model(role, config, algorithm)), []).append(role)
+    for text, those in roles.items():
+        yield f"{', '.join(those)}: {text}"
+
+
+def _sizes(replica: ReplicaPlan, models: Models) -> tuple[str, ...]:
+    """Of the worker that has most of each."""
+    stages = models.get(replica.model, ())
+    kinds = ("parameters", "gradients", "optimizer", "passing")
+    return tuple(_size(max((getattr(memory, kind) for memory in stages), default=0.0)) for kind in kinds)
+
+
+def _workers(plan: Plan, experiment: ExperimentConfig, models: Models) -> Table:
+    told = Movements(plan, experiment, models)
+    around = [tuple(told.around(worker.rank)) for worker in plan.workers]
+    device = experiment.cluster.device
+    on_host = [host_memory(plan, models, worker.rank, device) for worker in plan.workers]
+    columns = ["worker", "node", "slot", "memory", "most in", *(["on its host"] if any(on_host) else [])]
+    table = _table(*columns, wide=("holds", *(["around its calls"] if any(around) else [])))
+    loads = peaks(plan, models, device)
+    for worker, load, waits, moved in zip(plan.workers, loads, on_host, around, strict=True):
+        words = ["; ".join(told.holds(worker.rank)), *(["; ".join(moved)] if any(around) else [])]
+        place = [str(worker.rank), str(worker.node), str(worker.slot), _size(load.bytes), load.call or "-"]
+        place += [_size(waits)] if any(on_host) else []
+        table.add_row(*place, *(Text(plain(text)) for text in words))
     return table
 
 
 def _reading_aid() -> Text:
     return Text(
         "Calls in brackets are of an earlier step. Memory is an estimate per worker, from shapes alone: "
-        "what a call takes comes on top of all roles there, for one call at a time.",
+        "what a call takes comes on top of all models that stay there, for one call at a time.",
         style="dim",
     )
 

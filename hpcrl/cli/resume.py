@@ -2,16 +2,8 @@
 
 from collections.abc import Sequence
 
-from hpcrl.cli.arguments import (
-    RUN_HELP,
-    asks_for_help,
-    command_parser,
-    find_run,
-    help_with_changes,
-    parse,
-    separate,
-    wait_from,
-)
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse, separate, wait_from
+from hpcrl.cli.settings import help_with_changes
 from hpcrl.errors import ExitCode
 from hpcrl.launch.submit import describe_recovery, resume
 

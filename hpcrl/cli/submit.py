@@ -3,15 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcrl.cli.arguments import (
-    asks_for_help,
-    command_parser,
-    help_with_settings,
-    parse,
-    read_experiment,
-    separate,
-    wait_from,
-)
+from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate, wait_from
+from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.errors import ExitCode
 
 OWN = ("--detach", "--wait", "--run-dir", "--dry-run")

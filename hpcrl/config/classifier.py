@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from hpcrl.config.bounds import Count
 from hpcrl.config.fields import ChangeClass, ModelText
-from hpcrl.config.model import PlacementConfig
+from hpcrl.config.model import BetweenConfig, PlacementConfig
 from hpcrl.errors import Problem
 
 
@@ -25,10 +25,12 @@ class ClassifierConfig(PlacementConfig):
     label: str | None = None
     """The label, of several, whose probability is the score; null for a model of one label, whose number is the
     score."""
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    """What it computes in."""
+    dtype: Literal["fp32", "bf16", "fp64"] = "fp32"
+    """What it computes in. fp64 is for checking numerics."""
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
-    """Most tokens in one forward pass on a worker, padding included."""
+    """Most tokens in one forward pass on a worker; of a model that transformers runs, padding included."""
+    between: BetweenConfig = BetweenConfig()
+    """What of it leaves the devices between calls; nothing of a model that transformers runs."""
 
 
 def labels_of(folder: str) -> tuple[str, ...]:
@@ -39,11 +41,11 @@ def labels_of(folder: str) -> tuple[str, ...]:
     return tuple(f"LABEL_{i}" for i in range(config.get("num_labels", 2)))
 
 
-def classifier_problems(role: str, config: ClassifierConfig) -> Iterator[Problem]:
-    """What is wrong with the folder of a section of this name, and with the label."""
+def classifier_problems(role: str, config: ClassifierConfig, component: str) -> Iterator[Problem]:
+    """What is wrong with the folder of a section of this name, and with the label; `component` has this role."""
     path = f"{role}.path"
     if config.path is None:
-        yield Problem((path,), f"{path} is not set, and a component of the reward needs it.", f"Set {path}.")
+        yield Problem((path,), f"{path} is not set, but {component} scores with its model.", f"Set {path}.")
         return
     try:
         labels = labels_of(config.path)

@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 _CONDITION = re.compile(r"\s*(\w+/\w+)\s*(>=|<=|>|<)\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*")
@@ -42,9 +42,9 @@ class Condition:
         """The metric's name among those of its call."""
         return self.metric.partition("/")[2]
 
-    def lacks(self, metrics: Mapping[str, float]) -> bool:
+    def lacks(self, reported: Collection[str]) -> bool:
         """Whether the call has reported, but not this metric."""
-        return self.metric not in metrics and any(name.startswith(f"{self.call}/") for name in metrics)
+        return self.metric not in reported and any(name.startswith(f"{self.call}/") for name in reported)
 
     def holds(self, metrics: Mapping[str, float]) -> bool:
         return self.metric in metrics and _COMPARE[self.symbol](metrics[self.metric], self.number)

@@ -33,10 +33,18 @@ class DataConfig:
     tokenizer: ModelText | None = None
     """A folder with tokenizer.json, or ORG/NAME of the hub if it is in the local cache; null takes that of the first
     role with a model."""
-    batch_size: Count
-    """Prompts per step; the training data has at least as many rows."""
+    batch_size: Count | None = None
+    """Rows per step: prompts, answers, or rows with their pairs; the training data has at least as many."""
+    batch_tokens: Count | None = None
+    """In the place of batch_size, where rows are learnt or read as they are: a step has as many rows, in their order,
+    as have at most so many tokens together (all that a model is given of them; responses not counted), and at least
+    one."""
+    balance: bool = False
+    """Cut an epoch into batches of batch_size rows with nearly equally many tokens, that with the longest row first, so
+    that what does not fit in memory fails at once; for sft, reward_model and dpo."""
     drop_last: bool = False
-    """Leave out the rows at the end of an epoch that are too few for a whole batch; else they are a smaller one."""
+    """Leave out the rows at the end of an epoch that are too few for a whole batch, or have fewer tokens than
+    batch_tokens; else they are a smaller one. Without effect on sources, whose epochs end in the middle of a batch."""
     samples_per_prompt: Count = 1
     """Responses generated for each prompt of a step."""
     shuffle: bool = True
@@ -82,6 +90,21 @@ def sources_of(data: DataConfig) -> dict[str, Source]:
     if data.train is not None:
         return {"data.train": Source(path=data.train)}
     return {f"data.sources.{name}": msgspec.convert(value, Source) for name, value in data.sources.items()}
+
+
+def rows_of_step(data: DataConfig) -> int:
+    """How many rows a step has; where its tokens are counted, at most: a row has one at least."""
+    return data.batch_size or data.batch_tokens or 1
+
+
+def of_older_files(folder: Path) -> str:
+    """How a folder without tokenizer.json gets it of what else it has; empty where it has nothing."""
+    older = next((name for name in ("tokenizer.model", "vocab.json") if (folder / name).is_file()), None)
+    if older is None:
+        return ""
+    code = f"from transformers import AutoTokenizer as A; A.from_pretrained('{folder}').save_pretrained('{folder}')"
+    needed = "pip install transformers sentencepiece protobuf"
+    return f' transformers makes it of {older}: `{needed}`, then `python -c "{code}"`.'
 
 
 def tokenizer_of(experiment: Any) -> tuple[str, Path] | None:

@@ -1,7 +1,7 @@
 """What every run's configuration has; an algorithm's own root dataclass adds its sections and roles."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -11,10 +11,20 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.code import CodeConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.fields import ChangeClass, NameText, PathText
+from hpcrl.config.model import CallPlacement
 
 RunName = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", description="letters, digits, . _ and - after a letter or digit"),
+]
+
+
+AllocationText = Annotated[
+    str,
+    Meta(
+        pattern=r"^(manual|pipe_data|pipe_model|heuristic|([dtp][1-9][0-9]*){1,3})\Z",
+        description="manual, pipe_data, pipe_model, heuristic, or a layout like d4t2p1",
+    ),
 ]
 
 
@@ -33,12 +43,23 @@ class ExperimentConfig:
     run_root: Annotated[PathText, ChangeClass.FORK] = "runs"
     """The folder for run directories; it must be seen by all nodes."""
     deterministic: Annotated[bool, ChangeClass.PLACEMENT] = True
-    """Take deterministic kernels for gradients, and refuse to continue after an interruption if a replayed train step
-    gives other bits than it did; where an operation has no such kernel, its name is told and rounding may differ."""
+    """Take deterministic kernels for gradients, add up in one order over workers, and refuse to continue after an
+    interruption if a replayed train step gives other bits than it did; where an operation has no such kernel, its name
+    is told and rounding may differ. false leaves sums to NCCL or gloo."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes, workers and deadlines."""
     control: ControlConfig = ControlConfig()
     """How long the run is, and when it checkpoints, evaluates and exports."""
+    allocation: Annotated[AllocationText, ChangeClass.PLACEMENT] = "manual"
+    """Who says which workers hold which role. manual: the settings of the roles, and calls. Else hpcrl, once: these
+    settings, where they are not given, take what it finds, and allocation is manual again. A layout like d4t2p1: every
+    model has it, on all workers. pipe_data, pipe_model: a stage on each node, data or layers over the workers of one.
+    heuristic: trained roles side by side, each other call where it is fast."""
+    calls: Annotated[Mapping[str, Any], ChangeClass.PLACEMENT] = field(default_factory=dict)
+    """Calls that are not made where their role is trained and saved, e.g. {actor_gen: {layout: d4, mesh: 0-3}}. Without
+    a layout, data over all of its mesh; without a mesh, that of the role. `between` says what becomes of the parameters
+    there between calls: keep, host (they wait in the host's memory) or drop. An evaluation's call is made where the
+    training's of its kind is, if it is not named itself."""
     code: CodeConfig = CodeConfig()
     """What of your code the run takes along."""
 
@@ -51,6 +72,11 @@ class Catalogue:
     """Those that can be called by a bare name."""
     experiment: Callable[[str], type[ExperimentConfig]]
     """The root dataclass of one of these, or of a user's `file.py:NAME`. Raises ConfigurationError."""
+
+
+def calls_of(experiment: ExperimentConfig) -> dict[str, CallPlacement]:
+    """Call → where it is made, as the setting says. Raises msgspec.ValidationError."""
+    return msgspec.convert(experiment.calls, dict[str, CallPlacement])
 
 
 def to_dict(experiment: ExperimentConfig) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """What the dataclasses of the configuration say of themselves: key, type, default, help, bound, class of change."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hpcrl.config.bounds import broken_bound, marks
@@ -27,6 +27,11 @@ NameText = Annotated[str, "name"]
 
 ComponentsMapping = Annotated[Mapping[str, Any], "components"]
 """Names to mappings, whose `function` is a function as above."""
+
+
+PLURALS: Mapping[str, str] = MappingProxyType(
+    {"a whole number": "whole numbers", "a number": "numbers", "a text": "texts", "a path": "paths"}
+)
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,17 @@ def _change(config: type, name: str, hint: Any) -> ChangeClass | None:
     return own[0] if own else getattr(declaring, "changes", None)
 
 
+def is_storable(hint: Any) -> bool:
+    """Whether a value of this type can be written in YAML and on a command line, and is the same when a run's JSON is
+    read again."""
+    if hint in (int, float, bool, str, NoneType, Any) or get_origin(hint) is Literal:
+        return True
+    if get_origin(hint) is Annotated:
+        return is_storable(hint.__origin__)
+    kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
+    return get_origin(hint) in (UnionType, Union, tuple, list, Mapping, dict) and all(map(is_storable, kinds))
+
+
 def build(config: type[T], values: Mapping[str, Any]) -> T:
     """The configuration of nested values that have their types. Asks for no bound."""
     types = get_type_hints(config)
@@ -220,7 +236,7 @@ def sections(config: type, prefix: str = "") -> Iterator[tuple[str, type]]:
 
 
 def describe(hint: Any) -> str:
-    """A type in the words of a user who does not write Python."""
+    """A type that can be stored, in the words of a user who does not write Python."""
     if get_origin(hint) is Annotated:
         named = [f"a {mark}" for mark in hint.__metadata__ if mark in ("path", "function", "name")]
         if named and get_origin(hint.__origin__) is tuple:
@@ -231,10 +247,19 @@ def describe(hint: Any) -> str:
     if get_origin(hint) in (UnionType, Union):
         kinds = [describe(kind) for kind in get_args(hint) if kind is not NoneType]
         return " or ".join([*kinds, "null"])
-    if get_origin(hint) is tuple and get_args(hint)[-1] is Ellipsis:
-        return "a list of texts"
-    if get_origin(hint) is tuple:
-        return f"a list of {len(get_args(hint))} numbers"
-    if get_origin(hint) is Mapping:
+    if get_origin(hint) in (list, tuple):
+        kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
+        return _describe_list(kinds, get_origin(hint) is list or Ellipsis in get_args(hint))
+    if get_origin(hint) in (Mapping, dict):
         return "a mapping of names to values"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[hint]
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Any: "a value"}
+    return words[hint]
+
+
+def _describe_list(kinds: Sequence[Any], several: bool) -> str:
+    """A list of any number of values of one kind, or of one of each kind."""
+    words = list(map(describe, kinds))
+    plural = PLURALS.get(words[0], f"values, each {words[0]}") if len(set(words)) == 1 else ""
+    if several:
+        return f"a list of {plural}"
+    return f"a list of {len(words)} {plural}" if plural else f"a list of {len(words)} values: {', '.join(words)}"

@@ -19,4 +19,5 @@ class FilterGroupsConfig:
     max_rounds: Count = 10
     """How often a step draws prompts at most, a batch at most each time."""
     on_shortage: Literal["fail", "smaller"] = "fail"
-    """What happens when groups are still too few after `max_rounds`: end the run, or train on those that there are."""
+    """What happens when groups are still too few after `max_rounds`: end the run, or train on those that there are. A
+    step that has none makes no update; the tenth of them in a row ends the run."""

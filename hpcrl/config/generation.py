@@ -29,6 +29,11 @@ class EvaluationConfig:
     pass_at: tuple[Count, ...] = ()
     """Of so many responses, the chance that one is right (Chen et al. 2021): each at most samples_per_prompt."""
 
+    @property
+    def named_chances(self) -> tuple[str, ...]:
+        """What a call that judges an evaluation reports of them."""
+        return tuple(f"pass_at_{k}" for k in self.pass_at)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -160,9 +161,6 @@ class _Reading(Generic[T]):
         self._settings = {setting.key: setting for setting in settings(config)}
         self._sections = [name for name, _ in sections(config)]
         self._values: dict[str, Any] = {"algorithm": algorithm}
-        self._parser = ArgumentParser(exit_on_error=False)
-        for setting in self._settings.values():
-            self._parser.add_argument(f"--{setting.key}", type=setting.plain_type)
 
     def leaves(self, values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
         """The dotted keys of a file's mapping with their values; an empty section has none."""
@@ -202,6 +200,10 @@ class _Reading(Generic[T]):
             raise word.refused("is a section, not a setting", f"Set what is in it, as in {inside}.")
         setting = self._settings.get(word.key)
         if setting is None:
+            if within := self._within_mapping(word.key):
+                owner, inner = within
+                what = f"is in {owner}, which is one setting with a mapping"
+                raise word.refused(what, f"Write --{owner} '{_nested(inner, word.value)}'.")
             what = f"is not a setting of algorithm {self._algorithm}"
             if near := self._nearest(word.key):
                 raise word.refused(what, f"The nearest is {near}.")
@@ -215,6 +217,12 @@ class _Reading(Generic[T]):
                 return self._storable(word, setting, self._typed(setting, word.value))
         raise word.refused(f"must be {setting.expectation}", f"Set {word.key}.")
 
+    def _within_mapping(self, key: str) -> tuple[str, str] | None:
+        """The setting whose value is a mapping that a key reaches into, and the rest of the key."""
+        known = (name for name, setting in self._settings.items() if setting.plain_type is dict)
+        owner = next((name for name in known if key.startswith(name + ".")), None)
+        return None if owner is None else (owner, key.removeprefix(owner + "."))
+
     def _storable(self, word: Given, setting: Setting, value: Any) -> Any:
         """The value, if it can be stored and read again. Raises ConfigurationError."""
         if isinstance(value, Mapping) and not _is_json(value):
@@ -226,9 +234,10 @@ class _Reading(Generic[T]):
         return value
 
     def _typed(self, setting: Setting, value: Any) -> Any:
-        for name in reversed(setting.key.split(".")):
-            value = {name: value}
-        return msgspec.convert(self._parser.parse_object(value, defaults=False)[setting.key], setting.plain_type)
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--value", type=setting.plain_type)
+        parsed = parser.parse_object({"value": value}, defaults=False)
+        return msgspec.convert(parsed["value"], setting.plain_type)
 
     def _nearest(self, key: str) -> str:
         """The known name that is spelt most like `key`; one that ends like it, or like its initials, is nearer.
@@ -238,12 +247,13 @@ class _Reading(Generic[T]):
         last = key.rpartition(".")[2]
         ends = (last, "".join(word[:1] for word in last.split("_")))
 
-        def likeness(known: str) -> float:
+        def likeness(written: str, known: str) -> float:
             same_end = known.rpartition(".")[2] in ends
-            return difflib.SequenceMatcher(None, key, known).ratio() + (0.5 if same_end else 0.0)
+            return difflib.SequenceMatcher(None, written, known).ratio() + (0.5 if same_end else 0.0)
 
-        nearest = max([*self._settings, *self._sections], key=likeness)
-        return nearest if likeness(nearest) >= ALIKE else ""
+        nearest = max([*self._settings, *self._sections], key=partial(likeness, key))
+        # That both are in the same section says nothing.
+        return nearest if likeness(*_apart(key, nearest)) >= ALIKE else ""
 
     def experiment(self) -> T:
         """The experiment; what is missing is reported and has a stand-in, so that the rest can be checked."""
@@ -267,6 +277,22 @@ class _Reading(Generic[T]):
             text = f"{setting.key} is not set; it must be {setting.expectation}: {setting.help}"
             self._found.append(Problem((setting.key,), text, f"Set {setting.key}."))
         return 1 if setting.type in (int, float) else ""
+
+
+def _apart(key: str, known: str) -> tuple[str, str]:
+    """Two dotted keys without the sections that both begin with."""
+    own, others = key.split("."), known.split(".")
+    while len(own) > 1 and len(others) > 1 and own[0] == others[0]:
+        own, others = own[1:], others[1:]
+    return ".".join(own), ".".join(others)
+
+
+def _nested(key: str, value: Any) -> str:
+    """`a.b` and 1 → {a: {b: 1}}, as YAML."""
+    text = str(value)
+    for name in reversed(key.split(".")):
+        text = f"{{{name}: {text}}}"
+    return text
 
 
 def _is_json(value: Any) -> bool:

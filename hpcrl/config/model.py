@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, sections_of
+from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, sections_of, settings
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
+Between = Literal["keep", "host", "drop"]
+"""What becomes of a replica's parameters between its calls: they stay, wait in the host's memory, or go."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +19,21 @@ class PlacementConfig:
     """Which workers hold a role."""
 
     layout: Annotated[str | None, ChangeClass.PLACEMENT] = None
-    """How the workers split the role, e.g. d4 or d2t1p2 (data, tensor, pipeline); null: data over all of its mesh."""
+    """How the workers split the role, e.g. d4 or d2t1p2 (data, tensor, pipeline; in any order); null: data over all of
+    its mesh."""
     mesh: Annotated[str | None, ChangeClass.PLACEMENT] = None
-    """The workers that hold the role, by rank: "0", "0-3" or "0,2-3"; null takes all."""
+    """The workers that hold the role, by rank ("0", "0-3", "0,2-3") or by node, counted from 0 ("node1", "node[0-1]",
+    "node0:0,1,2,3"); null takes all."""
+
+
+class CallPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a call is made that is not made at the home of its role."""
+
+    layout: str | None = None
+    """None: data over all of its mesh."""
+    mesh: str | int | None = None
+    """None: that of its role's home. A single rank is a number in YAML."""
+    between: Between | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +72,26 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BetweenConfig:
+    """What of a role leaves its workers' devices between calls, so that other roles have the room."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
+
+    parameters: Literal["keep", "host"] = "keep"
+    """Its parameters: keep, or host (they wait in the host's memory)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedBetweenConfig(BetweenConfig):
+    """What of a trained role leaves its workers' devices between calls, so that other roles have the room."""
+
+    gradients: Literal["keep", "host", "drop"] = "keep"
+    """Room for its gradients: keep, host, or drop (they are of no use between two calls)."""
+    optimizer: Literal["keep", "host"] = "keep"
+    """Its masters and moments: keep, or host."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig(PlacementConfig):
     """A model that is not trained."""
 
@@ -74,6 +109,11 @@ class ModelConfig(PlacementConfig):
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
     """Most tokens in one forward pass on a worker, where a prompt that several rows begin with counts once. The rows of
     a sample (a pair) always go together."""
+    between: BetweenConfig = BetweenConfig()
+    """What of it leaves the devices between calls."""
+    experts: Annotated[Literal["inner", "whole"], ChangeClass.PLACEMENT] = "inner"
+    """What a tensor-parallel worker has of a model with experts: some of the neurons of every expert (inner), which
+    keeps all equally busy, or some experts whole, whose products are larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +131,28 @@ class TrainedModelConfig(ModelConfig):
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """How its parameters are updated."""
+    router_aux_coef: NonNegative = 0.0
+    """Weight of the loss that has routers use all experts equally, over the whole mini-batch (0.001 in many models'
+    config.json). Where it is not 0, a pass without gradients first asks all routers."""
+    router_z_coef: NonNegative = 0.0
+    """Weight of the mean square of the logarithm of the sum of routers' exponentials, which keeps their logits
+    small."""
+    recompute: Annotated[bool, ChangeClass.PLACEMENT] = False
+    """Whether training keeps of each block only what it was given, and computes the rest again in the backward pass
+    (activation checkpointing): a fraction of the activations, about a third more time, the same numbers."""
+    between: TrainedBetweenConfig = TrainedBetweenConfig()
+    """What of it leaves the devices between calls."""
 
 
 def models_of(experiment: Any) -> dict[str, ModelConfig]:
     """Role → its model, of the roles that have one."""
     return sections_of(experiment, ModelConfig)
+
+
+def following_roles(experiment: Any) -> frozenset[str]:
+    """Those whose model is another role's, as it is where none is given: what is wrong with it is said of that one."""
+    folders = {f"{role}.path": model.path for role, model in models_of(experiment).items()}
+    follows = {setting.key: setting.like for setting in settings(type(experiment)) if setting.key in folders}
+    return frozenset(
+        key.removesuffix(".path") for key, of in follows.items() if of is not None and folders[key] == folders.get(of)
+    )

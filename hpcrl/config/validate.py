@@ -12,12 +12,12 @@ import msgspec
 from hpcrl.config.classifier import ClassifierConfig, classifier_problems
 from hpcrl.config.cluster import ClusterConfig, first_and_last_port
 from hpcrl.config.condition import Condition
-from hpcrl.config.data import COLUMNS, DataConfig, sources_of, tokenizer_of
+from hpcrl.config.data import COLUMNS, DataConfig, of_older_files, sources_of, tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
-from hpcrl.config.model import CPUPlacementConfig, ModelConfig, models_of
+from hpcrl.config.model import CPUPlacementConfig, ModelConfig, following_roles, models_of
 from hpcrl.config.reward import RewardConfig, role_of
 from hpcrl.config.validate_reward import reward_problems
 from hpcrl.errors import Problem
@@ -67,8 +67,10 @@ def section_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     yield from _cluster_problems(experiment)
     yield from _length_problems(experiment)
     yield from _evaluation_problems(experiment)
+    following = following_roles(experiment)
     for role, model in models_of(experiment).items():
-        yield from _model_problems(role, model)
+        if role not in following:
+            yield from _model_problems(role, model)
     if data := section(experiment, "data", DataConfig):
         yield from _data_problems(experiment, data)
     if generation := section(experiment, "generation", GenerationConfig):
@@ -86,7 +88,7 @@ def _judge_problems(experiment: ExperimentConfig, role: str, reward: RewardConfi
         if not judge:
             continue
         if judge in judges:
-            yield from classifier_problems(judge, judges[judge])
+            yield from classifier_problems(judge, judges[judge], f"{role}.components.{name}")
         else:
             yield Problem(
                 (f"{role}.components",),
@@ -174,7 +176,7 @@ def _length_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         found = "both are null" if control.steps is None else f"they are {control.steps} and {control.epochs}"
         yield Problem(
             ("control.steps", "control.epochs"),
-            f"Either control.steps or control.epochs must be set, but {found}.",
+            f"Exactly one of control.steps and control.epochs must be set, but {found}.",
             "Set one and leave the other null.",
         )
     if control.stop_when is not None:
@@ -204,7 +206,7 @@ def _data_problems(experiment: ExperimentConfig, data: DataConfig) -> Iterator[P
     if folder.is_dir() and not (folder / "tokenizer.json").is_file():
         yield Problem(
             (key, "data.tokenizer"),
-            f"{key} = {folder} must hold tokenizer.json, but does not.",
+            f"{key} = {folder} must hold tokenizer.json, but does not.{of_older_files(folder)}",
             _or_download(folder, "Set data.tokenizer."),
         )
     if data.tokenizer is not None and not folder.is_dir():
@@ -220,7 +222,7 @@ def _source_problem(experiment: ExperimentConfig, data: DataConfig) -> Problem |
     keys, names = ("data.train", "data.sources"), data.sources
     if (data.train is None) == (not names):
         both = "both are" if names else "neither is"
-        return Problem(keys, f"Either data.train or data.sources must be set, but {both}.", "Set one of them.")
+        return Problem(keys, f"Exactly one of data.train and data.sources must be set, but {both}.", "Set one of them.")
     try:
         sources_of(data)
     except msgspec.ValidationError as error:
@@ -269,10 +271,12 @@ def _evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
 
 
 def unused_notices(experiment: ExperimentConfig) -> Iterator[str]:
-    """Rows that are given to be evaluated on, in a run that does not evaluate."""
+    """Settings of data that change nothing."""
     data, rhythm = section(experiment, "data", DataConfig), experiment.control.evaluate
     if data is not None and data.evaluate is not None and not any((rhythm.steps, rhythm.epochs, rhythm.seconds)):
         yield "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
+    if data is not None and data.drop_last and data.sources:
+        yield "data.drop_last has no effect with data.sources: each is read on and on, so that all batches are whole."
 
 
 def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:

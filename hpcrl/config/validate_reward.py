@@ -24,7 +24,7 @@ def reward_problems(role: str, reward: RewardConfig, export: Sequence[str] = ())
         found = f"both are: {short} = {reward.function}" if reward.components else "neither is"
         yield Problem(
             (short, several),
-            f"Either {short} or {several} must be set, but {found}.",
+            f"Exactly one of {short} and {several} must be set, but {found}.",
             f"Set one and leave the other out{', as null' * bool(reward.components)}.",
         )
         return

@@ -27,23 +27,44 @@ IN_WORDS: Mapping[str, str] = MappingProxyType(
 """What PyYAML says of common mistakes, by a part of it, as a person says it."""
 
 
+TOO_DEEP = f"values are nested more than {DEEPEST} deep"
+_Extent = tuple[int, int]
+"""How many values a node is with every alias in it written out, and how deep they are nested."""
+
+
+def _measure(node: yaml.Node, known: Mapping[yaml.Node, _Extent]) -> _Extent:
+    """Of a node whose children are known. Raises MarkedYAMLError where it is too much."""
+    pairs = node.value if isinstance(node, yaml.CollectionNode) else ()
+    children = [known[each] for pair in pairs for each in (pair if isinstance(pair, tuple) else (pair,))]
+    size, depth = 1 + sum(size for size, _ in children), 1 + max((depth for _, depth in children), default=0)
+    if size > MOST_VALUES:
+        problem = f"with its aliases written out this is {size:,} values; {MOST_VALUES:,} are allowed"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+    if depth > DEEPEST:
+        raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=node.start_mark)
+    return size, depth
+
+
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 takes 1e-6 for a text and lets the last of two equal keys win; this loader does neither."""
 
-    _depth = 0
+    def __init__(self, stream: str | bytes) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._extents: dict[yaml.Node, _Extent] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Refuses at the first value that is too deep or stands for too much, before anything after it is read."""
         self._depth += 1
         if self._depth > DEEPEST:
             raise yaml.MarkedYAMLError(problem=TOO_DEEP, problem_mark=self.peek_event().start_mark)
+        alias = self.check_event(yaml.AliasEvent)
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
-        return node
-
-    def compose_document(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().compose_document()
-        if node is not None:
-            _measure(node, {})
+        if node is not None and node not in self._extents:
+            if alias:
+                raise yaml.MarkedYAMLError(problem="an alias stands within what it names", problem_mark=node.start_mark)
+            self._extents[node] = _measure(node, self._extents)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -55,32 +76,6 @@ class _Loader(yaml.SafeLoader):
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
-
-
-TOO_DEEP = f"values are nested more than {DEEPEST} deep"
-_Extent = tuple[int, int]
-"""How many values a node is with every alias in it written out, and how deep they are nested."""
-
-
-def _measure(node: yaml.Node, known: dict[int, _Extent | None]) -> _Extent:
-    """Raises MarkedYAMLError where there is no end, or too much before it."""
-    if id(node) not in known:
-        known[id(node)] = None
-        pairs = node.value if isinstance(node, yaml.CollectionNode) else ()
-        children = [each for pair in pairs for each in (pair if isinstance(pair, tuple) else (pair,))]
-        extents = [_measure(child, known) for child in children]
-        known[id(node)] = 1 + sum(size for size, _ in extents), 1 + max((depth for _, depth in extents), default=0)
-    extent = known[id(node)]
-    problem = ""
-    if extent is None:
-        raise yaml.MarkedYAMLError(problem="an alias stands within what it names", problem_mark=node.start_mark)
-    if extent[0] > MOST_VALUES:
-        problem = f"with its aliases written out this is {extent[0]:,} values; {MOST_VALUES:,} are allowed"
-    elif extent[1] > DEEPEST:
-        problem = TOO_DEEP
-    if problem:
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-    return extent
 
 
 _Loader.add_implicit_resolver(

@@ -9,7 +9,11 @@ class Batch:
     """How many samples a step has, how they are cut, and how often each is trained on."""
 
     rows: int
-    """Rows of the data set in a step."""
+    """Rows of the data set in a step; where its tokens are counted, at most."""
+    tokens: int | None = None
+    """So many tokens of the data set at most are a step, or a single row; None: rows are counted."""
+    even: bool = False
+    """Whether the steps of an epoch have nearly equally many tokens, and the first of them the longest row."""
     per_row: int = 1
     """Samples of each row."""
     minibatches: int = 1
@@ -21,7 +25,7 @@ class Batch:
     kept_whole: Literal["sample", "row"] = "sample"
     """What is never cut: `row` keeps all samples of a row in one minibatch and in one data-parallel part."""
     drop_last: bool = False
-    """Whether the last batch of an epoch is left out where rows are too few to fill it."""
+    """Whether the last batch of an epoch is left out where what remains is too little to fill it."""
     shuffled: bool = True
     """Whether every epoch reads the rows in an order of its own."""
 

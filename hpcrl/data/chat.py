@@ -4,6 +4,7 @@ What a template is given depends on the row and the settings alone: it does not 
 """
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ Span = tuple[int, int]
 
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _SPECIAL = re.compile(r"\w+_token")
+_ONE_AT_A_TIME = threading.Lock()
+"""transformers keeps one compiled template for all who render the same source, and it marks answers in that."""
 
 
 class ChatTemplate:
@@ -32,6 +35,16 @@ class ChatTemplate:
     def prompt(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The text up to where the response begins. Raises DataError."""
         return self._render(messages, add_generation_prompt=True)[0]
+
+    def following(self, messages: Sequence[Mapping[str, Any]], more: Sequence[Mapping[str, Any]]) -> str:
+        """What comes after the prompt of `messages` where `more` follow them. Raises DataError."""
+        prompt, whole = self.prompt(messages), self._render([*messages, *more])[0]
+        if not whole.startswith(prompt):
+            raise _refused(
+                "the chat template writes the prompt in another way where an answer follows, so that it cannot be told "
+                "where that begins."
+            )
+        return whole[len(prompt) :]
 
     def answered(self, messages: Sequence[Mapping[str, Any]], *, every: bool) -> tuple[str, list[Span]]:
         """The whole chat, and where in it the assistant's messages are: all, or the last one alone.
@@ -66,7 +79,8 @@ class ChatTemplate:
 
         try:
             chat: Any = [dict(message) for message in messages]
-            found: Any = render_jinja_template([chat], chat_template=self._source, **how, **self._given)
+            with _ONE_AT_A_TIME:
+                found: Any = render_jinja_template([chat], chat_template=self._source, **how, **self._given)
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
             raise _refused(f"the chat template fails: {type(error).__name__}: {error}.") from error
         texts, marked = found

@@ -12,6 +12,9 @@ from itertools import chain, groupby
 from hpcrl.data.choice import Choice
 from hpcrl.data.order import group_of
 
+MOST_EMPTY_STEPS = 10
+"""So many steps in a row may find no group, less one, where they may be smaller: after that nothing is learnt."""
+
 SHOWN_VALUES = 10
 """More distinct scores than these are shown in as many ranges."""
 
@@ -41,30 +44,40 @@ class Shortage:
     wanted: int
     drawn: int
     scores: tuple[float, ...]
+    empty_before: int = 0
+    """So many steps right before this one trained on nothing."""
 
     def describe(self, choice: Choice) -> str:
         return (
             f"after {choice.setting}.max_rounds = {choice.max_rounds}, {self.kept} of {self.drawn} groups have samples "
-            f"of different scores, and a step trains on {self.wanted}. Scores: {histogram(self.scores)}"
+            f"of different scores, and a step trains on {self.wanted}. {self._before()}Scores: {histogram(self.scores)}"
         )
+
+    def _before(self) -> str:
+        """What a step that may be smaller has against it."""
+        if not self.empty_before:
+            return ""
+        return f"In the {self.empty_before} steps before it was none either, so that they trained on nothing. "
 
 
 def choose(
-    choice: Choice, wanted: int, rounds: Sequence[Ids], scores: Mapping[str, float]
+    choice: Choice, wanted: int, rounds: Sequence[Ids], scores: Mapping[str, float], empty_before: int = 0
 ) -> Extend | Choose | Shortage:
-    """What a step does that trains on `wanted` groups and has drawn these rounds, each in data order.
+    """What a step does that trains on `wanted` groups and has drawn these rounds, each in data order, after so many
+    steps that chose nothing.
 
     Where groups are too few, as many rows are drawn as it takes at the rate at which groups were kept, at most as many
-    as groups are wanted.
+    as groups are wanted. A step that may be smaller may choose nothing, but not for ever.
     """
     groups = [tuple(of_group) for _, of_group in groupby(chain(*rounds), key=group_of)]
     kept = [group for group in groups if differs([scores[sample] for sample in group])]
     lacking = wanted - len(kept)
     if lacking > 0 and len(rounds) < choice.max_rounds:
         return Extend(min(wanted, math.ceil(lacking * len(groups) / len(kept))) if kept else wanted)
-    if lacking > 0 and (choice.on_shortage == "fail" or not kept):
+    hopeless = not kept and empty_before + 1 >= MOST_EMPTY_STEPS
+    if lacking > 0 and (choice.on_shortage == "fail" or hopeless):
         values = tuple(scores[sample] for group in groups for sample in group)
-        return Shortage(len(kept), wanted, len(groups), values)
+        return Shortage(len(kept), wanted, len(groups), values, empty_before)
     taken = tuple(chain(*kept[:wanted]))
     trained = frozenset(map(group_of, taken))
     dropped = tuple(name for name in (group_of(group[0]) for group in groups) if name not in trained)
@@ -78,7 +91,7 @@ def differs(scores: Sequence[float]) -> bool:
 
 def histogram(scores: Sequence[float]) -> str:
     """`0 ×6, 1 ×2, missing ×1`; many values in ranges of equal width."""
-    found = [score for score in scores if not math.isnan(score)]
+    found = [score + 0.0 for score in scores if not math.isnan(score)]  # + 0.0 makes 0 of -0
     counts = Counter(found)
     if len(counts) <= SHOWN_VALUES:
         shown = [f"{score:g} ×{count}" for score, count in sorted(counts.items())]

@@ -14,7 +14,7 @@ import msgspec
 from hpcrl.errors import DataError
 
 BLOCK_BYTES = 16 << 20
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 512 << 10
 READERS = 8
 """More than there may be cores: a network disk answers several at once."""
 

@@ -1,6 +1,6 @@
 """The data sets of an experiment: ids and lengths for the master, rows for the workers, made when asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.batch import Batch
+from hpcrl.data.cutting import Balanced, ByRows, ByTokens
 from hpcrl.data.mixture import MixedIds, MixedOrder
 from hpcrl.data.order import SampleOrder
 from hpcrl.data.rows.kind import Dataset, Indexes, RowKind, evaluates, refuse_small
@@ -27,22 +28,26 @@ def open_datasets(experiment: ExperimentConfig, rows: RowKind[Any], indexes: Ind
     return rows.open(experiment, evaluates(experiment, rows), indexes)
 
 
-def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, rows: Sequence[str]) -> RowOrder:
+def open_order(experiment: ExperimentConfig, kind: RowKind[Any], batch: Batch, dataset: Dataset) -> RowOrder:
     """The order of the training rows. Raises DataError where they do not fill a batch."""
     source = next((f"{setting} ({files[0]})" for setting, files in kind.inputs(experiment)), "the data set")
-    refuse_small(kind.batch_setting, batch.rows, source, len(rows))
+    rows, cutting = dataset.ids, _cutting(kind, batch, dataset, source)
+    how: dict[str, Any] = {"seed": experiment.seed, "shuffle": batch.shuffled, "samples_per_prompt": batch.per_row}
     if isinstance(rows, MixedIds):
-        return MixedOrder(
-            rows, batch_size=batch.rows, seed=experiment.seed, shuffle=batch.shuffled, samples_per_prompt=batch.per_row
-        )
-    return SampleOrder(
-        rows,
-        batch_size=batch.rows,
-        seed=experiment.seed,
-        shuffle=batch.shuffled,
-        drop_last=batch.drop_last,
-        samples_per_prompt=batch.per_row,
-    )
+        assert not isinstance(cutting, Balanced), "data.balance is refused with several sources"
+        return MixedOrder(rows, cutting, **how)
+    return SampleOrder(rows, cutting, **how)
+
+
+def _cutting(kind: RowKind[Any], batch: Batch, dataset: Dataset, source: str) -> ByRows | ByTokens | Balanced:
+    if batch.tokens is None:
+        refuse_small(kind.batch_setting, batch.rows, source, len(dataset.ids))
+        if batch.even:
+            return Balanced(batch.rows, dataset.row_lengths(), batch.drop_last)
+        return ByRows(batch.rows, batch.drop_last)
+    lengths = dataset.row_lengths()
+    refuse_small("data.batch_tokens", batch.tokens, source, int(lengths.sum()), "tokens")
+    return ByTokens(batch.tokens, lengths, batch.drop_last)
 
 
 def training_steps(
@@ -53,9 +58,9 @@ def training_steps(
     if control.steps is not None:
         return control.steps
     assert control.epochs is not None, "either control.steps or control.epochs is set"
-    of_epoch = open_order(experiment, kind, batch, datasets["train"].ids).batches_per_epoch
-    assert of_epoch is not None, "control.epochs is refused where nobody knows how long one is"
-    return control.epochs * of_epoch
+    steps = open_order(experiment, kind, batch, datasets["train"]).batches(control.epochs)
+    assert steps is not None, "control.epochs is refused where nobody knows how long one is"
+    return steps
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,11 @@ class Form(NamedTuple):
         bits = self.dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
         return int(bits) // 8 if bits else 1
 
+    @property
+    def exact(self) -> "Form":
+        """The same in double precision, if it is of numbers."""
+        return self._replace(dtype="float64") if self.dtype == "float32" else self
+
 
 TOKENS = Form("int32")
 NUMBERS = Form("float32")

@@ -23,6 +23,8 @@ FORMAT = 1
 NO_FIELDS: Mapping[str, str] = MappingProxyType({})
 _SHOWN = 50
 """Rows in one error."""
+_NAMED = 10
+"""Lines with the same id that are named."""
 
 
 class JsonLines:
@@ -51,7 +53,7 @@ class JsonLines:
         self.knob = knob
         self._lines, self._fields = lines, fields
         kinds = " ".join(line.__name__ for line in lines)
-        files, code = files_of(self.path), "" if maker is None else maker.digest
+        files, code = files_of(self.path, knob), "" if maker is None else maker.digest
         what = f"{FORMAT}\n{indexes.fingerprint(knob, files)}\n{kinds}\n{sorted(fields.items())}\n{code}"
         digest = hashlib.blake2b(what.encode(), digest_size=8).hexdigest()
         self._indexes = indexes  # what it keeps is there as long as it is
@@ -125,7 +127,7 @@ class JsonLines:
                 f"data.fields.{needed(found[0])[0]}.",
             )
         raise DataError(
-            f"{self.path}: {seen}, but expected are {described(self._lines)}.",
+            f"{self.path}: {seen}, but {self.knob} needs {described(self._lines)}.",
             f"Give {self.knob} such rows, or submit a new run with data.fields for its columns.",
         )
 
@@ -143,12 +145,13 @@ class JsonLines:
                 break
         if not len(rows):
             raise DataError(f"{self.path} has no rows.", f"Give {self.knob} one JSON object per line.")
-        for row_id, first, again in sorted(rows.repeated(), key=lambda found: found[2]):
+        malformed = bool(wrong)
+        for row_id, numbers in sorted(rows.repeated(), key=lambda found: found[1][1]):
             if len(wrong) > _SHOWN:
                 break
-            wrong.append(f"lines {first} and {again}: both have id {row_id!r}")
+            wrong.append(f"{_lines_in_words(numbers)} have the same id {row_id!r}")
         if wrong:
-            self._refuse(wrong)
+            self._refuse(wrong, malformed)
         return rows.table(self.name)
 
     def _every_line(self) -> Iterator[tuple[int, int, bytes]]:
@@ -165,12 +168,17 @@ class JsonLines:
         except OSError as error:
             self._refuse_unreadable(error)
 
-    def _refuse(self, wrong: Sequence[str]) -> NoReturn:
+    def _refuse(self, wrong: Sequence[str], malformed: bool) -> NoReturn:
         more = f"\n… and more; these are the first {_SHOWN}." if len(wrong) > _SHOWN else ""
+        said = "\n".join(f"{self.path}, {text}." for text in wrong[:_SHOWN]) + more
+        if malformed:
+            raise DataError(
+                said,
+                f"Make each line of {self.knob} a JSON object with {described(self._lines)}. An id of its own may be "
+                "added; without any, rows are counted.",
+            )
         raise DataError(
-            "\n".join(f"{self.path}, {text}." for text in wrong[:_SHOWN]) + more,
-            f"Make each line of {self.knob} a JSON object with {described(self._lines)} (and, if you like, an id of "
-            "its own: without any, rows are counted).",
+            said, f"Give each line of {self.knob} an id of its own, or leave all ids out: rows are then counted."
         )
 
     def _refuse_unreadable(self, error: OSError) -> NoReturn:
@@ -204,11 +212,17 @@ class _Decoder:
             row = msgspec.convert(self._renamed(msgspec.json.decode(line, type=dict[str, Any])), self._line)
         else:
             row = self._decoder.decode(line)
-        kind = type(getattr(row, "prompt", None))
+        kind = row.reads_as()
         self._kind = self._kind or kind
         if kind is not self._kind:
             raise msgspec.ValidationError("prompt is a text in some rows and messages in others")
         return row.id
+
+
+def _lines_in_words(numbers: Sequence[int]) -> str:
+    """`lines 2, 4 and 7`; of many the first and how many more there are."""
+    shown = [*map(str, numbers[:_NAMED]), *([f"{len(numbers) - _NAMED} more"] if len(numbers) > _NAMED else [])]
+    return f"lines {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def open_kept(indexes: Indexes, name: str, make: Callable[[], Table]) -> Table:

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
+from itertools import accumulate, count
 from math import gcd, lcm
 from typing import overload
 
+from hpcrl.data.cutting import ByRows, ByTokens
 from hpcrl.data.order import SampleOrder, StepSamples, sample_ids
 
 BETWEEN = "/"
@@ -103,25 +105,33 @@ class MixedOrder:
     """
 
     start = 0
-    batches_per_epoch: int | None = None
-    """A run of several sources is as long as `control.steps` says: `control.epochs` is refused."""
 
     def __init__(
-        self, rows: MixedIds, *, batch_size: int, seed: int, shuffle: bool = True, samples_per_prompt: int = 1
+        self,
+        rows: MixedIds,
+        cutting: ByRows | ByTokens,
+        *,
+        seed: int,
+        shuffle: bool = True,
+        samples_per_prompt: int = 1,
     ) -> None:
         self._names = list(rows.sources)
         self._counts = [len(each) for each in rows.sources.values()]
         self._turns = Turns([rows.weights[name] for name in self._names])
         # A source's order follows from the names of its rows here, so that equal sources are not read alike.
         self._orders = [
-            SampleOrder(MixedIds({name: each}, {}), batch_size=1, seed=seed, shuffle=shuffle)
+            SampleOrder(MixedIds({name: each}, {}), ByRows(1), seed=seed, shuffle=shuffle)
             for name, each in rows.sources.items()
         ]
-        self._batch_size = batch_size
+        self._cutting = cutting
         self._samples_per_prompt = samples_per_prompt
 
+    def batches(self, epochs: int) -> None:
+        """A run of several sources is as long as `control.steps` says: `control.epochs` is refused."""
+
     def batch_at(self, cursor: int) -> StepSamples:
-        return self.draw(cursor, self._batch_size)
+        cutting = self._cutting
+        return self.draw(cursor, cutting.size if isinstance(cutting, ByRows) else self._fitting(cursor, cutting))
 
     def draw(self, cursor: int, rows: int) -> StepSamples:
         """The samples of the next `rows` rows."""
@@ -134,6 +144,17 @@ class MixedOrder:
             had[turn] += 1
         before, after = self.epochs_before(cursor), self.epochs_before(cursor + rows)
         return StepSamples(tuple(ids), before, cursor + rows, after > before)
+
+    def _fitting(self, cursor: int, cutting: ByTokens) -> int:
+        """How many rows from there on fit into the budget, at least one."""
+        had, first, tokens = self._turns.had(cursor), [0, *accumulate(self._counts)], 0
+        for rows in count():
+            (turn,) = self._turns.of(cursor + rows, cursor + rows + 1)
+            tokens += int(cutting.lengths[first[turn] + self._orders[turn].place_at(had[turn])])
+            if tokens > cutting.budget:
+                break
+            had[turn] += 1
+        return max(rows, 1)
 
     def epochs_before(self, cursor: int) -> int:
         """How many epochs are over."""

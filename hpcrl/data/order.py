@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcrl.data.cutting import Cutting, Epoch
+
 
 class StepSamples(NamedTuple):
     """The samples of one step. `next_cursor` is where the step after it begins."""
@@ -39,7 +41,8 @@ def shuffled_minibatches(
     minibatches: Sequence[tuple[str, ...]], seed: int, step: int, turn: int, *, whole_rows: bool = False
 ) -> tuple[tuple[str, ...], ...]:
     """The same samples, cut for one of a step's passes into as many minibatches as evenly: by hashes of (seed, step,
-    pass, id), which no process, rank or library changes. With `whole_rows` the samples of a row stay together."""
+    pass, id), which no process, rank or library changes. With `whole_rows` the samples of a row stay together. A step
+    that chose no samples has no minibatches."""
 
     def place(piece: tuple[str, ...]) -> bytes:
         name = group_of(piece[0]) if whole_rows else piece[0]
@@ -48,16 +51,16 @@ def shuffled_minibatches(
     ids = [sample for minibatch in minibatches for sample in minibatch]
     pieces = [tuple(part) for _, part in groupby(ids, key=group_of)] if whole_rows else [(sample,) for sample in ids]
     ordered, count = sorted(pieces, key=place), len(minibatches)
-    cuts = [len(ordered) * i // count for i in range(count + 1)]
+    cuts = [len(ordered) * i // max(1, count) for i in range(count + 1)]
     return tuple(tuple(chain(*ordered[begin:end])) for begin, end in pairwise(cuts))
 
 
 class SampleOrder:
     """The rows of all epochs, one after another; a cursor is a position in it, counted in rows from the run's start.
 
-    Batches do not cross the end of an epoch: its last batch may be smaller, so that no row is lost, or with `drop_last`
-    is left out. The order of an epoch is that of hashes of (seed, epoch, id), which no library's next version changes
-    and which adding a row does not shuffle anew.
+    Batches do not cross the end of an epoch; `cutting` says where they end, and what becomes of rows that make none.
+    The order of an epoch is that of hashes of (seed, epoch, id), which no library's next version changes and which
+    adding a row does not shuffle anew; `cutting` may bring rows of it together.
     """
 
     start = 0
@@ -65,40 +68,36 @@ class SampleOrder:
     def __init__(
         self,
         rows: Sequence[str],
+        cutting: Cutting,
         *,
-        batch_size: int,
         seed: int,
         shuffle: bool = True,
-        drop_last: bool = False,
         samples_per_prompt: int = 1,
     ) -> None:
-        if not rows or batch_size < 1 or samples_per_prompt < 1 or (drop_last and batch_size > len(rows)):
-            raise ValueError(
-                f"{len(rows)} rows in batches of {batch_size} with {samples_per_prompt} samples each: none may be 0"
-            )
+        if not rows or samples_per_prompt < 1 or cutting.batches(len(rows)) == 0:
+            raise ValueError(f"{len(rows)} rows with {samples_per_prompt} samples each, cut by {cutting}: no batch")
         self._rows = rows
-        self._batch_size = batch_size
+        self._cutting = cutting
         self._seed = seed
         self._shuffle = shuffle
-        self._least = batch_size if drop_last else 1
         self._samples_per_prompt = samples_per_prompt
-        self._epoch = -1
-        self._ordered: np.ndarray | None = None
+        self._number = -1
+        self._epoch: Epoch | None = None
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """How many steps an epoch has."""
-        return (len(self._rows) - self._least) // self._batch_size + 1
+    def batches(self, epochs: int) -> int:
+        """How many steps so many epochs have."""
+        of_each = self._cutting.batches(len(self._rows))
+        return epochs * of_each if of_each is not None else sum(self._cut(i).batches() for i in range(epochs))
 
     def batch_at(self, cursor: int) -> StepSamples:
         epoch, begin = divmod(cursor, len(self._rows))
         count = len(self._rows)
-        if count - begin < self._least:
+        if self._cut(epoch).end(begin) == begin:
             epoch, begin = epoch + 1, 0
-        rows = self._between(epoch, begin, begin + self._batch_size)
-        end = begin + len(rows)
-        ends_epoch = count - end < self._least
-        ids = sample_ids(rows, epoch, self._samples_per_prompt)
+        cut = self._cut(epoch)
+        end = cut.end(begin)
+        ends_epoch = cut.end(end) == end
+        ids = sample_ids(self._between(epoch, begin, end), epoch, self._samples_per_prompt)
         return StepSamples(ids, epoch, epoch * count + (count if ends_epoch else end), ends_epoch)
 
     def draw(self, cursor: int, rows: int) -> StepSamples:
@@ -118,13 +117,20 @@ class SampleOrder:
     def _between(self, epoch: int, first: int, last: int) -> list[str]:
         return [self._rows[at] for at in self.epoch(epoch)[first:last].tolist()]
 
+    def place_at(self, cursor: int) -> int:
+        """The place of the row that is read there."""
+        epoch, at = divmod(cursor, len(self._rows))
+        return int(self.epoch(epoch)[at])
+
     def epoch(self, epoch: int) -> np.ndarray:
         """The places of all rows in the order of one epoch, [rows]."""
-        if epoch != self._epoch or self._ordered is None:
-            count = len(self._rows)
-            self._ordered = self._permuted(epoch) if self._shuffle else np.arange(count, dtype=np.uint32)
-            self._epoch = epoch
-        return self._ordered
+        return self._cut(epoch).order
+
+    def _cut(self, epoch: int) -> Epoch:
+        if epoch != self._number or self._epoch is None:
+            order = self._permuted(epoch) if self._shuffle else np.arange(len(self._rows), dtype=np.uint32)
+            self._number, self._epoch = epoch, self._cutting.cut(order)
+        return self._epoch
 
     def _permuted(self, epoch: int) -> np.ndarray:
         """By the first 8 bytes of the hashes; among equal ones, if ever there are, by all of them."""

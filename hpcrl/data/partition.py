@@ -44,13 +44,21 @@ def contiguous(sizes: Sequence[float], parts: int, min_size: int = 1) -> list[ra
 def balanced_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Divide sequences into as few batches of at most `batch_size` as possible, of nearly equal token counts.
 
-    The heaviest batch comes first, so that a batch which does not fit in memory fails at once.
+    The batch with the longest sequence comes first, so that what does not fit in memory fails at once: micro-batches
+    bound what a step takes, but cut no sequence. The others follow, the heaviest first. Of sequences of about one
+    length, as many as there are batches are placed in the order in which they stand: another order of the same
+    sequences makes other batches, where the longest first alone would always make the same.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; a batch holds at least one sequence")
     batches = math.ceil(len(lengths) / batch_size)
-    filled = _longest_first(lengths, range(len(lengths)), [0] * batches, batch_size)
-    return sorted(filled, key=lambda batch: -sum(lengths[i] for i in batch))
+    longest = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    alike = (sorted(longest[start : start + batches]) for start in range(0, len(longest), batches or 1))
+    filled = _placed(lengths, chain.from_iterable(alike), [0] * batches, batch_size)
+    filled.sort(key=lambda batch: -sum(lengths[i] for i in batch))
+    most = max(lengths, default=0)
+    first = next((batch for batch in filled if any(lengths[i] == most for i in batch)), None)
+    return sorted(filled, key=lambda batch: batch is not first)
 
 
 def partition_step(
@@ -103,15 +111,19 @@ def _whole(positions: Iterable[int], rows: Sequence[str] | None) -> list[Positio
 
 
 def _longest_first(lengths: Sequence[int], items: range, loads: Sequence[int], capacity: int) -> list[list[int]]:
-    """Put each item, longest first, into the lightest bin that has room for one more (Graham 1969).
+    """As `_placed`, the longest first (Graham 1969): with room for all, the heaviest bin is at most 4/3 of the best."""
+    return _placed(lengths, sorted(items, key=lambda i: -lengths[i]), loads, capacity)
 
-    With room for all, the heaviest bin is at most 4/3 of the best. Among equally light bins that with fewer items, then
-    that with the smaller `loads`, then the first is taken.
+
+def _placed(lengths: Sequence[int], items: Iterable[int], loads: Sequence[int], capacity: int) -> list[list[int]]:
+    """Put each item, one after another, into the lightest bin that has room for one more.
+
+    Among equally light bins that with fewer items, then that with the smaller `loads`, then the first is taken.
     """
     filled: list[list[int]] = [[] for _ in loads]
     bins = [(0, 0, load, which) for which, load in enumerate(loads)]
     heapq.heapify(bins)
-    for item in sorted(items, key=lambda i: -lengths[i]):
+    for item in items:
         weight, count, load, which = bins[0]
         filled[which].append(item)
         if count + 1 < capacity:

@@ -41,6 +41,13 @@ class Texts:
     def lengths(self) -> list[int]:
         return [end - begin for _, begin, end in self.pieces]
 
+    def readers(self, counted: np.ndarray) -> np.ndarray:
+        """int64: how many of the rows that are counted each text is of."""
+        found = np.zeros(len(self.pieces), np.int64)
+        for (text, _), counts in zip(self.places, counted.tolist(), strict=True):
+            found[[own for own in (text, self.prefixes[text]) if own >= 0]] += counts
+        return found
+
     def inputs(self, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The tokens that are read, text after text."""
         begins = (np.cumsum(lengths) - lengths).tolist()

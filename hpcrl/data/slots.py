@@ -32,16 +32,22 @@ class Scheduler:
 
     What it decides is a function of prompts, slots and of which rows ended at which step, so equal batches are
     scheduled alike on any machine. Rows of one number in `prompts` have the same prompt, which is read once for those
-    that enter together and for those that enter while one of them is active.
+    that enter together and for those that enter while one of them is active. Rows that wait may be `waiting` for
+    several schedulers, each with slots of its own.
     """
 
     def __init__(
-        self, prompt_lengths: Sequence[int], slots: int, prefill_tokens: int, prompts: Sequence[int] | None = None
+        self,
+        prompt_lengths: Sequence[int],
+        slots: int,
+        prefill_tokens: int,
+        prompts: Sequence[int] | None = None,
+        waiting: deque[int] | None = None,
     ) -> None:
         self._lengths = prompt_lengths
         self._prompts = range(len(prompt_lengths)) if prompts is None else prompts
-        self._waiting = deque(range(len(prompt_lengths)))
-        self._slots = slots
+        self._waiting = deque(range(len(prompt_lengths))) if waiting is None else waiting
+        self.slots = slots
         self._prefill_tokens = prefill_tokens
         self._seats: list[int] = []
 
@@ -56,12 +62,12 @@ class Scheduler:
     def admit(self) -> Admission:
         """Rows to begin now: as many as fit into free slots and one prefill."""
         admission = Admission([], [], [])
-        if not self._waiting or self.active == self._slots:
+        if not self._waiting or self.active == self.slots:
             return admission
         slot_of = {self._prompts[row]: slot for slot, row in enumerate(self._seats)}
         read: set[int] = set()
         tokens = 0
-        free = self._slots - self.active
+        free = self.slots - self.active
         while self._waiting and len(admission.prefilled) + len(admission.copied) < free:
             row = self._waiting[0]
             prompt = self._prompts[row]

@@ -6,11 +6,12 @@ can be read without those around it, has a checksum, and stays what a user's fun
 
 import hashlib
 import mmap
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,8 +22,28 @@ from hpcrl.foreign import plain
 from hpcrl.plugins import load
 
 KINDS = (".parquet", ".arrow", ".jsonl")
+_SPLITS, _STATE = "dataset_dict.json", "state.json"
+"""What `datasets` writes beside the folders of splits, and beside the files of one."""
+_CACHED = re.compile(r"(cache-[0-9a-f]{16}(_\d+_of_\d+)?|tmp\w*)\.arrow$")
+"""What `datasets` leaves in a folder of what was once made of its rows."""
+_SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.)")
 _ROWS = 1024
 """Rows of a table in memory at once."""
+
+
+S = TypeVar("S")
+
+
+class _Splits(msgspec.Struct):
+    splits: list[str]
+
+
+class _File(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    data_files: list[_File] = msgspec.field(name="_data_files")
 
 
 @dataclass(frozen=True)
@@ -45,12 +66,43 @@ def row_maker(setting: str, place: str | None, function: str) -> RowMaker:
     return RowMaker(setting, function, code.hexdigest())
 
 
-def files_of(path: Path) -> list[Path]:
-    """The files of a data set, in their order: itself, or all of the first kind of `KINDS` that a folder has."""
+def files_of(path: Path, knob: str) -> list[Path]:
+    """The files of a data set, in their order: itself; of a folder those that `datasets` says are its own, else all of
+    the first kind of `KINDS` that it has. `knob` is the setting that chose it.
+
+    Raises:
+        DataError: the folder has several splits.
+    """
     if not path.is_dir():
         return [path]
-    found = (sorted(path.rglob(f"*{kind}")) for kind in KINDS)
-    return next((files for files in found if files), [])
+    if (path / _SPLITS).is_file():
+        names = _named(path / _SPLITS, _Splits).splits
+        if len(names) != 1:
+            raise _several(knob, path, names)
+        path = path / names[0]
+    if (path / _STATE).is_file():
+        return [path / file.filename for file in _named(path / _STATE, _State).data_files]
+    every = (sorted(path.rglob(f"*{kind}")) for kind in KINDS)
+    files = next((files for found in every if (files := [file for file in found if not _CACHED.match(file.name)])), [])
+    shards = {_SHARD.sub("", str(file.relative_to(path))) for file in files if _SHARD.search(file.name)}
+    if len(shards) > 1:
+        raise _several(knob, path, sorted(shards))
+    return files
+
+
+def _named(path: Path, form: type[S]) -> S:
+    """What is in a file that `datasets` has written. Raises DataError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=form)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"cannot read {path}: {error}.", "Save the data set again.") from error
+
+
+def _several(knob: str, path: Path, splits: Sequence[str]) -> DataError:
+    return DataError(
+        f"{knob} = {path} has the splits {', '.join(splits)}, but rows are read from one.",
+        f"Submit a new run with the folder or the file of one split as {knob}.",
+    )
 
 
 def kept_lines(path: Path, knob: str, maker: RowMaker | None, indexes: Indexes) -> Path:
@@ -61,7 +113,7 @@ def kept_lines(path: Path, knob: str, maker: RowMaker | None, indexes: Indexes) 
         UserCodeError: the user's function raises, or returns what is no row.
         MissingExtraError: it is a table, and pyarrow is not installed.
     """
-    files = files_of(path)
+    files = files_of(path, knob)
     if maker is None and len(files) == 1 and files[0].suffix not in (".parquet", ".arrow"):
         return files[0]
     made_by = "" if maker is None else maker.digest
@@ -114,7 +166,14 @@ def _rows(file: Path) -> Iterator[Any]:
     else:
         batches = _arrow_batches(arrow, file)
     for batch in batches:
-        yield from batch.to_pylist()
+        yield from ({name: _turns(value) for name, value in row.items()} for row in batch.to_pylist())
+
+
+def _turns(value: Any) -> Any:
+    """Older versions of `datasets` keep a list of messages as a message of lists."""
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), list) for name in ("role", "content")):
+        return value
+    return [dict(zip(value, turn, strict=True)) for turn in zip(*value.values(), strict=True)]
 
 
 def _arrow_batches(arrow: Any, file: Path) -> Iterator[Any]:

@@ -7,21 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
+from hpcrl.config.data import of_older_files
 from hpcrl.errors import DataError
+
+HALF = "\ufffd"
+"""What stands at the end of a text whose last character has begun and not ended."""
+LEAD = "\n"
+"""Stands for the text before an answer."""
 
 
 @dataclass(frozen=True)
 class Tokens:
     """A folder's tokenizer. Any of `eos_ids` ends a text; the first is the one that is written.
 
-    `prefix` is what it puts before every text: a BOS token, or nothing.
+    `prefix` is what it puts before every text: a BOS token, or nothing. `lead` are the tokens of LEAD where a text
+    that goes on is encoded otherwise than one that begins: tokenizers made of SentencePiece's give that a space,
+    which they take away again. An answer goes on.
     """
 
     tokenizer: Tokenizer
     eos_ids: tuple[int, ...]
     prefix: tuple[int, ...] = ()
+    lead: tuple[int, ...] = ()
 
     @property
     def eos_id(self) -> int:
@@ -30,24 +39,48 @@ class Tokens:
     def encode_prompts(self, texts: Sequence[str]) -> list[np.ndarray]:
         """One int32 array [tokens] per text, with the prefix once."""
         found = []
-        for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False):
+        for encoding in self._encoded(list(texts)):
             begun = tuple(encoding.ids[: len(self.prefix)]) == self.prefix
             found.append(np.array(encoding.ids if begun else [*self.prefix, *encoding.ids], dtype=np.int32))
         return found
 
     def encode_chats(self, texts: Sequence[str]) -> list[np.ndarray]:
         """One int32 array [tokens] per text, which has all its special tokens already."""
-        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in self._encoded(list(texts))]
 
     def encode_answers(self, texts: Sequence[str]) -> list[np.ndarray]:
         """One int32 array [tokens] per text, ended by EOS."""
-        encodings = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array([*encoding.ids, self.eos_id], dtype=np.int32) for encoding in encodings]
+        return [np.append(ids, np.int32(self.eos_id)) for ids, _ in self.encode_on(texts)]
+
+    def encode_on(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of texts that go on after others, each: int32 tokens [T], and the character [T] at which each begins."""
+        found, count = [], len(self.lead)
+        lead = LEAD if count else ""
+        for text, encoding in zip(texts, self._encoded([lead + text for text in texts]), strict=True):
+            starts = [start - len(lead) for start, _ in encoding.offsets]
+            # Where a token has the end of the one text and the beginning of the other, nobody can tell them apart.
+            if tuple(encoding.ids[:count]) != self.lead or min(starts[count:], default=0) < 0:
+                (encoding,) = self._encoded([text])
+                found.append((np.array(encoding.ids, np.int32), np.array([each for each, _ in encoding.offsets])))
+            else:
+                found.append((np.array(encoding.ids[count:], np.int32), np.array(starts[count:], np.int64)))
+        return found
+
+    def _encoded(self, texts: list[str]) -> list[Encoding]:
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text without special tokens."""
-        return self.tokenizer.decode([int(token) for token in ids], skip_special_tokens=True)
+        """The text without special tokens, with its leading space unless it is one that begins: with `prefix`."""
+        listed = [int(token) for token in ids]
+        begins = tuple(listed[: len(self.prefix)]) == self.prefix
+        return self._text(listed) if begins else self.decode_on(self.lead, listed)
+
+    def decode_on(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """What the text of tokens says after that of others."""
+        return self._text([*before, *ids])[len(self._text(before)) :] if before else self._text(ids)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:
@@ -88,7 +121,7 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise DataError(
-            f"{path} is no tokenizer: {error}.",
+            f"{path} is no tokenizer: {error}.{of_older_files(folder)}",
             f"Put Hugging Face's tokenizer.json there, or submit a new run with another {knob}.",
         ) from error
     probe = tokenizer.encode("a")
@@ -100,7 +133,13 @@ def load_tokens(folder: Path | str, knob: str = "data.tokenizer") -> Tokens:
             "Give tokenizer_config.json an eos_token of the vocabulary, or config.json an eos_token_id, or submit a "
             f"new run with another {knob}.",
         )
-    return Tokens(tokenizer, eos_ids, tuple(probe.ids[: mask.index(0)]))
+    prefix = tuple(probe.ids[: mask.index(0)])
+    return Tokens(tokenizer, eos_ids, prefix, _lead(tokenizer) if prefix else ())
+
+
+def _lead(tokenizer: Tokenizer) -> tuple[int, ...]:
+    lead, alone, after = (tokenizer.encode(text, add_special_tokens=False).ids for text in (LEAD, "a", f"{LEAD}a"))
+    return () if after == lead + alone or after[: len(lead)] != lead else tuple(lead)
 
 
 def _eos_ids(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -1,21 +1,24 @@
 """The dataflow graph: model function calls, and who must come before whom. Pure description; runs nothing.
 
-An edge carries `kind` and `steps`, the number of steps it reaches ahead (0: within a step):
+An edge has a `kind`, and `steps`, the number of steps it reaches ahead (0: within a step):
 
-- "data": the producer makes `keys` of the consumer.
+- "data": the source makes `keys` that the target reads.
 - "version": a role's train_step or blend makes the parameters that the call reads. Calls on training data read those
   of the step `1 + lag` steps back (lag 0 is on-policy); blends, and calls on evaluation data, those of their own step.
 - "order": a call reads parameters that this train_step or blend overwrites, hence comes before it.
 """
 
 import difflib
+import heapq
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import msgspec
-import networkx as nx
 
 from hpcrl.errors import ConfigurationError
 
@@ -68,15 +71,44 @@ class MFC(msgspec.Struct, frozen=True):
         return not self.changes and self.dataset == "train" and self.rows == "drawn"
 
 
+class Edge(NamedTuple):
+    """The source comes before the target."""
+
+    source: str
+    target: str
+    kind: Literal["data", "version", "order"]
+    steps: int = 0
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Calls by name, and what is between them: at most one edge from one call to another. Iterates over the names."""
+
+    calls: Mapping[str, MFC]
+    edges: tuple[Edge, ...]
+    dataset_keys: frozenset[str]
+    eval_keys: frozenset[str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.calls)
+
+    def into(self, call: str) -> list[Edge]:
+        return [edge for edge in self.edges if edge.target == call]
+
+    def before(self, kind: str | None = None) -> dict[str, list[str]]:
+        """Call → the calls that come before it in its own step, by edges of this kind or of any."""
+        edges = [edge for edge in self.edges if edge.steps == 0 and kind in (None, edge.kind)]
+        return {call: sorted(edge.source for edge in edges if edge.target == call) for call in self}
+
+
 def changes(calls: Iterable[MFC]) -> dict[str, str]:
     """train_step or blend → the role that it changes, in the order of the calls."""
     return {call.name: call.changes for call in calls if call.changes}
 
 
-def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = ()) -> nx.DiGraph:
+def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: Collection[str] = ()) -> Graph:
     """Derive the edges from keys and roles. The result does not depend on the order of `calls`.
-
-    Nodes are call names with the attribute `mfc`; graph attributes are `dataset_keys` and `eval_keys`.
 
     Raises:
         ConfigurationError: all of: odd or duplicate names, double producers, keys that nobody makes or that belong
@@ -85,62 +117,80 @@ def build_graph(calls: Sequence[MFC], dataset_keys: Collection[str], eval_keys: 
     calls = sorted(calls, key=lambda mfc: mfc.name)
     from_data = {"train": frozenset(dataset_keys), "eval": frozenset(eval_keys)}
     problems = [*_name_problems(calls), *_call_problems(calls), *_key_problems(calls, from_data), *_row_problems(calls)]
-    graph = nx.DiGraph(dataset_keys=from_data["train"], eval_keys=from_data["eval"])
-    if not problems:
-        graph.add_nodes_from((mfc.name, {"mfc": mfc}) for mfc in calls)
-        _add_data_edges(graph, calls)
-        _add_version_edges(graph, calls)
-        problems += [*_cycle_problems(graph), *_order_of_lag_problems(graph)]
     if problems:
+        raise ConfigurationError(problems)
+    data = tuple(_data_edges(calls))
+    edges = (*data, *_version_edges(calls, {(edge.source, edge.target) for edge in data}))
+    graph = Graph({mfc.name: mfc for mfc in calls}, edges, from_data["train"], from_data["eval"])
+    if problems := [*_cycle_problems(graph), *_order_of_lag_problems(graph)]:
         raise ConfigurationError(problems)
     return graph
 
 
-def mfc_of(graph: nx.DiGraph, call: str) -> MFC:
-    mfc: MFC = graph.nodes[call]["mfc"]
-    return mfc
+def lags_beyond_choice(graph: Graph, key: str) -> Iterator[str]:
+    """Calls that are further behind than those by which steps choose: by the rows of this key, of all rows drawn.
+
+    What changes a role waits until it is known on which rows the calls work that are behind it. So the choice of those
+    rows must not wait for what follows the change.
+    """
+    changed = changed_by(graph)
+    (maker,) = (mfc.name for mfc in graph.calls.values() if key in mfc.outputs)
+    for other in sorted({maker} | _ancestors(graph.before("data"), maker)):
+        decides = graph.calls[other]
+        for mfc in graph.calls.values() if decides.role in changed else ():
+            if mfc.role in changed and decides.lag < mfc.lag:
+                yield (
+                    f"{mfc.name}.lag is {mfc.lag}, but steps choose by {key!r}, for which they need {other}, whose lag "
+                    f"is {decides.lag}: parameters are overwritten before it is known on which rows {mfc.name} reads "
+                    f"them. Raise {other}.lag or lower {mfc.name}.lag"
+                )
 
 
-def changed_by(graph: nx.DiGraph) -> dict[str, str]:
+def changed_by(graph: Graph) -> dict[str, str]:
     """Role → the train_step or blend that changes its parameters."""
-    mfcs = [mfc_of(graph, call) for call in graph]
-    return {mfc.changes: mfc.name for mfc in mfcs if mfc.changes}
+    return {mfc.changes: mfc.name for mfc in graph.calls.values() if mfc.changes}
 
 
-def producers(graph: nx.DiGraph, call: str) -> dict[str, tuple[str, ...]]:
+def producers(graph: Graph, call: str) -> dict[str, tuple[str, ...]]:
     """Call → the keys of it that `call` reads. Keys of a data set are not in it."""
-    edges = graph.in_edges(call, data=True)
-    return {source: attributes["keys"] for source, _, attributes in edges if attributes["kind"] == "data"}
+    return {edge.source: edge.keys for edge in graph.into(call) if edge.kind == "data"}
 
 
-def topological_order(graph: nx.DiGraph) -> tuple[str, ...]:
+def topological_order(graph: Graph) -> tuple[str, ...]:
     """The calls in an order that respects every edge within a step; ties are broken by name."""
-    return tuple(nx.lexicographical_topological_sort(_within_step(graph)))
+    sorter = TopologicalSorter(graph.before())
+    sorter.prepare()
+    ready, order = sorted(sorter.get_ready()), []
+    while ready:
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
+        for call in sorter.get_ready():
+            heapq.heappush(ready, call)
+    return tuple(order)
 
 
-def _within_step(graph: nx.DiGraph) -> nx.DiGraph:
-    return nx.subgraph_view(graph, filter_edge=lambda u, v: graph.edges[u, v]["steps"] == 0)
-
-
-def _add_data_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
+def _data_edges(calls: Sequence[MFC]) -> Iterator[Edge]:
     maker = {key: mfc.name for mfc in calls for key in mfc.outputs}
     for mfc in calls:
         for source in sorted({maker[key] for key in mfc.inputs if key in maker}):
             keys = tuple(key for key in mfc.inputs if maker.get(key) == source)
-            graph.add_edge(source, mfc.name, kind="data", keys=keys, steps=0)
+            yield Edge(source, mfc.name, "data", keys=keys)
 
 
-def _add_version_edges(graph: nx.DiGraph, calls: Sequence[MFC]) -> None:
-    """Reads of a version after the call that makes it, and before it overwrites that version."""
-    changed = changed_by(graph)
+def _version_edges(calls: Sequence[MFC], joined: Collection[tuple[str, str]]) -> Iterator[Edge]:
+    """Reads of a version after the call that makes it, and before it overwrites that version.
+
+    Where data goes from the reader to that call, they are `joined` already.
+    """
+    changed = {mfc.changes: mfc.name for mfc in calls if mfc.changes}
     for mfc in calls:
         change = changed.get(mfc.blends or mfc.role, mfc.name)
         if change == mfc.name:
             continue
         ahead = 1 if mfc.dataset == "eval" or mfc.blends else 0
-        graph.add_edge(change, mfc.name, kind="version", steps=0 if ahead else 1 + mfc.lag)
-        if not graph.has_edge(mfc.name, change):
-            graph.add_edge(mfc.name, change, kind="order", steps=ahead)
+        yield Edge(change, mfc.name, "version", 0 if ahead else 1 + mfc.lag)
+        if (mfc.name, change) not in joined:
+            yield Edge(mfc.name, change, "order", ahead)
 
 
 def _name_problems(calls: Sequence[MFC]) -> Iterator[str]:
@@ -259,32 +309,43 @@ def _row_problems(calls: Sequence[MFC]) -> Iterator[str]:
                 )
 
 
-def _cycle_problems(graph: nx.DiGraph) -> Iterator[str]:
+def _cycle_problems(graph: Graph) -> Iterator[str]:
     try:
-        cycle = nx.find_cycle(_within_step(graph))
-    except nx.NetworkXNoCycle:
-        return
-    path = " → ".join([*(source for source, _ in cycle), cycle[0][0]])
-    reasons = [f"{target} {_why(graph, source, target)} {source}" for source, target in cycle]
-    yield f"the calls {path} wait for each other ({'; '.join(reasons)}): drop one of these dependencies"
+        TopologicalSorter(graph.before()).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1][:-1]
+        first = cycle.index(min(cycle))
+        calls = [*cycle[first:], *cycle[: first + 1]]
+        path = " → ".join(calls)
+        reasons = [f"{target} {_why(graph, source, target)} {source}" for source, target in pairwise(calls)]
+        yield f"the calls {path} wait for each other ({'; '.join(reasons)}): drop one of these dependencies"
 
 
-def _order_of_lag_problems(graph: nx.DiGraph) -> Iterator[str]:
+def _order_of_lag_problems(graph: Graph) -> Iterator[str]:
     """What changes a role waits for the calls that are behind it, so these must not wait for calls that follow it."""
-    changed = changed_by(graph)
-    data = nx.subgraph_view(graph, filter_edge=lambda u, v: graph.edges[u, v]["kind"] == "data")
-    for mfc in (mfc_of(graph, call) for call in graph):
-        for other in sorted(nx.ancestors(data, mfc.name)) if mfc.role in changed else ():
-            if mfc_of(graph, other).role in changed and mfc_of(graph, other).lag < mfc.lag:
+    changed, makers = changed_by(graph), graph.before("data")
+    for mfc in graph.calls.values():
+        for other in sorted(_ancestors(makers, mfc.name)) if mfc.role in changed else ():
+            before = graph.calls[other]
+            if before.role in changed and before.lag < mfc.lag:
                 yield (
-                    f"{mfc.name}.lag is {mfc.lag}, but it works on what {other} makes, whose lag is "
-                    f"{mfc_of(graph, other).lag}: parameters are overwritten before {mfc.name} could read them. Raise "
-                    f"{other}.lag or lower {mfc.name}.lag"
+                    f"{mfc.name}.lag is {mfc.lag}, but it works on what {other} makes, whose lag is {before.lag}: "
+                    f"parameters are overwritten before {mfc.name} could read them. Raise {other}.lag or lower "
+                    f"{mfc.name}.lag"
                 )
 
 
-def _why(graph: nx.DiGraph, source: str, target: str) -> str:
-    edge = graph.edges[source, target]
-    if edge["kind"] == "data":
-        return f"reads {', '.join(edge['keys'])} of"
-    return "reads the parameters after" if edge["kind"] == "version" else "overwrites the parameters read by"
+def _ancestors(before: Mapping[str, Collection[str]], call: str) -> set[str]:
+    found, seen = set[str](), [call]
+    while seen:
+        new = set(before[seen.pop()]) - found
+        found |= new
+        seen += new
+    return found
+
+
+def _why(graph: Graph, source: str, target: str) -> str:
+    edge = next(edge for edge in graph.into(target) if edge.source == source)
+    if edge.kind == "data":
+        return f"reads {', '.join(edge.keys)} of"
+    return "reads the parameters after" if edge.kind == "version" else "overwrites the parameters read by"

@@ -8,9 +8,8 @@ What it keeps, for every unit of every open step:
 
 - A unit is offered once, after everything that it consumes was executed. Units whose line an older attempt has written
   are never offered; a change of theirs that the checkpoint lacks is offered once more, as a replay.
-- A role's changes run in the order in which they were told. A unit that reads a role's parameters runs after the change
-  that it names, and before later ones that were not offered yet. No change overwrites parameters that a unit is still
-  to read.
+- A role's changes run in the order in which they were told. A unit that reads a role's parameters reads the version
+  that it names, and no other (`versions`). No change overwrites parameters that a unit is still to read, told or not.
 - A line may be written after the lines of all that its unit consumed: its inputs, and the change that made the
   parameters which it read. So the journal is at every moment closed under "consumed".
 - Steps close in order. One of which the driver says that more units follow neither closes nor lets the next one open.
@@ -19,100 +18,24 @@ What it keeps, for every unit of every open step:
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, order=True)
-class Unit:
-    """One data-parallel part of one call in one step; a train_step is one unit, part 0, on all of its role."""
-
-    step: int
-    call: str
-    part: int
-
-    def __str__(self) -> str:
-        return f"step {self.step} {self.call}, part {self.part}"
-
-
-@dataclass(frozen=True)
-class Version:
-    """A role's parameters with its changes up to that of step `newest`, and maybe later ones."""
-
-    role: str
-    newest: int
-
-
-@dataclass(frozen=True)
-class Task:
-    """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads (of a blend, those
-    that it takes in), the role that it changes."""
-
-    unit: Unit
-    consumes: tuple[Unit, ...] = ()
-    reads: Version | None = None
-    changes: str = ""
+from hpcrl.dataflow.tasks import Task, Unit, Version
+from hpcrl.dataflow.versions import Held, Versions
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A unit that may be sent now. A replay follows its record."""
+    """A unit that may be sent now. A replay follows its record. `moves`: it is a move, of this to its replica."""
 
     unit: Unit
     replay: bool
-
-
-@dataclass(eq=False)
-class _Held:
-    """A unit's state. `waits_for` and `needs_line_of` shrink to nothing; `unblocks` and `awaited_by` mirror them."""
-
-    task: Task
-    place: int
-    replay: bool = False
-    offered: bool = False
-    executed: bool = False
-    spilled: bool = False
-    recorded: bool = False
-    waits_for: set["_Held"] = field(default_factory=set)
-    unblocks: list["_Held"] = field(default_factory=list)
-    needs_line_of: set["_Held"] = field(default_factory=set)
-    awaited_by: list["_Held"] = field(default_factory=list)
-
-    @property
-    def unit(self) -> Unit:
-        return self.task.unit
-
-    @property
-    def finished(self) -> bool:
-        return self.executed and self.recorded
-
-    @property
-    def recordable(self) -> bool:
-        durable = self.spilled or bool(self.task.changes)
-        return self.executed and not self.recorded and durable and not self.needs_line_of
-
-    def wait_for(self, earlier: "_Held") -> None:
-        if not earlier.executed and earlier not in self.waits_for:
-            self.waits_for.add(earlier)
-            earlier.unblocks.append(self)
-
-    def follow_line_of(self, earlier: "_Held") -> None:
-        if not earlier.recorded and earlier not in self.needs_line_of:
-            self.needs_line_of.add(earlier)
-            earlier.awaited_by.append(self)
-
-
-@dataclass
-class _Role:
-    """Who reads and changes a role's parameters, in order, as far as it is not executed yet."""
-
-    readers: dict[Unit, _Held] = field(default_factory=dict)
-    writers: dict[Unit, _Held] = field(default_factory=dict)
-    newest: _Held | None = None  # the change whose parameters the role has; None: those that the attempt began with
+    moves: Version | None = None
 
 
 @dataclass
 class _Step:
     """The units of an open step, how many of them are not both executed and recorded, and whether more follow."""
 
-    units: dict[Unit, _Held] = field(default_factory=dict)
+    units: dict[Unit, Held] = field(default_factory=dict)
     unfinished: int = 0
     more: bool = False
     closed: bool = False
@@ -127,11 +50,12 @@ class Readiness:
     def __init__(self, window: int = 2) -> None:
         self._window = window
         self._told = 0
-        self._roles: dict[str, _Role] = {}
+        self._versions = Versions(came=self._note_ready, gone=self._mark_executed)
         self._steps: dict[int, _Step] = {}
         self._last_opened: int | None = None
-        self._ready: dict[Unit, _Held] = {}
-        self._recordable: dict[Unit, _Held] = {}
+        self._ended = False
+        self._ready: dict[Unit, Held] = {}
+        self._recordable: dict[Unit, Held] = {}
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     def can_open(self, step: int) -> bool:
@@ -155,6 +79,15 @@ class Readiness:
         if step not in self._steps or not self._steps[step].more:
             raise ValueError(f"step {step} has no more units; only of a step that was opened with `more` others follow")
         self._tell(step, self._steps[step], tasks, more)
+
+    def end(self) -> None:
+        """No step opens after those that are open: no change waits for units that are still to be told."""
+        self._ended = True
+
+    def supports_cut(self, step: int) -> bool:
+        """Whether whoever begins with the parameters of a step has what is still to be read."""
+        later = (held for number, of in self._steps.items() if number > step for held in of.units.values())
+        return all(held.recorded or self._versions.lasts(held.task.reads, step) for held in later)
 
     @property
     def more_follow(self) -> bool:
@@ -206,13 +139,13 @@ class Readiness:
 
         Those of calls that do not fit stay, to be offered another time.
         """
-        free = (held for held in self._ready.values() if not held.waits_for and fits(held.unit.call))
-        ready = sorted(free, key=lambda held: held.place)
+        free = (held for held in self._ready.values() if self._may_go(held) and fits(held.unit.call))
+        ready = sorted(free, key=lambda held: held.order)
         for held in ready:
             del self._ready[held.unit]
             held.offered = True
-            self._note_version(held)
-        return [Offer(held.unit, held.replay) for held in ready]
+            self._versions.offered(held)
+        return [Offer(held.unit, held.replay, held.moves) for held in ready]
 
     def executed(self, unit: Unit) -> None:
         """The unit's outputs are in memory, or a role's parameters have changed."""
@@ -221,10 +154,15 @@ class Readiness:
             raise ValueError(f"{unit} was executed {'twice' if held.executed else 'without having been offered'}")
         self._mark_executed(held)
 
+    def let_go(self, reads: Version) -> bool:
+        """Whether a replica's parameters may go: it has this version, and nobody who was told is still to read it. It
+        counts as empty from then on."""
+        return self._versions.let_go(reads)
+
     def spilled(self, unit: Unit) -> None:
         """The file with the unit's outputs is published. Whether it was executed on all ranks may not be known yet."""
         held = self._held(unit)
-        if held.task.changes or not held.offered or held.recorded:
+        if held.task.changes or held.moves or not held.offered or held.recorded:
             raise ValueError(f"{unit} has nothing to spill: it changes a role, was not offered, or is recorded")
         held.spilled = True
         self._note_recordable(held)
@@ -249,8 +187,10 @@ class Readiness:
         return not self.more_follow and (self._last_opened is None or step == self._last_opened + 1)
 
     def _tell(self, step: int, into: _Step, tasks: Sequence[Task], more: bool) -> None:
-        units = {task.unit: _Held(task, self._told + index) for index, task in enumerate(tasks)}
+        units = {task.unit: Held(task, self._told + index) for index, task in enumerate(tasks)}
         consumed = {task.unit: [self._known(unit, units) for unit in task.consumes] for task in tasks}
+        for task in tasks:
+            self._versions.refuse_overwritten(task)
         if again := sorted(units.keys() & into.units.keys()):
             raise ValueError(f"{again[0]} was told before")
         self._told += len(tasks)
@@ -258,50 +198,30 @@ class Readiness:
             for producer in consumed[held.unit]:
                 held.wait_for(producer)
                 held.follow_line_of(producer)
-            self._order_versions(held)
+            self._versions.place(held)
         into.units.update(units)
         into.unfinished += len(units)
         into.more = more
         self._steps[step] = into
-        self._ready.update((unit, held) for unit, held in units.items() if not held.waits_for)
+        for held in units.values():
+            self._note_ready(held)
 
-    def _known(self, unit: Unit, opening: dict[Unit, _Held]) -> _Held:
+    def _known(self, unit: Unit, opening: dict[Unit, Held]) -> Held:
         return opening[unit] if unit in opening else self._held(unit)
 
-    def _order_versions(self, held: _Held) -> None:
-        """Place a new unit among the reads and changes of a role's parameters."""
-        task = held.task
-        if task.changes:
-            role = self._roles.setdefault(task.changes, _Role())
-            for earlier in (*role.readers.values(), *role.writers.values()):
-                held.wait_for(earlier)
-            role.writers[held.unit] = held
-        if task.reads is not None:
-            role = self._roles.setdefault(task.reads.role, _Role())
-            for writer in role.writers.values():
-                if writer.unit.step <= task.reads.newest or writer.offered:
-                    held.wait_for(writer)
-                else:
-                    writer.wait_for(held)
-            role.readers[held.unit] = held
-
     # ── what follows from an event ────────────────────────────────────────────────────────────────────────────────────
-    def _mark_executed(self, held: _Held) -> None:
+    def _mark_executed(self, held: Held) -> None:
         held.executed = True
         self._ready.pop(held.unit, None)
-        for name, role in self._roles_of(held):
-            role.readers.pop(held.unit, None)
-            role.writers.pop(held.unit, None)
-            role.newest = held if held.task.changes == name else role.newest
+        self._versions.executed(held)
         for later in held.unblocks:
             later.waits_for.discard(held)
-            if not later.waits_for and not later.offered:
-                self._ready[later.unit] = later
+            self._note_ready(later)
         held.unblocks.clear()
         self._note_recordable(held)
         self._note_finished(held)
 
-    def _mark_recorded(self, held: _Held) -> None:
+    def _mark_recorded(self, held: Held) -> None:
         held.recorded = True
         self._recordable.pop(held.unit, None)
         for later in held.awaited_by:
@@ -310,18 +230,25 @@ class Readiness:
         held.awaited_by.clear()
         self._note_finished(held)
 
-    def _note_version(self, held: _Held) -> None:
-        """The unit will read, or change, the parameters that its roles have now."""
-        for _, role in self._roles_of(held):
-            if role.newest is not None:
-                held.follow_line_of(role.newest)
+    def _may_go(self, held: Held) -> bool:
+        """Whether nothing that is told, or still to be told, comes first."""
+        return held.unhindered and (not held.task.changes or self._is_told(held.task.read_until))
 
-    def _note_recordable(self, held: _Held) -> None:
+    def _is_told(self, step: int) -> bool:
+        """Whether all units up to this step are, as far as it and those before it open."""
+        last = self._last_opened
+        return last is not None and (min(step, last) if self._ended else step) <= last - self.more_follow
+
+    def _note_ready(self, held: Held) -> None:
+        if not held.waits_for and not held.offered and not held.executed:
+            self._ready[held.unit] = held
+
+    def _note_recordable(self, held: Held) -> None:
         if held.recordable:
             self._recordable[held.unit] = held
 
-    def _note_finished(self, held: _Held) -> None:
-        if held.finished:
+    def _note_finished(self, held: Held) -> None:
+        if held.finished and held.moves is None:
             self._steps[held.unit.step].unfinished -= 1
             self._forget_closed()
 
@@ -333,13 +260,9 @@ class Readiness:
                 return
             del self._steps[oldest]
 
-    def _roles_of(self, held: _Held) -> list[tuple[str, _Role]]:
-        """The roles that a unit changes or reads, where something changes them."""
-        reads = held.task.reads
-        names = {held.task.changes, "" if reads is None else reads.role}
-        return [(name, self._roles[name]) for name in sorted(names) if name in self._roles]
-
-    def _held(self, unit: Unit) -> _Held:
+    def _held(self, unit: Unit) -> Held:
+        if unit in self._versions.moves:
+            return self._versions.moves[unit]
         step = self._steps.get(unit.step)
         if step is None or unit not in step.units:
             raise ValueError(f"{unit} is not among the units of the open steps {list(self._steps)}")

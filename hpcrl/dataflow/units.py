@@ -2,23 +2,30 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-import networkx as nx
-
-from hpcrl.dataflow.graph import MFC, changed_by, mfc_of, producers, topological_order
-from hpcrl.dataflow.readiness import Task, Unit, Version
+from hpcrl.dataflow.graph import MFC, Graph, changed_by, producers, topological_order
+from hpcrl.dataflow.tasks import Task, Unit, Version
 
 Parts = Mapping[str, Sequence[Sequence[str]]]
 """call → the sample ids of each of its parts"""
 
 
 def units_of(
-    graph: nx.DiGraph, step: int, calls: Collection[str], parts: Parts, told: Collection[Unit] = ()
+    graph: Graph,
+    step: int,
+    calls: Collection[str],
+    parts: Parts,
+    told: Collection[Unit] = (),
+    replicas: Mapping[str, int] = {},
+    oldest: int = 0,
 ) -> list[Task]:
     """The units of some calls in a step, each after those that it consumes, calls in topological order.
 
-    A part without ids is no unit; a train_step is one unit of all its parts, a blend one without samples. Those that
-    were `told` are left out. Raises ValueError where a call is not in the graph or has no parts, a sample is in two
-    parts, or nobody makes it for who consumes it.
+    A part without ids is no unit; a train_step is one unit of all its parts, even of none, a blend one without samples.
+    Those that were `told` are left out. `replicas` says at which of its role's replicas a call is made, where not at
+    home. No version is older than that of step `oldest`.
+
+    Raises ValueError where a call is not in the graph or has no parts, a sample is in two parts, or nobody makes it for
+    who consumes it.
     """
     unknown = sorted(set(calls) - set(graph)) or sorted(set(calls) - parts.keys())
     if unknown:
@@ -29,13 +36,14 @@ def units_of(
     for call in topological_order(graph):
         if call not in calls:
             continue
-        mfc = mfc_of(graph, call)
+        mfc = graph.calls[call]
         samples = _samples(step, mfc, parts[call])
         made[call] = {sample: unit for unit, ids in samples.items() for sample in ids}
         makers = {producer: made.get(producer, {}) for producer in producers(graph, call)}
-        reads = _version(mfc, step) if mfc.blends or (mfc.role in changed and not mfc.changes) else None
+        reads = _version(mfc, step, changed, replicas.get(call, 0), oldest)
+        until = step + max((each.lag for each in graph.calls.values() if each.role == mfc.changes), default=0)
         new = [(unit, ids) for unit, ids in samples.items() if unit not in told]
-        tasks += [Task(unit, _consumed(unit, ids, makers), reads, mfc.changes) for unit, ids in new]
+        tasks += [Task(unit, _consumed(unit, ids, makers), reads, mfc.changes, until) for unit, ids in new]
     return tasks
 
 
@@ -46,7 +54,7 @@ def _samples(step: int, mfc: MFC, parts: Sequence[Sequence[str]]) -> dict[Unit, 
     if sum(map(len, ids)) != len(whole):
         raise ValueError(f"step {step} {mfc.name}: a sample is in two parts")
     of_units = [whole] if mfc.changes else ids
-    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples or mfc.blends}
+    return {Unit(step, mfc.name, part): samples for part, samples in enumerate(of_units) if samples or mfc.changes}
 
 
 def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str, Unit]]) -> tuple[Unit, ...]:
@@ -59,12 +67,19 @@ def _consumed(unit: Unit, ids: Collection[str], makers: Mapping[str, Mapping[str
     return tuple(sorted(found))
 
 
-def _version(mfc: MFC, step: int) -> Version:
-    """Calls on evaluation data, and blends, read what their own step has made, others what it is to change."""
-    ahead = mfc.dataset == "eval" or bool(mfc.blends)
-    return Version(mfc.blends or mfc.role, step if ahead else step - 1 - mfc.lag)
+def _version(mfc: MFC, step: int, changed: Collection[str], replica: int, oldest: int) -> Version | None:
+    """Calls on evaluation data, and blends, read what their own step has made, others what it is to change.
+
+    What nothing changes has one version, and is read at home whenever it may be.
+    """
+    if mfc.blends:
+        return Version(mfc.blends, step)
+    if mfc.changes or (mfc.role not in changed and not replica):
+        return None
+    newest = step if mfc.dataset == "eval" else step - 1 - mfc.lag
+    return Version(mfc.role, max(newest, oldest) if mfc.role in changed else 0, replica)
 
 
-def window(graph: nx.DiGraph, room: int = 2) -> int:
+def window(graph: Graph, room: int = 2) -> int:
     """How many steps are open at a time: one more for every version that a call may be behind."""
-    return room + max((mfc_of(graph, call).lag for call in graph), default=0)
+    return room + max((graph.calls[call].lag for call in graph), default=0)

@@ -5,8 +5,9 @@ Knows arrays, JSON state and files; knows neither torch nor what a role is. bf16
 
 import json
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,34 @@ _DTYPES: Mapping[str, str] = {
     "int64": "I64",
     "float64": "F64",
 }
-_NUMPY: Mapping[str, str] = {theirs: ours for ours, theirs in _DTYPES.items()}
+NUMPY_TYPES: Mapping[str, str] = {theirs: ours for ours, theirs in _DTYPES.items()}
+"""What safetensors calls a type, and what numpy does."""
+
+
+class DamagedCheckpointError(DamagedFileError):
+    """What was loaded is not what was saved, though every file is as it was published: no attempt can load it."""
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """A file that recovery has found whole, and that can be read but not understood, is no shard: the cut is damaged.
+
+    One that cannot be read any more stays a DamagedFileError: the next attempt, which verifies it, finds what it is.
+    """
+    try:
+        yield
+    except DamagedFileError as error:
+        if isinstance(error, DamagedCheckpointError) or isinstance(error.__cause__, OSError):
+            raise
+        raise DamagedCheckpointError(error.damage) from error
+
+
+class SavedRole(msgspec.Struct, frozen=True):
+    """A role in a cut: its shards in rank order, by their names in the run's directory, and the digest of what they
+    hold; "" where its last change was in an earlier step."""
+
+    shards: tuple[str, ...]
+    digest: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -134,7 +162,7 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 
 
 def _read_array(path: Path, data_start: int, entry: Mapping[str, Any]) -> np.ndarray:
-    dtype = np.dtype(_NUMPY[entry["dtype"]]).newbyteorder("<")
+    dtype = np.dtype(NUMPY_TYPES[entry["dtype"]]).newbyteorder("<")
     begin, end = entry["data_offsets"]
     flat = np.fromfile(path, dtype, count=(end - begin) // dtype.itemsize, offset=data_start + begin)
     return flat.reshape(entry["shape"])

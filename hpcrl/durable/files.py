@@ -105,11 +105,16 @@ class Files:
             os.mkdir(temporary, DIRECTORY_MODE)
             self.fault(f"{point}.write")
             write(temporary)
-            sync_tree(temporary)
-            self.fault(f"{point}.synced")
-            published = rename_folder(temporary, path)
-            sync_directory(path.parent)
-            self.fault(f"{point}.published")
+            return self.publish_prepared(temporary, path, point)
+
+    def publish_prepared(self, temporary: Path, path: Path, point: str) -> bool:
+        """Make a folder that was filled beside `path` appear whole under that name; False, and it is gone, if there
+        was one. Its files are flushed and get mode 0600, whoever wrote them."""
+        sync_tree(temporary)
+        self.fault(f"{point}.synced")
+        published = rename_folder(temporary, path)
+        sync_directory(path.parent)
+        self.fault(f"{point}.published")
         return published
 
     def open_log(self, path: Path, point: str, flush: bool = True) -> AppendLog:

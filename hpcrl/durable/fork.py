@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.cuts import find_cut
 from hpcrl.durable.exclusive import NO_LINKS, sync_directory
-from hpcrl.durable.files import DamagedFileError, FileRef
+from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import (
     Adopted,
@@ -28,16 +28,12 @@ from hpcrl.durable.journal import (
     Trained,
     encode_line,
     open_journal,
-    parse,
 )
+from hpcrl.durable.origin import FORK
 from hpcrl.durable.records import Verdict
-from hpcrl.durable.recovery import checkpoint_lines
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import StepLines, steps_in
 from hpcrl.errors import ConfigurationError, ExitCode
-
-FORK = "fork"
-"""What claims a fork's attempt 0 in the place of a submission."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +62,7 @@ def find_fork_point(parent: RunDirectory, step: int, changed_roles: Collection[s
     Raises ConfigurationError, with the steps that have one, where the run has none of it, or a damaged one.
     """
     history = read_history(parent)
-    lines = {line.step: history.current(line.manifest) for line in checkpoint_lines(history)}
-    manifest = _manifest(parent, lines[step]) if step in lines else None
-    if manifest is None:
-        there = [str(each) for each in sorted(lines) if _manifest(parent, lines[each]) is not None]
-        raise ConfigurationError(
-            [f"--step {step}: {parent.root} has no checkpoint of it; it has {', '.join(there) or 'none yet'}."],
-            "Name a step that has one; control.keep_checkpoints says how many are kept.",
-        )
-    if damage := checkpoint_damage(parent.files, manifest, changed_roles):
-        raise ConfigurationError(
-            [f"--step {step}: the checkpoint is damaged: {'; '.join(damage)}."], "Name another step."
-        )
+    ref, manifest = find_cut(parent, history, step, changed_roles)
     events = [line.event for line in history.lines if line.event is not None]
     closed = {event.step: event for event in events if isinstance(event, Closed) and event.step <= step}
     made_under = [event.settings for event in events if isinstance(event, Done | Trained) and event.step == step]
@@ -87,16 +72,9 @@ def find_fork_point(parent: RunDirectory, step: int, changed_roles: Collection[s
         steps_in(events)[step],
         tuple(closed[each] for each in sorted(closed)),
         max(made_under, default=0),
-        lines[step],
+        ref,
         tuple(shards),
     )
-
-
-def _manifest(run: RunDirectory, ref: FileRef) -> Manifest | None:
-    try:
-        return read_manifest(run.files, ref)
-    except (DamagedFileError, FileNotFoundError):
-        return None
 
 
 def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
@@ -124,15 +102,6 @@ def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
     code = int(ExitCode.NEVER_REQUEUE)
     run.publish_verdict(number, Verdict(number, "stopped", code, reason, None, None, None, time.time()))
     run.close(number)
-
-
-def forked_from(run: RunDirectory) -> Forked | None:
-    """Where a run comes from; None of one that began from base weights."""
-    claim = run.read_claim(0) if 0 in run.numbers() else None
-    if claim is None or claim.submission != FORK:
-        return None
-    events = (event for _, event in parse(run.files.read(run.journal(0))))
-    return next((event for event in events if isinstance(event, Forked)), None)
 
 
 def _take(run: RunDirectory, point: ForkPoint, file: FileRef, attempt: int) -> Path:

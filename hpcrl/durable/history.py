@@ -20,6 +20,7 @@ from hpcrl.durable.journal import (
     Checkpointed,
     Chosen,
     Closed,
+    Damaged,
     Done,
     Event,
     Extended,
@@ -184,6 +185,25 @@ def supports_cut(lines: Sequence[Line], step: int) -> bool:
     return step in opened & closed & named and next_step == step + 1
 
 
+def checkpoint_lines(history: History) -> Iterator[Checkpointed]:
+    """The checkpoints that lines name and support, newest step first; of one step the latest line that is not of one
+    that could not be loaded."""
+    events, damaged = [line.event for line in history.lines], {event.manifest for event in _damaged(history)}
+    named = (event for event in events if isinstance(event, Checkpointed) and event.manifest not in damaged)
+    by_step = {event.step: event for event in named}
+    return (by_step[step] for step in sorted(by_step, reverse=True) if supports_cut(history.lines, step))
+
+
+def other_bits(history: History, after: int | None) -> list[str]:
+    """What attempts found of checkpoints, of steps after this one, that are others than those saved."""
+    found = (event for event in _damaged(history) if after is None or event.step > after)
+    return [f"the checkpoint of step {event.step}: {event.what}" for event in found]
+
+
+def _damaged(history: History) -> list[Damaged]:
+    return [line.event for line in history.lines if isinstance(line.event, Damaged)]
+
+
 def accepted_inputs(history: History) -> dict[str, str]:
     """Name → fingerprint of the inputs that the user let change."""
     events = [line.event for line in history.lines]
@@ -193,10 +213,11 @@ def accepted_inputs(history: History) -> dict[str, str]:
 def attempts_without_progress(run: RunDirectory, submission: str) -> int:
     """How many of the newest attempts, one after another, are of this submission and finished nothing.
 
-    An attempt that ended in good order, as one for which no node came, is passed over.
+    An attempt that ended in good order, as one for which no node came, is passed over, and one that found a checkpoint
+    damaged: the next one does not try it again.
     """
     fruitless = _fruitless_attempts(run, submission)
-    return sum(not any(isinstance(event, Stopped) for event in _events(run, number)) for number in fruitless)
+    return sum(not any(isinstance(event, Stopped | Damaged) for event in _events(run, number)) for number in fruitless)
 
 
 def broken_operations(run: RunDirectory, submission: str) -> frozenset[Broken]:

@@ -18,8 +18,8 @@ from hpcrl.durable.files import FileRef, Files
 Ids = tuple[str, ...]
 Cuts = tuple[tuple[int, ...], ...]
 """Groups of samples, each as positions in a list of ids."""
-Stats = dict[str, tuple[float, float]]
-"""name → (total, weight)."""
+Stats = dict[str, tuple[float, ...]]
+"""name → (total, weight), or (total, weight, what rounding has left out of the total)."""
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type", tag=str.lower):
@@ -36,7 +36,8 @@ class Opened(_Event, frozen=True):
 
     Where `chooses`, this is round 0 of a step that decides by what was recorded which samples it trains on: `calls` are
     those on all rows drawn, there are no minibatches yet, and `Extended` and `Chosen` follow. Only all these lines
-    together (`durable.step_lines`) say what the step is made of.
+    together (`durable.step_lines`) say what the step is made of. `empty_before` is how many steps right before this one
+    chose nothing.
     """
 
     step: int
@@ -52,6 +53,7 @@ class Opened(_Event, frozen=True):
     eval_ids: Ids = ()
     eval_partitions: dict[str, Cuts] = {}
     chooses: bool = False
+    empty_before: int = 0
 
 
 class Extended(_Event, frozen=True):
@@ -72,7 +74,8 @@ class Chosen(_Event, frozen=True):
     """A step has chosen the samples `ids`, in data order, and draws no more.
 
     Fields are as in `Opened`, for these samples: `calls` are those on chosen rows, and those of the step's evaluation.
-    `dropped` are the groups, `<row>@<epoch>`, that it drew besides.
+    `dropped` are the groups, `<row>@<epoch>`, that it drew besides. Without samples, `calls` are those that need none:
+    a train_step then makes no update, and says so in its line.
     """
 
     step: int
@@ -89,6 +92,7 @@ class Done(_Event, frozen=True):
 
     `settings` is the version of the run's settings that it was made under; made again, it runs under it again. `scores`
     are those of the part's samples, in their order, where the step chooses by them; NaN where a sample has none.
+    `version` counts the changes that the parameters had which it read; 0 where nothing changes its role.
     """
 
     step: int
@@ -99,6 +103,7 @@ class Done(_Event, frozen=True):
     stats: Stats
     settings: int = 0
     scores: tuple[float, ...] = ()
+    version: int = 0
 
 
 class Numerics(msgspec.Struct, frozen=True):
@@ -106,7 +111,8 @@ class Numerics(msgspec.Struct, frozen=True):
 
     `hardware` and `software` have an entry for each worker, in the order of the role's ranks: sums are added up in it.
     `inexact` are the operations that have no deterministic variant there: with one, no two executions need agree.
-    `micro_batch_tokens` are those of the role, 0 where it has none; `deterministic` is the run's setting.
+    `micro_batch_tokens` are those of the role, 0 where it has none, `layout` and `backend` its too; `deterministic` is
+    the run's setting. `neighbours` are how many ranks of a group add up among themselves on a node, before nodes do.
     """
 
     workers: int
@@ -116,6 +122,9 @@ class Numerics(msgspec.Struct, frozen=True):
     inexact: tuple[str, ...] = ()
     micro_batch_tokens: int = 0
     deterministic: bool = True
+    layout: str = ""
+    backend: str = ""
+    neighbours: tuple[int, ...] = ()
 
 
 class Trained(_Event, frozen=True):
@@ -123,7 +132,8 @@ class Trained(_Event, frozen=True):
 
     `before` is the digest of the parameters that it began with, "" for the base weights. A replay with the same
     `numerics` from the same parameters gives the same bits; any other gives nearly the same. `settings` is the version
-    of the run's settings that it was made under, and that a replay runs under.
+    of the run's settings that it was made under, and that a replay runs under. `version` counts the role's changes with
+    this one: replays go by it.
     """
 
     step: int
@@ -133,6 +143,7 @@ class Trained(_Event, frozen=True):
     before: str
     numerics: Numerics
     settings: int = 0
+    version: int = 0
 
 
 class Blended(Trained, frozen=True):
@@ -160,6 +171,15 @@ class Checkpointed(_Event, frozen=True):
 
     step: int
     manifest: FileRef
+
+
+class Damaged(_Event, frozen=True):
+    """What workers loaded of a step's checkpoint is not what was saved: it counts no more. `manifest` is as in its
+    line, `what` says what was found."""
+
+    step: int
+    manifest: FileRef
+    what: str
 
 
 class Exported(_Event, frozen=True):
@@ -249,6 +269,7 @@ Event = (
     | Closed
     | Compacted
     | Checkpointed
+    | Damaged
     | Exported
     | Archived
     | Pruned

@@ -1,7 +1,7 @@
-"""What the statistics of parts are together: totals over weights, added up in the order of the parts. Pure."""
+"""What the statistics of parts are together: totals over weights, whatever the parts. Pure."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hpcrl.durable.journal import Done, Event, Stats, Trained
 
@@ -12,10 +12,33 @@ GEOMETRIC = ("perplexity",)
 """Statistics that are reported as sums of logarithms: they add up, and their mean is a geometric one."""
 
 
-def mean_of(name: str, total: float, weight: float) -> float:
-    """A statistic of all parts together."""
-    mean = total / weight if weight else 0.0
-    return math.exp(min(mean, MAX_EXPONENT)) if name in GEOMETRIC else mean
+def means_of(parts: Sequence[Stats]) -> dict[str, float]:
+    """Each statistic of all parts together. One to which nothing counted has no mean and is left out."""
+    found = {}
+    for name in dict.fromkeys(name for stats in parts for name in stats):
+        total, weight = together(stats[name] for stats in parts if name in stats)
+        if weight:
+            found[name] = math.exp(min(total / weight, MAX_EXPONENT)) if name in GEOMETRIC else total / weight
+    return found
+
+
+def together(parts: Iterable[Sequence[float]]) -> tuple[float, float]:
+    """(total, weight) of a statistic of several parts, each (total, weight) or (total, weight, rest of the total).
+
+    The totals' sum is rounded once, so that it does not depend on the order of the parts; where they have their rests,
+    nor on how many parts there are.
+    """
+    known = [*parts]
+    totals = [number for total, _, *rest in known for number in (total, *rest)]
+    return rounded_once(totals), sum(weight for _, weight, *_ in known)
+
+
+def rounded_once(numbers: Sequence[float]) -> float:
+    """Their sum; of numbers that have none, infinite or not a number."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return sum(numbers)
 
 
 def over_all(events: Iterable[Event]) -> dict[str, float]:
@@ -29,9 +52,7 @@ def over_all(events: Iterable[Event]) -> dict[str, float]:
             return {}
         if isinstance(event, Done):
             parts[event.call, event.step, event.part] = event.stats
-    sums: dict[tuple[str, str], tuple[float, float]] = {}
+    by_call: dict[str, list[Stats]] = {}
     for (call, _, _), stats in sorted(parts.items()):
-        for name, (total, weight) in stats.items():
-            before = sums.get((call, name), (0.0, 0.0))
-            sums[call, name] = (before[0] + total, before[1] + weight)
-    return {f"{call}/{name}": mean_of(name, *both) for (call, name), both in sums.items()}
+        by_call.setdefault(call, []).append(stats)
+    return {f"{call}/{name}": mean for call, stats in by_call.items() for name, mean in means_of(stats).items()}

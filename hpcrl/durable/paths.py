@@ -167,6 +167,15 @@ class RunPaths:
     def export(self, role: str, step: int) -> Path:
         return self.exports / role / f"step-{step:08d}"
 
+    def export_parts(self, role: str, step: int, attempt: int) -> Path:
+        """Where an attempt puts together what becomes an export: a temporary folder, of which a later one knows whose
+        litter it is."""
+        return self.exports / role / f".step-{step:08d}.a{attempt:03d}.parts.tmp"
+
+    def export_shards(self, role: str, step: int, attempt: int) -> Path:
+        """The shards that an export is assembled from; they go before it is published."""
+        return self.export_parts(role, step, attempt) / "shards"
+
     def renumbered(self, name: str, attempt: int) -> Path:
         """Where `attempt` keeps what another attempt calls `name` (a spill, or anything within a checkpoint)."""
         changed, count = re.subn(r"\.a\d{3,}(?=[./])", f".a{attempt:03d}", name, count=1)

@@ -16,7 +16,15 @@ import msgspec
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
 from hpcrl.durable.exclusive import sync_directory
 from hpcrl.durable.files import DamagedFileError, FileRef
-from hpcrl.durable.history import History, believed_count, has_grown, has_new_attempt, read_history, supports_cut
+from hpcrl.durable.history import (
+    History,
+    believed_count,
+    checkpoint_lines,
+    has_grown,
+    has_new_attempt,
+    other_bits,
+    read_history,
+)
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
@@ -66,7 +74,7 @@ class RecoveryPlan:
     `opened` are the later steps that were opened, with all lines of their making, `closed` those of them that were
     closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
     `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
-    the rows of all closed steps, the earlier ones included.
+    the rows of all closed steps, the earlier ones included. `exports` are all steps after which roles are exported.
     """
 
     checkpoint: Manifest | None = None
@@ -78,6 +86,7 @@ class RecoveryPlan:
     replay: tuple[Trained, ...] = ()
     lost: Mapping[UnitKey, Done] = field(default_factory=dict)
     metrics: tuple[Closed, ...] = ()
+    exports: frozenset[int] = frozenset()
     exported: frozenset[tuple[int, str]] = frozenset()
     archived: Mapping[int, FileRef] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
@@ -154,9 +163,10 @@ def plan_recovery(
         last_opened=max(steps_in(events).values(), key=lambda lines: lines.step, default=None),
         closed=frozenset(number for number, step in steps.items() if step.closed),
         recorded=recorded,
-        replay=tuple(replay),
+        replay=tuple(sorted(replay, key=lambda line: line.version)),
         lost=lost,
         metrics=tuple(row for _, row in sorted(rows.items())),
+        exports=frozenset(event.step for event in events if isinstance(event, Opened) and event.export),
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
         archived={event.step: event.samples for event in events if isinstance(event, Archived)},
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
@@ -206,6 +216,7 @@ def survey_run(run: RunDirectory, history: History, changed_roles: Collection[st
     usable = ((line, manifest) for line, manifest in found if manifest is not None)
     valid = list(islice(usable, max(keep, LEAST_KEPT)))
     checkpoints = tuple(manifest for _, manifest in valid)
+    damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
     count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
     events = [line.event for line in history.lines[:count] if line.event is not None]
     spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
@@ -255,13 +266,6 @@ def _first_whole(candidates: Sequence[Recorded], spills: Mapping[str, FileRef]) 
         if spill.path in spills:
             return Recorded(done, msgspec.structs.replace(spill, file=spills[spill.path]))
     return None
-
-
-def checkpoint_lines(history: History) -> Iterator[Checkpointed]:
-    """The checkpoints that lines name and support, newest step first; of one step the latest line."""
-    events = [line.event for line in history.lines]
-    by_step = {event.step: event for event in events if isinstance(event, Checkpointed)}
-    return (by_step[step] for step in sorted(by_step, reverse=True) if supports_cut(history.lines, step))
 
 
 def _valid_manifest(

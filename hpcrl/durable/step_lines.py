@@ -61,6 +61,11 @@ class StepLines:
         return self.opened.minibatches if self.chosen is None else self.chosen.minibatches
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has chosen, and chose nothing."""
+        return self.chosen is not None and not self.chosen.ids
+
+    @property
     def cursor(self) -> int:
         """Behind the last row drawn."""
         return self.all[-1].cursor

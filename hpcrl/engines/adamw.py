@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.checksum import placed_chunks, runs
 from hpcrl.engines.chunks import chunks
 from hpcrl.engines.masters import ShardedMasters
-from hpcrl.parallel.context import Group
+from hpcrl.families.places import Span
+from hpcrl.parallel.replica import ReplicaGroups
 
-Span = tuple[int, int]
+Extent = tuple[int, int]
 """(offset, length) in the flat buffer."""
 
 
@@ -22,9 +24,15 @@ class ShardedAdamW(ShardedMasters):
     without weight decay."""
 
     def __init__(
-        self, name: str, flat_N: torch.Tensor, undecayed: Sequence[Span], group: Group, config: OptimizerConfig
+        self,
+        name: str,
+        flat_N: torch.Tensor,
+        spans: Sequence[Span],
+        undecayed: Sequence[Extent],
+        groups: ReplicaGroups,
+        config: OptimizerConfig,
     ) -> None:
-        super().__init__(name, flat_N, group)
+        super().__init__(name, flat_N, spans, groups)
         self._config = config
         self.first_S = torch.zeros_like(self.master_S)
         self.second_S = torch.zeros_like(self.master_S)
@@ -43,7 +51,7 @@ class ShardedAdamW(ShardedMasters):
 
         Nothing changes where it is not finite. Overwrites `gradient_N`.
         """
-        own = self._group.reduce_scatter(gradient_N)
+        own = self._groups.dp.reduce_scatter(gradient_N)
         norm = self._norm(own)
         if not math.isfinite(norm):
             return norm
@@ -54,10 +62,14 @@ class ShardedAdamW(ShardedMasters):
         return norm
 
     def _norm(self, own_S: torch.Tensor) -> float:
+        """Every element of the model counts once: by its owner."""
         square = torch.zeros(1, dtype=torch.float64, device=own_S.device)
-        for piece in chunks(own_S):
-            square += own_S[piece].double().square().sum()
-        return math.sqrt(float(self._group.total(square)))
+        for piece, of_others in placed_chunks(own_S, [span for span in self._spans if not span.owned]):
+            squares = own_S[piece].double().square()
+            for span in of_others:
+                runs(squares, span).zero_()
+            square += squares.sum()
+        return math.sqrt(float(self._groups.total_of_shares(square)))
 
     def _update(self, gradient_S: torch.Tensor, learning_rate: float) -> None:
         beta1, beta2 = self._config.betas
@@ -73,7 +85,7 @@ class ShardedAdamW(ShardedMasters):
             self.master_S[piece].addcdiv_(first, second.sqrt().div_(scale).add_(self._config.eps), value=-rate)
 
 
-def _complement(undecayed: Sequence[Span], offset: int, length: int) -> list[Span]:
+def _complement(undecayed: Sequence[Extent], offset: int, length: int) -> list[Extent]:
     """The parts of the slice outside the given intervals, counted from the slice's own start."""
     decayed, position = [], offset
     for start, size in [*sorted(undecayed), (offset + length, 0)]:

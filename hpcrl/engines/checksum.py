@@ -1,8 +1,21 @@
-"""A checksum of bit patterns that a slice's holder can compute alone and whose sum over slices is that of the whole."""
+"""Checksums of bit patterns that add up over whoever holds the elements, equal in any layout where the bits are.
 
+Σ bits · (2(n + i) + 1) · c mod 2^64 over elements: n is a number of their parameter's name, i their index in the whole
+parameter.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
 import torch
+from torch import Tensor
 
 from hpcrl.engines.chunks import chunks
+from hpcrl.families.places import Span, sliced, whole
+from hpcrl.ops.checksum import compiled_checksum
+from hpcrl.ops.rectangles import Memory, Runs
 
 MASK = 2**64 - 1
 ODD_STEP = 0x9E3779B97F4A7C15
@@ -10,16 +23,96 @@ ODD_STEP = 0x9E3779B97F4A7C15
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def checksum(slice_: torch.Tensor, offset: int) -> int:
-    """Σ bits_i · (2i + 1) · c mod 2^64 over the elements, where i counts from the start of the whole buffer."""
-    bits = slice_.view(INTEGERS[slice_.element_size()])
-    total = torch.zeros((), dtype=torch.int64, device=slice_.device)
-    for piece in chunks(bits):
-        odd = torch.arange(2 * (offset + piece.start) + 1, 2 * (offset + piece.stop) + 1, 2, device=slice_.device)
-        total += (bits[piece].long() * odd).sum()
-    return (int(total) * ODD_STEP) & MASK
+def checksums(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[int]:
+    """Those of 1-D tensors of equal length, which all have their owned elements where `spans` say."""
+    owned = [span for span in spans if span.owned]
+    totals = [compiled_total(tensor, owned) for tensor in tensors] if tensors[0].device.type == "cpu" else []
+    found = [total for total in totals if total is not None]
+    if len(found) < len(tensors):
+        found = totals_in_torch(tensors, owned)
+    return [(total * ODD_STEP) & MASK for total in found]
 
 
-def signed(number: int) -> int:
+def compiled_total(tensor: Tensor, spans: Sequence[Span]) -> int | None:
+    """Σ bits · (2(n + i) + 1) mod 2^64 of host memory; None where it is not compiled."""
+    assert tensor.is_contiguous()
+    places = [span.place for span in spans]
+    columns = [(span.offset, span.step, span.place.rows, span.place.run) for span in spans]
+    offsets, steps, rows, runs_ = np.array(columns, np.int64).reshape(-1, 4).T
+    weights = [(2 * (_number(place.parameter) + place.first) + 1) & MASK for place in places]
+    return compiled_checksum(
+        Memory(tensor.data_ptr(), len(tensor), tensor.element_size()),
+        Runs(offsets, steps),
+        rows,
+        runs_,
+        np.array(weights, np.uint64),
+        np.array([2 * place.stride for place in places], np.uint64),
+    )
+
+
+def totals_in_torch(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[int]:
+    """The same on any device, of several at once."""
+    bits = [tensor.view(INTEGERS[tensor.element_size()]) for tensor in tensors]
+    totals = torch.zeros(len(bits), dtype=torch.int64, device=tensors[0].device)
+    for piece, here in placed_chunks(tensors[0], spans):
+        weights = _weights(here, piece.stop - piece.start, totals.device)
+        for total, of_part in zip(totals, bits, strict=True):
+            total += (of_part[piece] * weights).sum()
+    return [int(total) for total in totals.tolist()]
+
+
+def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span], total: Callable[[Tensor], Tensor]) -> str:
+    """The checksums of what several ranks hold, whose `total` adds up."""
+    sums = total(torch.tensor([_signed(number) for number in checksums(tensors, spans)]))
+    return "".join(f"{number & MASK:016x}" for number in sums.tolist())
+
+
+def checksum(buffer: Tensor) -> int:
+    """Of a 1-D buffer, whatever it holds: by the elements' index in it."""
+    return checksums([buffer], [whole("", len(buffer))])[0]
+
+
+def _signed(number: int) -> int:
     """The int64 with the same 64 bits, to be put into a tensor."""
     return number - 2**64 if number >= 2**63 else number
+
+
+def placed_chunks(buffer: Tensor, spans: Sequence[Span]) -> Iterator[tuple[slice, tuple[Span, ...]]]:
+    """Slices that cover a buffer in order, each with what of the spans lies in it, counted from its start."""
+    waiting, active = deque(sorted(spans, key=lambda span: span.offset)), list[Span]()
+    for piece in chunks(buffer):
+        while waiting and waiting[0].offset < piece.stop:
+            active.append(waiting.popleft())
+        yield piece, sliced(active, piece.start, piece.stop)
+        active = [span for span in active if span.stop > piece.stop]
+
+
+def runs(buffer: Tensor, span: Span) -> Tensor:
+    """What a 1-D buffer has of a span, [rows, run], as a view."""
+    shape, strides = (span.place.rows, span.place.run), (span.step, 1)
+    return buffer.as_strided(shape, strides, buffer.storage_offset() + span.offset)
+
+
+def _weights(spans: Sequence[Span], count: int, device: torch.device) -> Tensor:
+    """Of so many neighbouring elements; 0 for those in no span."""
+    if len(spans) == 1 and spans[0].place.numel == count:
+        return _of_runs(spans[0], device).view(-1)
+    weights = torch.zeros(count, dtype=torch.int64, device=device)
+    for span in spans:
+        runs(weights, span).copy_(_of_runs(span, device))
+    return weights
+
+
+def _of_runs(span: Span, device: torch.device) -> Tensor:
+    """[rows, run]."""
+    place = span.place
+    first = 2 * (_number(place.parameter) + place.first) + 1
+    columns = torch.arange(first, first + 2 * place.run, 2, device=device)[None]
+    if place.rows == 1:
+        return columns
+    return columns + torch.arange(0, 2 * place.stride * place.rows, 2 * place.stride, device=device)[:, None]
+
+
+def _number(parameter: str) -> int:
+    """Far from those of other parameters, and small enough for what is added to it to stay in 63 bits."""
+    return int.from_bytes(hashlib.blake2b(parameter.encode(), digest_size=8).digest(), "little") >> 4

@@ -6,20 +6,21 @@ Shape legend: B sequences; L tokens of all of them; P labels of all of them (the
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig
+from hpcrl.config.model import Between, ModelConfig
 from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
-from hpcrl.families.config import HeadKind
+from hpcrl.engines.shard import CopiedShard, Shard
+from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
-from hpcrl.parallel.context import Group
+from hpcrl.parallel.replica import ReplicaGroups
 
 Labelled = Literal["response", "response and after", "after"]
 """What of a row is predicted: its response, what comes after its text, or both."""
@@ -209,16 +210,9 @@ class TrainResult:
     grad_norm: float | None
 
 
-Shard = tuple[Mapping[str, np.ndarray], Mapping[str, Any]]
-"""Arrays and JSON-able numbers of one rank's part of the state."""
-
-Writer = Callable[[Path], None]
-"""Writes a model's folder in Hugging Face format, from any thread."""
-
-
 @dataclass(frozen=True)
 class EngineContext:
-    """What an engine is told of its role. `group` are its data-parallel ranks; `role` is for messages."""
+    """What an engine is told of its role. `groups` are this rank's in the role's replica; `role` is for messages."""
 
     role: str
     model: ModelConfig
@@ -226,7 +220,7 @@ class EngineContext:
     """What the model ends with; a value head that its folder does not have is random from `seed`; so is
     a reward head that is trained."""
     seed: int
-    group: Group
+    groups: ReplicaGroups
     device: torch.device
     tokenizer: Path
     """The folder of the run's tokenizer, whose files go with an export."""
@@ -238,6 +232,8 @@ class EngineContext:
     """Whether another role's parameters are blended into it, so that it has masters though it is not trained."""
     kernels: Kernels
     """This process's."""
+    empty: bool
+    """Whether it begins without numbers: a move will bring them."""
     told: Callable[[str], None]
     """Told how far loading is."""
 
@@ -245,15 +241,19 @@ class EngineContext:
 class Engine(Protocol):
     """All that an algorithm may ask of a role's model. Hides layout, precision, micro-batches and optimizer.
 
-    All ranks of the role call the same methods in the same order, each with the rows of its data-parallel part.
+    All ranks of the role call the same methods in the same order, all ranks of a data-parallel part with its rows; they
+    get the same.
     """
 
     def total(self, vector: torch.Tensor) -> torch.Tensor:
-        """The sum of a float64 vector over all data-parallel parts, added up in rank order."""
+        """The sum of a float64 vector over all data-parallel parts, added up in rank order.
+
+        All ranks of a part have the same one, and all of the role get the sum."""
         ...
 
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
-        """Log-probabilities (of a critic: values) of all labels, float32 [P]. A value is that *before* its label."""
+        """Log-probabilities (of a critic: values) of all labels, [P], float64 of a model in fp64 and else float32. A
+        value is that *before* its label."""
         ...
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
@@ -276,36 +276,60 @@ class Engine(Protocol):
         ...
 
 
-class EngineState(Protocol):
-    """What the host, and no algorithm, asks of an engine. All but `release` and `restore` are of roles that change."""
+Kind = Literal["parameters", "gradients", "optimizer"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What an engine has on its device."""
+Held = Mapping[Kind, int]
+"""Bytes of each kind."""
 
-    def snapshot(self) -> Shard:
-        """A copy of this rank's part of parameters and optimizer."""
+
+class EngineState(Protocol):
+    """What the host, and no algorithm, asks of an engine. All but `parameters_digest`, `release` and `held` are of
+    roles that change."""
+
+    def snapshot(self) -> CopiedShard:
+        """A copy of what this rank owns of parameters and optimizer. Asks no other rank."""
         ...
 
-    def load(self, shards: Iterable[Shard]) -> None:
-        """Take over what `snapshot` gave on all ranks of any layout."""
+    def load(self, shards: Iterable[Shard]) -> bool:
+        """Take over what `snapshot` gave on all ranks of any layout, reading what this rank has and nothing else.
+
+        Returns whether nothing had to be rounded: if so, `digest` is what it was.
+        """
         ...
 
     def settle(self, model: ModelConfig, steps: int) -> None:
         """Make updates from now on as these settings say, in a run of so many training steps."""
         ...
 
-    def blend(self, source: "EngineState", decay: float) -> None:
-        """Keep `decay` of the own parameters, and take the rest of another role's of the same shape and layout, both at
-        least in fp32."""
+    def blend(self, theirs: torch.Tensor, decay: float) -> None:
+        """Keep `decay` of the own masters, and take the rest of another role's, which lie as the own ones do."""
+        ...
+
+    def masters(self) -> tuple[DecoderConfig, torch.Tensor]:
+        """The whole model's shape, and this rank's slice of the parameters in at least fp32, as `placement.slices`
+        says."""
         ...
 
     def digest(self) -> str:
-        """Checksum of parameters, moments and number of updates over all ranks, equal on all of them."""
+        """Checksum of masters, moments and number of updates, equal on all ranks and in any layout."""
         ...
 
-    def export(self) -> Writer | None:
-        """Copy the weights now; what is returned writes them later. None on a rank that has nothing to write."""
+    def parameters_digest(self) -> str:
+        """Checksum of the parameters as the model computes with them, over a block; equal in any layout. Also of a
+        role that does not change."""
         ...
 
-    def release(self) -> None:
-        """Keep everything in host memory only, until `restore`. Nothing else may be called between the two."""
+    def flat(self) -> tuple[DecoderConfig, torch.Tensor]:
+        """The whole model's shape, and the 1-D buffer on the device where this rank has its share of the parameters, as
+        `placement.holdings` says: to be moved from or to."""
         ...
 
-    def restore(self) -> None: ...
+    def release(self, between: Mapping[Kind, Between]) -> None:
+        """Let these kinds wait in host memory, or go, until a call needs them: then they come back by themselves. What
+        has gone comes back as zeros: gradients are cleared before they are used. A snapshot brings nothing back."""
+        ...
+
+    def held(self) -> Held:
+        """What is on the device now."""
+        ...

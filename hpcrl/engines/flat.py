@@ -1,17 +1,21 @@
 """A model whose parameters are views into one flat buffer, and whose gradients are views into another."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from hpcrl.engines.layout import ParameterLayout, lay_out
 from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.models.transformer import Transformer
+from hpcrl.parallel.group import Group
+from hpcrl.placement.buffers import lay_out
+from hpcrl.placement.shards import WHOLE, Cut, held
 
 
 def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -20,16 +24,22 @@ def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class FlatParameters:
-    """Owns `data` (1-D, every element of the layout) and, where trainable, `grad` of equal length.
+    """Owns `data` (1-D, all that a rank holds of a model) and, where trainable, `grad` of equal length.
 
     `views[name]` is a parameter over its part of `data`; its `.grad` is a view of `grad` to which backward adds in
     place. So an optimizer, a reduction, a digest or a copy touches one tensor. Change parameters only in place
     (`data.copy_`), never set a view's `.grad` to None: clear with `zero_grad`. Gaps of alignment are zero in both and
-    no backward writes to them.
+    no backward writes to them. `spans` say which places lie where in either of them; gaps and padding are in none.
+    `shapes` is a fingerprint of the whole model's parameters.
     """
 
-    def __init__(self, layout: ParameterLayout, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
-        self.layout = layout
+    def __init__(
+        self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device, trainable: bool
+    ) -> None:
+        parts, self.shapes = held(config, cut), fingerprint(parameters_of(config))
+        layout = self.layout = lay_out(part.parameter for part in parts)
+        placed = zip(parts, layout.offsets, strict=True)
+        self.spans = tuple(span.moved(offset) for part, offset in placed for span in part.spans)
         self.data = torch.zeros(layout.numel, dtype=dtype, device=device)
         self.grad = torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self.views = {name: nn.Parameter(view, trainable) for name, view in self.cut(self.data)}
@@ -37,6 +47,14 @@ class FlatParameters:
             for name, view in self.cut(self.grad):
                 self.views[name].grad_dtype = self.grad.dtype
                 self.views[name].grad = view
+
+    def layers(self) -> dict[int, slice]:
+        """What of the buffer each layer has, with the gaps behind it."""
+        begins: dict[int, int] = {}
+        for parameter, offset in self.layout.spans():
+            begins.setdefault(parameter.layer, offset)
+        ends = [*list(begins.values())[1:], self.layout.numel]
+        return {layer: slice(begin, end) for (layer, begin), end in zip(begins.items(), ends, strict=True)}
 
     def zero_grad(self) -> None:
         if self.grad is not None:
@@ -49,7 +67,7 @@ class FlatParameters:
 
 
 class FlatTransformer(Transformer):
-    """A whole model over flat buffers."""
+    """What a rank holds of a model, over flat buffers; cut for several ranks, it works with those of `tensor`."""
 
     def __init__(
         self,
@@ -58,9 +76,11 @@ class FlatTransformer(Transformer):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         trainable: bool = True,
+        cut: Cut = WHOLE,
+        tensor: Group | None = None,
     ) -> None:
-        memory = FlatParameters(lay_out(parameters_of(config)), dtype, torch.device(device), trainable)
-        super().__init__(config, memory.views)
+        memory = FlatParameters(config, cut, dtype, torch.device(device), trainable)
+        super().__init__(config, memory.views, cut, tensor)
         self.memory = memory
 
     def zero_grad(self, set_to_none: bool = False) -> None:
@@ -75,11 +95,15 @@ def open_model(
     head: HeadKind | None = None,
     seed: int = 0,
     trained: bool = False,
+    experts: Literal["inner", "whole"] = "inner",
+    cut: Cut = WHOLE,
     **memory: Any,
 ) -> tuple[FlatTransformer, Iterator[tuple[str, Tensor]]]:
-    """A folder's model, still empty, and the parameters to load into it, as `load_pretrained` gives them."""
-    config, parameters = load_pretrained(folder, family=family, head=head, seed=seed, trained=trained)
-    return FlatTransformer(config, **memory), parameters
+    """What a rank holds of a folder's model, still empty, and the parameters to load into it."""
+    config, parameters = load_pretrained(
+        folder, family=family, head=head, seed=seed, trained=trained, experts=experts, cut=cut
+    )
+    return FlatTransformer(config, cut=cut, **memory), parameters
 
 
 def new_model(folder: Path | str, **options: Any) -> FlatTransformer:
@@ -87,3 +111,9 @@ def new_model(folder: Path | str, **options: Any) -> FlatTransformer:
     model, parameters = open_model(folder, **options)
     model.load(parameters)
     return model
+
+
+def fingerprint(parameters: Iterable[Parameter]) -> str:
+    """Equal for models of the same parameters."""
+    text = "\n".join(f"{parameter.name} {parameter.shape}" for parameter in parameters)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -3,34 +3,40 @@
 Shape legend: N elements of the flat buffer; S of this rank's slice.
 """
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import numpy as np
 import torch
 
-from hpcrl.engines.checksum import MASK, checksum, signed
+from hpcrl.durable.checkpoints import DamagedCheckpointError
+from hpcrl.engines.checksum import digest_of, runs
 from hpcrl.engines.chunks import chunks
-from hpcrl.engines.engine import Shard
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.layout import ParameterLayout
+from hpcrl.engines.release import on_host
+from hpcrl.engines.shard import CopiedShard, Shard, read_runs
 from hpcrl.errors import InternalError
-from hpcrl.parallel.context import Group
+from hpcrl.families.places import Span, common, packed, sliced
+from hpcrl.parallel.replica import ReplicaGroups
+
+Copied = Callable[[torch.Tensor], torch.Tensor]
+"""A tensor, wherever it is, as a copy in host memory."""
 
 
 class ShardedMasters:
     """Owns the master weights of its slice, and keeps `flat` equal to the masters of all ranks.
 
-    Where `flat` has the masters' type, the master is a view of it. `updates` counts how often they have changed. Knows
-    neither the model nor what changes them.
+    Where `flat` has the masters' type, the master is a view of it. `updates` counts how often they have changed.
+    What another rank of the block owns has a master here too, which changes as its owner's does: gradients are equal
+    wherever an element is. So nothing has to be sent before the next forward pass; but the owner alone counts, and
+    saves. Knows neither the model nor what changes its masters.
     """
 
-    def __init__(self, name: str, flat_N: torch.Tensor, group: Group) -> None:
+    def __init__(self, name: str, flat_N: torch.Tensor, spans: Sequence[Span], groups: ReplicaGroups) -> None:
         self._name = name
         self._flat_N = flat_N
-        self._group = group
-        self._offset, length = group.bounds(len(flat_N))
+        self._groups = groups
+        self._offset, length = groups.dp.bounds(len(flat_N))
+        self._spans = sliced(spans, self._offset, self._offset + length)
         own = flat_N[self._offset : self._offset + length]
         self.master_S = own if flat_N.dtype == torch.float64 else own.float()
         self.updates = 0
@@ -42,45 +48,64 @@ class ShardedMasters:
 
     def begin_from(self, parameter: torch.Tensor, offset: int) -> None:
         """Let the masters of a parameter, of which `flat` from `offset` on holds a rounded copy, begin as it is."""
-        start, stop = self._overlap(offset, parameter.numel())
+        start = max(offset, self._offset)
+        stop = min(offset + parameter.numel(), self._offset + len(self.master_S))
         if start < stop and not self._shares_memory:
             own = self.master_S[start - self._offset : stop - self._offset]
             own.copy_(parameter.reshape(-1)[start - offset : stop - offset])
 
     @torch.no_grad()
-    def blend(self, source: "ShardedMasters", decay: float) -> None:
-        """master ← decay · master + (1 − decay) · the source's master. Both are cut alike."""
+    def blend(self, theirs_S: torch.Tensor, decay: float) -> None:
+        """master ← decay · master + (1 − decay) · another's master."""
         for piece in chunks(self.master_S):
-            theirs = source.master_S[piece].to(self.master_S)
-            self.master_S[piece].mul_(decay).add_(theirs, alpha=1.0 - decay)
+            self.master_S[piece].mul_(decay).add_(theirs_S[piece].to(self.master_S), alpha=1.0 - decay)
         self.updates += 1
         self._publish()
 
-    def snapshot(self) -> Shard:
-        """Copies of the own slice, and where it lies in the whole."""
-        arrays = {part: tensor.to("cpu", copy=True).numpy() for part, tensor in self.parts.items()}
-        place = {"offset": self._offset, "length": len(self.master_S), "total": len(self._flat_N)}
-        return arrays, {**place, "updates": self.updates}
+    def snapshot(self, copied: Copied = on_host) -> CopiedShard:
+        """Copies of what it owns of its slice."""
+        copies = {part: copied(tensor) for part, tensor in self.parts.items()}
+        owned = tuple(span for span in self._spans if span.owned)
+        if len(owned) == len(self._spans):
+            return CopiedShard({part: copy.numpy() for part, copy in copies.items()}, owned, {"updates": self.updates})
+        kept = packed(owned)
+        for part, whole in copies.items():
+            copies[part] = whole.new_empty(sum(span.place.numel for span in kept))
+            for ours, theirs in zip(kept, owned, strict=True):
+                runs(copies[part], ours).copy_(runs(whole, theirs))
+        return CopiedShard({part: copy.numpy() for part, copy in copies.items()}, kept, {"updates": self.updates})
 
-    def load(self, shards: Iterable[Shard]) -> None:
-        """Take what overlaps the own slice out of each shard, whatever the number of ranks that wrote them."""
-        filled = 0
-        for arrays, state in shards:
-            self._check_total(state)
-            self.updates = state["updates"]
-            filled += self._copy_overlap(arrays, state["offset"], state["length"])
-        if filled != len(self.master_S):
-            raise InternalError(
-                f"{self._name}: the checkpoint's shards hold {filled} of the {len(self.master_S)} elements from "
-                f"{self._offset} on; it needs all shards of the role"
+    @torch.no_grad()
+    def load(self, shards: Iterable[Shard]) -> bool:
+        """Take all that the slice has out of shards of any layout, reading nothing else of them.
+
+        Returns whether they are of the very types of the parts, so that no bit was rounded. Raises
+        DamagedCheckpointError where they lack some of it.
+        """
+        wanted: defaultdict[str, list[Span]] = defaultdict(list)
+        for span in self._spans:
+            wanted[span.place.parameter].append(span)
+        filled, exact = 0, True
+        for shard in shards:
+            self.updates = shard.state["updates"]
+            exact &= all(shard.dtype(part).itemsize == tensor.itemsize for part, tensor in self.parts.items())
+            filled += sum(self._take(shard, theirs, wanted[theirs.place.parameter]) for theirs in shard.spans)
+        if filled != (needed := sum(span.place.numel for span in self._spans)):
+            raise DamagedCheckpointError(
+                f"{self._name}: the checkpoint's shards hold {filled} of the {needed} elements that this rank has"
             )
         self._publish()
+        return exact
 
     def digest(self) -> str:
         """Checksums of all parts over all ranks, and the number of updates."""
-        sums = torch.tensor([signed(checksum(tensor, self._offset)) for tensor in self.parts.values()])
-        whole = "".join(f"{number & MASK:016x}" for number in self._group.total(sums).tolist())
-        return f"{whole}{self.updates:08x}"
+        summed = digest_of(list(self.parts.values()), self._spans, self._groups.total_of_shares)
+        return f"{summed}{self.updates:08x}"
+
+    def parameters_digest(self) -> str:
+        """That of the flat buffer over all ranks; each looks at its slice."""
+        own = self._flat_N[self._offset : self._offset + len(self.master_S)]
+        return digest_of([own], self._spans, self._groups.total_of_shares)
 
     def tensors(self) -> list[torch.Tensor]:
         """All that is held beside the flat buffer."""
@@ -92,29 +117,18 @@ class ShardedMasters:
 
     def _publish(self) -> None:
         """Bring the masters of all ranks into the flat buffer."""
-        if self._shares_memory and self._group.size == 1:
+        if self._shares_memory and self._groups.dp.size == 1:
             return
-        self._group.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
+        self._groups.dp.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
 
-    def _check_total(self, state: Mapping[str, Any]) -> None:
-        if state["total"] != len(self._flat_N):
-            raise InternalError(
-                f"{self._name}: the checkpoint is of {state['total']} elements, the model has {len(self._flat_N)}; "
-                "it belongs to another model"
-            )
-
-    def _copy_overlap(self, arrays: Mapping[str, np.ndarray], offset: int, length: int) -> int:
-        start, stop = self._overlap(offset, length)
-        if stop <= start:
-            return 0
+    def _take(self, shard: Shard, theirs: Span, wanted: Iterable[Span]) -> int:
+        """Copy what a span of a shard has of what is wanted; how much that is."""
+        found = [(place, span) for span in wanted for place in common(theirs.place, span.place)]
         for part, tensor in self.parts.items():
-            source = torch.from_numpy(arrays[part][start - offset : stop - offset])
-            tensor[start - self._offset : stop - self._offset].copy_(source)
-        return stop - start
-
-    def _overlap(self, offset: int, length: int) -> tuple[int, int]:
-        """First element, and that after the last, of what the interval has in common with the own slice."""
-        return max(offset, self._offset), min(offset + length, self._offset + len(self.master_S))
+            for place, ours in found:
+                for here, read in read_runs(shard, part, theirs.at(place), ours.at(place)):
+                    runs(tensor, here).copy_(torch.from_numpy(read))
+        return sum(place.numel for place, _ in found)
 
 
 class MasterState:
@@ -133,32 +147,35 @@ class MasterState:
             # The model has found name and shape right before it asks for the next one.
             self._masters.begin_from(tensor, offsets[name])
 
-    def blend(self, source: "MasterState", decay: float) -> None:
-        """Keep `decay` of the own parameters, and take the rest from a model of the same shape."""
-        theirs, own = fingerprint(source._memory.layout), fingerprint(self._memory.layout)
-        if theirs != own:
-            raise InternalError(
-                f"{self._role}'s parameters are laid out as {own}, those of {source._role}, which it blends in, as "
-                f"{theirs}."
-            )
-        self._masters.blend(source._masters, decay)
+    @property
+    def masters(self) -> torch.Tensor:
+        """This rank's slice of them."""
+        return self._masters.master_S
 
-    def snapshot(self) -> Shard:
-        arrays, numbers = self._masters.snapshot()
-        return arrays, {**numbers, "layout": fingerprint(self._memory.layout)}
+    def blend(self, theirs: torch.Tensor, decay: float) -> None:
+        """Keep `decay` of the masters, and take the rest of others that lie as they do. Raises InternalError."""
+        if len(theirs) != len(self.masters):
+            raise InternalError(f"{self._role} has {len(self.masters)} masters here, and {len(theirs)} are blended in.")
+        self._masters.blend(theirs, decay)
 
-    def load(self, shards: Iterable[Shard]) -> None:
-        self._masters.load(self._checked(shard) for shard in shards)
+    def snapshot(self, copied: Copied = on_host) -> CopiedShard:
+        return self._masters.snapshot(copied).with_state(shapes=self._memory.shapes)
+
+    def load(self, shards: Iterable[Shard]) -> bool:
+        return self._masters.load(self._checked(shard) for shard in shards)
 
     def digest(self) -> str:
         return self._masters.digest()
+
+    def parameters_digest(self) -> str:
+        return self._masters.parameters_digest()
 
     def tensors(self) -> list[torch.Tensor]:
         """All that is held beside the model."""
         return self._masters.tensors()
 
     def _checked(self, shard: Shard) -> Shard:
-        written, own = shard[1]["layout"], fingerprint(self._memory.layout)
+        written, own = shard.state["shapes"], self._memory.shapes
         if written != own:
             raise InternalError(
                 f"{self._role}: the checkpoint's parameters are laid out as {written}, the model's as {own}.",
@@ -166,8 +183,3 @@ class MasterState:
                 f"--accept-changed {self._role}.path`.",
             )
         return shard
-
-
-def fingerprint(layout: ParameterLayout) -> str:
-    text = "\n".join(f"{parameter.name} {parameter.shape} {offset}" for parameter, offset in layout.spans())
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

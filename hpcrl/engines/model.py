@@ -1,12 +1,12 @@
 """A model given packed sequences: what it predicts of their labels. Knows nothing of micro-batches and of training."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from hpcrl.data.prefixes import cut_rows
+from hpcrl.data.prefixes import Texts, cut_rows
 from hpcrl.engines.engine import Columns, Sequences, take_rows
 from hpcrl.engines.flat import FlatTransformer
 from hpcrl.errors import InternalError
@@ -26,20 +26,38 @@ class PackedModel:
         """Whether it predicts a value before each label, and not the label's log-probability."""
         return self.transformer.config.head != "vocabulary"
 
-    def forward(self, sequences: Sequences, temperature: float, with_entropy: bool) -> Predictions:
+    @property
+    def number(self) -> type[np.floating]:
+        """What its numbers are on the host: float32, or float64 where it computes in that."""
+        return np.float64 if self._wide == torch.float64 else np.float32
+
+    def forward(
+        self, sequences: Sequences, temperature: float, with_entropy: bool, given: torch.Tensor | None = None
+    ) -> Predictions:
         """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it.
 
-        A prompt that several of the sequences begin with goes through the model once.
+        A prompt that several of the sequences begin with goes through the model once. A last stage that is not the
+        first is `given` the rows of the stage before.
         """
-        model, ends = self.transformer, np.cumsum(sequences.lengths)
-        texts = cut_rows(sequences.lengths, sequences.prompts, sequences.prompt_numbers())
-        inputs = torch.from_numpy(texts.inputs(sequences.tokens, sequences.lengths)).to(model.device, torch.int64)
-        packing = Packing.of(texts.lengths, model.device, texts.prefixes)
+        model, texts = self.transformer, _texts(sequences)
+        ends = np.cumsum(sequences.lengths)
+        packing = self._packing(sequences, texts)
         rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
         labels = torch.from_numpy(sequences.tokens[np.concatenate(rows)]).to(model.device, torch.int64)
         labelled = torch.from_numpy(texts.label_rows(sequences.lengths, sequences.labels)).to(model.device)
-        predictions = model(inputs, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
+        entering = self._tokens(sequences, texts) if given is None else given
+        predictions = model(entering, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
         return replace(predictions, cu_labels=self._bounds(sequences.labels))
+
+    def rows(self, sequences: Sequences, given: torch.Tensor | None = None) -> torch.Tensor:
+        """What the next stage is given; of the last stage, what its output module is."""
+        texts = _texts(sequences)
+        packing = self._packing(sequences, texts)
+        return self.transformer.decoded(self._tokens(sequences, texts) if given is None else given, packing)
+
+    def entrance(self, sequences: Sequences) -> torch.Tensor:
+        """Room for what a stage that is not the first is given."""
+        return self.transformer.entrance(sum(_texts(sequences).lengths))
 
     def nothing(self) -> Predictions:
         """Predictions of no label."""
@@ -55,14 +73,23 @@ class PackedModel:
         }
 
     def numbers(self, predictions: Predictions) -> np.ndarray:
-        """A number for each label, on the host, float32."""
+        """A number for each label, on the host, of type `number`."""
         chosen = predictions.values if self.gives_values else predictions.log_probs
-        return chosen.float().cpu().numpy()
+        return chosen.to(self._wide).cpu().numpy()
 
-    def copied(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every parameter by name, of a copy in host memory."""
-        memory = self.transformer.memory
-        return memory.cut(memory.data.to("cpu", copy=True))
+    def _packing(self, sequences: Sequences, texts: Texts) -> Packing:
+        """Of these texts; routers that are noted are told how many sequences that count each row is of."""
+        packing, lessons = Packing.of(texts.lengths, self.transformer.device, texts.prefixes), self.transformer.lessons
+        if lessons is not None:
+            readers, device = texts.readers(sequences.counted).repeat(texts.lengths), packing.positions.device
+            weights = torch.from_numpy(readers.astype(np.float64)).to(device)
+            of_labels = torch.from_numpy(sequences.counted.repeat(sequences.labels).astype(np.float64)).to(device)
+            lessons.weigh(weights if packing.order is None else weights[packing.order], of_labels)
+        return packing
+
+    def _tokens(self, sequences: Sequences, texts: Texts) -> torch.Tensor:
+        read = texts.inputs(sequences.tokens, sequences.lengths)
+        return torch.from_numpy(read).to(self.transformer.device, torch.int64)
 
     def _bounds(self, labels: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.cumsum([0, *labels], dtype=np.int64)).to(self.transformer.device)
@@ -72,9 +99,12 @@ class PackedModel:
         return torch.promote_types(self.transformer.dtype, torch.float32)
 
 
-def finite(role: str, what: str, rows: Iterable[np.ndarray]) -> np.ndarray:
-    """All rows one after another. Raises InternalError where a number is not finite: the model has diverged."""
-    numbers = np.concatenate([np.zeros(0, np.float32), *rows])
+def _texts(sequences: Sequences) -> Texts:
+    return cut_rows(sequences.lengths, sequences.prompts, sequences.prompt_numbers())
+
+
+def finite(role: str, what: str, numbers: np.ndarray) -> np.ndarray:
+    """The same numbers. Raises InternalError where one is not finite: the model has diverged."""
     if wrong := int((~np.isfinite(numbers)).sum()):
         raise InternalError(
             f"{role}: {wrong} of {len(numbers)} {what} are not finite; the model has diverged, or {role}.path "

@@ -1,47 +1,52 @@
-"""hpcrl's own engine: a whole model in flat buffers, micro-batches, AdamW sharded over data-parallel ranks."""
+"""hpcrl's own engine: a stage of a model in flat buffers, micro-batches, AdamW sharded over data-parallel ranks."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig
-from hpcrl.data.micro_batches import micro_batches
+from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig
+from hpcrl.engines.checksum import digest_of
 from hpcrl.engines.engine import (
+    KINDS,
     Columns,
     Decision,
     EngineContext,
-    EngineState,
+    Held,
+    Kind,
     Objective,
     Sequences,
-    Shard,
     Statistic,
     Totals,
     TrainResult,
     Update,
-    Writer,
 )
 from hpcrl.engines.flat import FlatParameters, open_model
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.model import PackedModel, finite
+from hpcrl.engines.pipeline import Pipeline
+from hpcrl.engines.release import DeviceBuffers
 from hpcrl.engines.sampler import Sampler
+from hpcrl.engines.shard import CopiedShard, Shard
+from hpcrl.engines.teaching import taught_routers
 from hpcrl.engines.updater import Updater
+from hpcrl.families.config import DecoderConfig
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
+from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
-from hpcrl.models.pretrained import save_pretrained
-from hpcrl.parallel.context import Group
+from hpcrl.parallel.replica import ReplicaGroups
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+NO_ROUTER_LOSS = RouterLoss()
 
 
 class NativeEngine:
     """Fulfils `Engine` and `EngineState`. `state` is an `Updater` where the role is trained, None where it is frozen.
 
-    A forward pass takes at most `micro_batch_tokens` tokens; the files of `tokenizer` go with an export.
+    A forward pass takes at most `micro_batch_tokens` tokens.
     """
 
     def __init__(
@@ -50,19 +55,28 @@ class NativeEngine:
         sampler: Sampler,
         state: MasterState | None,
         *,
-        group: Group,
+        groups: ReplicaGroups,
         kernels: Kernels,
         micro_batch_tokens: int,
-        tokenizer: Path,
+        router_loss: RouterLoss = NO_ROUTER_LOSS,
     ) -> None:
         self._model = model
         self._sampler = sampler
         self._state = state
-        self._group = group
+        self._groups = groups
         self._kernels = kernels
-        self._micro_batch_tokens = micro_batch_tokens
-        self._tokenizer = tokenizer
-        self._parked: list[torch.Tensor] = []
+        self._router_loss = router_loss
+        self._pipeline = Pipeline(model, groups.pp, micro_batch_tokens)
+        memory = model.transformer.memory
+        self._buffers = DeviceBuffers(
+            {
+                "parameters": [memory.data],
+                "gradients": [] if memory.grad is None else [memory.grad],
+                "optimizer": [] if state is None else state.tensors(),
+            },
+            memory.layers(),
+        )
+        model.transformer.awaited = self._buffers.awaited
 
     @classmethod
     def open(cls, context: EngineContext) -> "NativeEngine":
@@ -71,46 +85,55 @@ class NativeEngine:
         transformer, parameters = open_model(
             config.path,
             family=config.family,
+            experts=config.experts,
             head=context.head,
             seed=context.seed,
             trained=trained,
             dtype=DTYPES[config.dtype],
             device=context.device,
             trainable=trained,
+            cut=context.groups.cut,
+            tensor=context.groups.tp,
         )
+        transformer.recompute = isinstance(config, TrainedModelConfig) and config.recompute
         model = PackedModel(context.role, transformer)
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
         engine = cls(
             model,
-            Sampler(model, config.micro_batch_tokens, ends, context.tokenizer),
+            Sampler(model, config.micro_batch_tokens, ends, context.tokenizer, context.groups.pp),
             _state(context, transformer.memory),
-            group=context.group,
+            groups=context.groups,
             kernels=context.kernels,
             micro_batch_tokens=config.micro_batch_tokens,
-            tokenizer=context.tokenizer,
+            router_loss=_router_loss(config),
         )
-        engine.fill(_told(parameters, transformer.memory.data.nbytes, context))
+        if not context.empty:
+            engine.fill(_told(parameters, transformer.memory.data.nbytes, context))
         return engine
 
     def fill(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Give model and masters their first values, by name."""
+        self._buffers.need("parameters", "optimizer")
         self._model.transformer.load(parameters if self._state is None else self._state.begin_from(parameters))
 
     # What an algorithm may ask
 
     def total(self, vector: torch.Tensor) -> torch.Tensor:
-        return self._group.total(vector)
+        return self._groups.total(vector)
 
-    @torch.no_grad()
     def forward(self, sequences: Sequences, temperature: float = 1.0) -> np.ndarray:
-        predicted: list[np.ndarray] = [np.zeros(0, np.float32)] * len(sequences)
-        for rows, predictions in self._micro_batches(sequences, temperature, with_entropy=False):
+        self._buffers.read()
+        nothing = np.zeros(0, self._model.number)
+        predicted: list[np.ndarray] = [nothing] * len(sequences)
+        for rows, predictions in self._pipeline.predict(sequences, temperature):
             ends = np.cumsum(sequences.labels[rows])[:-1]
             for row, of_row in zip(rows, np.split(self._model.numbers(predictions), ends), strict=True):
                 predicted[row] = of_row
-        return finite(self._model.role, "values" if self._model.gives_values else "log-probabilities", predicted)
+        numbers = self._pipeline.told(np.concatenate([nothing, *predicted]), int(sequences.labels.sum()))
+        return finite(self._model.role, "values" if self._model.gives_values else "log-probabilities", numbers)
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
+        self._buffers.read()
         return self._sampler.generate(prompts, seeds, config)
 
     def train_batch(
@@ -122,52 +145,61 @@ class NativeEngine:
         decided: Decision | None = None,
     ) -> TrainResult:
         updater = self._training
-        if len(sequences):
-            role, bits = self._model.role, updater.gradient_bits
-            sums = self._kernels.gradients(role, lambda: self._backward(sequences, columns, objective), bits)
-        else:
-            sums = self._backward(sequences, columns, objective)
+        self._buffers.read()
+        self._buffers.need("gradients")
+        with taught_routers(self._router_loss, self._model, self._pipeline, self._groups, sequences) as told:
+            sums = self._gradients(sequences, columns, objective)
+            of_routers = told()
+        self._buffers.need(*KINDS)
+        self._model.transformer.add_up_gradients()
+        self._pipeline.share_embedding()
         loss, totals = sums.totals()
         decision = decided or updater.decide(at, refused=_refuses(objective, totals))
         decision, norm = updater.follow(decision, in_replay=decided is not None)
-        return TrainResult(loss, totals, decision, norm)
+        return TrainResult(loss + of_routers.loss, {**totals, **of_routers.totals}, decision, norm)
 
     # What the host may ask
 
-    def snapshot(self) -> Shard:
-        return self._saved.snapshot()
+    def snapshot(self) -> CopiedShard:
+        return self._saved.snapshot(self._buffers.copied)
 
-    def load(self, shards: Iterable[Shard]) -> None:
-        self._saved.load(shards)
+    def load(self, shards: Iterable[Shard]) -> bool:
+        self._buffers.need("parameters", "optimizer")
+        return self._saved.load(shards)
 
     def settle(self, model: ModelConfig, steps: int) -> None:
         assert isinstance(model, TrainedModelConfig), self._model.role
         self._training.settle(model.optimizer, steps)
 
-    def blend(self, source: EngineState, decay: float) -> None:
-        assert isinstance(source, NativeEngine), source
-        self._saved.blend(source._saved, decay)
+    def blend(self, theirs: torch.Tensor, decay: float) -> None:
+        self._buffers.need("parameters", "optimizer")
+        self._saved.blend(theirs, decay)
+
+    def masters(self) -> tuple[DecoderConfig, torch.Tensor]:
+        self._buffers.need("parameters", "optimizer")
+        return self._model.transformer.config, self._saved.masters
 
     def digest(self) -> str:
+        self._buffers.need("parameters", "optimizer")
         return self._saved.digest()
 
-    def export(self) -> Writer | None:
-        if self._group.index != 0:
-            return None
-        config, tensors = self._model.transformer.config, dict(self._model.copied())
-        return lambda folder: save_pretrained(folder, config, tensors, tokenizer_from=self._tokenizer)
+    def flat(self) -> tuple[DecoderConfig, torch.Tensor]:
+        self._buffers.need("parameters")
+        return self._model.transformer.config, self._model.transformer.memory.data
 
-    def release(self) -> None:
-        self._parked = [tensor.to("cpu", copy=True) for tensor in self._memory()]
-        for tensor in self._memory():
-            tensor.untyped_storage().resize_(0)
+    def parameters_digest(self) -> str:
+        self._buffers.need("parameters")
+        if self._state is not None:
+            return self._state.parameters_digest()
+        memory = self._model.transformer.memory
+        return digest_of([memory.data], memory.spans, self._groups.block.total)
 
-    @torch.no_grad()
-    def restore(self) -> None:
-        for tensor, parked in zip(self._memory(), self._parked, strict=True):
-            tensor.untyped_storage().resize_(parked.untyped_storage().nbytes())
-            tensor.copy_(parked)
-        self._parked = []
+    def release(self, between: Mapping[Kind, Between]) -> None:
+        for kind, how in between.items():
+            self._buffers.release(kind, how)
+
+    def held(self) -> Held:
+        return self._buffers.held()
 
     @property
     def _training(self) -> Updater:
@@ -179,40 +211,55 @@ class NativeEngine:
         assert self._state is not None, f"{self._model.role} is frozen"
         return self._state
 
-    def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
-        """This rank's gradient, and its share of the statistics."""
-        sums = _Sums(self.total)
-        self._training.clear()
-        for rows, predictions in self._micro_batches(sequences, objective.temperature, objective.with_entropy):
-            loss, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
-            loss.backward()
-            sums.add(loss, statistics)
+    def _anyone(self, so: bool) -> bool:
+        """Whether something is so on any rank of the block."""
+        return bool(self._groups.block.total(torch.tensor([int(so)])))
+
+    def _gradients(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
+        """As `_backward`, by kernels that give the same bits every time."""
         if not len(sequences):
+            return self._backward(sequences, columns, objective)
+        anyone = None if self._groups.block.size == 1 else self._anyone
+        return self._kernels.gradients(
+            self._model.role,
+            lambda: self._backward(sequences, columns, objective),
+            self._training.gradient_bits,
+            anyone,
+        )
+
+    def _backward(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
+        """This rank's gradient, and its share of the statistics: nothing on another stage than the last."""
+        sums = _Sums(self.total)
+
+        def loss(rows: list[int], predictions: Predictions) -> torch.Tensor:
+            share, statistics = objective.loss(predictions, self._model.columns(columns, sequences, rows))
+            sums.add(share, statistics)
+            return share
+
+        self._training.clear()
+        if (lessons := self._model.transformer.lessons) is not None:
+            lessons.forget()
+        self._pipeline.train(sequences, objective.temperature, objective.with_entropy, loss)
+        if not sums:
             sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
         return sums
 
-    def _micro_batches(
-        self, sequences: Sequences, temperature: float, with_entropy: bool
-    ) -> Iterator[tuple[list[int], Predictions]]:
-        """The rows of each micro-batch, and what the model predicts of them."""
-        of, bound = sequences, self._micro_batch_tokens
-        for rows in micro_batches(of.lengths, of.samples, of.prompts, of.prompt_numbers(), bound):
-            yield rows, self._model.forward(sequences.select(rows), temperature, with_entropy)
 
-    def _memory(self) -> list[torch.Tensor]:
-        """All that the engine holds on its device, as tensors that own their storage."""
-        beside = [] if self._state is None else self._state.tensors()
-        return [self._model.transformer.memory.data, *beside]
+def _router_loss(config: ModelConfig) -> RouterLoss:
+    if not isinstance(config, TrainedModelConfig):
+        return NO_ROUTER_LOSS
+    return RouterLoss(config.router_aux_coef, config.router_z_coef)
 
 
 def _state(context: EngineContext, memory: FlatParameters) -> MasterState | None:
     """What changes of a role, and is saved; None where nothing does."""
     if context.steps is not None:
         assert isinstance(context.model, TrainedModelConfig), context.role
-        return Updater(context.role, memory, context.group, context.model.optimizer, context.steps)
+        return Updater(context.role, memory, context.groups, context.model.optimizer, context.steps)
     if not context.blended:
         return None
-    return MasterState(context.role, memory, ShardedMasters(context.role, memory.data, context.group))
+    masters = ShardedMasters(context.role, memory.data, memory.spans, context.groups)
+    return MasterState(context.role, memory, masters)
 
 
 def _told(
@@ -240,6 +287,9 @@ class _Sums:
         self._total = total
         self._names: list[str] = []
         self._sums: torch.Tensor | float = 0.0
+
+    def __bool__(self) -> bool:
+        return isinstance(self._sums, torch.Tensor)
 
     def add(self, loss: torch.Tensor, statistics: Mapping[str, Statistic]) -> None:
         self._names = sorted(statistics)

@@ -6,31 +6,33 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.data.tokens import load_tokens
+from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.engines.model import PackedModel, finite
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.sampling import SamplingOptions
 from hpcrl.models.stopping import StopStrings
+from hpcrl.parallel.group import Group
 
 
 @dataclass(frozen=True)
 class Sampler:
     """At most `prefill_tokens` prompt tokens go through the model at once; `eos_token_ids` end a response.
 
-    `tokenizer` is the folder of the run's, by which responses are read where strings end them.
+    `tokenizer` is the folder of the run's, by which responses are read where strings end them; the ranks of `pp` have
+    the model's stages.
     """
 
     model: PackedModel
     prefill_tokens: int
     eos_token_ids: tuple[int, ...]
     tokenizer: Path
+    pp: Group
 
     @cached_property
-    def _read_tokenizer(self) -> Tokenizer:
-        return load_tokens(self.tokenizer).tokenizer
+    def _tokens(self) -> Tokens:
+        return load_tokens(self.tokenizer)
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         """One response to each prompt; what is drawn for a prompt follows from its seed alone."""
@@ -41,10 +43,10 @@ class Sampler:
             min_new_tokens=config.min_new_tokens,
             sampling=SamplingOptions(config.temperature, config.top_k, config.top_p, config.greedy),
             eos_token_ids=self.eos_token_ids,
-            stops=partial(StopStrings, self._read_tokenizer, config.stop) if config.stop else None,
+            stops=partial(StopStrings, self._tokens, config.stop) if config.stop else None,
             slots=config.slots,
             prefill_tokens=self.prefill_tokens,
         )
-        generated = Generator(self.model.transformer, options).generate(prompts, seeds)
-        finite(self.model.role, "log-probabilities of sampled tokens", generated.logprobs)
+        generated = Generator(self.model.transformer, options, self.pp).generate(prompts, seeds)
+        finite(self.model.role, "log-probabilities of sampled tokens", np.concatenate(generated.logprobs))
         return generated

@@ -3,17 +3,17 @@
 import math
 from typing import NoReturn
 
-import torch
-
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.checksum import checksum
-from hpcrl.engines.engine import Decision, Shard, Update
+from hpcrl.engines.engine import Decision, Update
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.masters import MasterState
+from hpcrl.engines.masters import Copied, MasterState
+from hpcrl.engines.release import on_host
 from hpcrl.engines.schedule import learning_rate
+from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.errors import InternalError
-from hpcrl.parallel.context import Group
+from hpcrl.parallel.replica import ReplicaGroups
 
 
 class Updater(MasterState):
@@ -22,11 +22,13 @@ class Updater(MasterState):
     Knows nothing of losses and micro-batches.
     """
 
-    def __init__(self, role: str, memory: FlatParameters, group: Group, config: OptimizerConfig, steps: int) -> None:
+    def __init__(
+        self, role: str, memory: FlatParameters, groups: ReplicaGroups, config: OptimizerConfig, steps: int
+    ) -> None:
         if memory.grad is None:
             raise ValueError(f"{role}'s model was built without gradients; build it with trainable=True")
         undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
-        self._optimizer = ShardedAdamW(role, memory.data, undecayed, group, config)
+        self._optimizer = ShardedAdamW(role, memory.data, memory.spans, undecayed, groups, config)
         super().__init__(role, memory, self._optimizer)
         self._gradient = memory.grad
         self._config = config
@@ -49,7 +51,7 @@ class Updater(MasterState):
 
     def gradient_bits(self) -> int:
         """A checksum of this rank's gradient."""
-        return checksum(self._gradient, 0)
+        return checksum(self._gradient)
 
     def follow(self, decision: Decision, in_replay: bool) -> tuple[Decision, float | None]:
         """Do what was decided; what was done, and the norm of the gradients of all ranks before clipping.
@@ -85,13 +87,9 @@ class Updater(MasterState):
             f"`hpcrl fork RUN --step N`, with a lower {setting}.lr or {setting}.grad_clip.",
         )
 
-    def snapshot(self) -> Shard:
-        arrays, numbers = super().snapshot()
-        return arrays, {**numbers, "skipped_in_a_row": self._skipped_in_a_row}
-
-    def tensors(self) -> list[torch.Tensor]:
-        return [self._gradient, *super().tensors()]
+    def snapshot(self, copied: Copied = on_host) -> CopiedShard:
+        return super().snapshot(copied).with_state(skipped_in_a_row=self._skipped_in_a_row)
 
     def _checked(self, shard: Shard) -> Shard:
-        self._skipped_in_a_row = shard[1]["skipped_in_a_row"]
+        self._skipped_in_a_row = shard.state["skipped_in_a_row"]
         return super()._checked(shard)

@@ -1,4 +1,4 @@
-"""Llama 2 and 3 (arXiv 2302.13971, 2407.21783): no biases; Llama 3.1 scales its rope."""
+"""Llama 2 and 3 (arXiv 2302.13971, 2407.21783): Llama 3.1 scales its rope; those derived from it may have biases."""
 
 from typing import Any
 
@@ -9,13 +9,14 @@ from hpcrl.families.fields import Fields
 
 
 def _read(fields: Fields) -> DecoderConfig:
-    fields.require("attention_bias", False, False)
-    fields.require("mlp_bias", False, False)
-    return read_decoder(fields, qkv_bias=False)
+    attention, mlp = fields.flag("attention_bias"), fields.flag("mlp_bias")
+    return read_decoder(fields, qkv_bias=attention, output_bias=attention, mlp_bias=mlp)
 
 
 def _write(config: DecoderConfig) -> dict[str, Any]:
-    return write_decoder(config, "llama", qkv_bias=False) | {"attention_bias": False, "mlp_bias": False}
+    attention, mlp = config.output_bias, config.mlp_bias
+    written = write_decoder(config, "llama", qkv_bias=attention, output_bias=attention, mlp_bias=mlp)
+    return written | {"attention_bias": attention, "mlp_bias": mlp}
 
 
 FAMILY = Family(architecture="Llama", read=_read, write=_write, parameters=parameters, pieces=pieces)

@@ -39,7 +39,7 @@ def config_from_json(values: Any, source: str, family: str | None = None, settin
         raise ConfigurationError([f"{source} holds a {type(values).__name__}; a JSON object is needed."])
     name = _named(values, source, setting) if family is None else family
     declared = find(FAMILIES, name, setting)
-    fields = Fields(values, name, declared.architecture)
+    fields = Fields(values, name, declared.architecture, declared.heads)
     config = declared.read(fields)
     if problems := fields.finish():
         raise ConfigurationError([f"{source}: {problem}" for problem in problems])
@@ -49,7 +49,8 @@ def config_from_json(values: Any, source: str, family: str | None = None, settin
 def config_to_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
     """config.json for a model whose tensors are saved as `dtype` ("float32", "bfloat16")."""
     family = family_of(config)
-    return {**family.write(config), **head_fields(config.head, family.architecture), "torch_dtype": dtype}
+    head = head_fields(config.head, family.architecture, family.heads)
+    return {**family.write(config), **head, "torch_dtype": dtype}
 
 
 def family_of(config: DecoderConfig) -> Family:

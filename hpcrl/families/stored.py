@@ -23,8 +23,9 @@ _BLOCK = 16 << 20  # bytes
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a header says of one tensor."""
+    """What a header says of one tensor, and by which name."""
 
+    name: str
     file: str
     shape: tuple[int, ...]
     dtype: str
@@ -53,8 +54,9 @@ def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None =
     Raises DataError with each tensor that is missing, strange, of another shape or of numbers that cannot be read.
     """
     refuse_other_head(folder, config, wanted, trained)
-    stored = _headers(folder)
-    problems = [*_strangers(folder, stored.keys() - shapes(config).keys()), *_misfits(folder, stored, config)]
+    stored, ignored = _headers(folder, config), family_of(config).ignored
+    others = {name for name in stored.keys() - shapes(config).keys() if not name.endswith(ignored)}
+    problems = [*_strangers(folder, others), *_misfits(folder, stored, config)]
     if not problems and config.shares_embedding and HEAD in stored:
         problems += _untied(folder, stored, config)
     if problems:
@@ -102,14 +104,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _headers(folder: Path) -> dict[str, StoredTensor]:
-    named = weight_map(folder)
+def tensor_places(folder: Path, config: DecoderConfig) -> dict[str, tuple[str, str]]:
+    """By the names that the model's family gives its tensors: the file, and the name there."""
+    prefix, known, named = family_of(config).prefix, shapes(config), weight_map(folder)
+    short = {name for name in named if prefix + name in known and prefix + name not in named}
+    return {prefix + name if name in short else name: (file, name) for name, file in named.items()}
+
+
+def _headers(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
+    places = tensor_places(folder, config)
     found: dict[str, StoredTensor] = {}
-    for file in sorted(set(named.values())):
+    for file in sorted({file for file, _ in places.values()}):
         with naming(folder / file), safe_open(folder / file, framework="np") as opened:
-            for name in (name for name, where in named.items() if where == file):
-                header = opened.get_slice(name)
-                found[name] = StoredTensor(file, tuple(header.get_shape()), header.get_dtype())
+            for name, stored in ((name, stored) for name, (where, stored) in places.items() if where == file):
+                header = opened.get_slice(stored)
+                found[name] = StoredTensor(stored, file, tuple(header.get_shape()), header.get_dtype())
     return found
 
 
@@ -121,8 +130,8 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _strangers(folder: Path, names: set[str]) -> Iterator[str]:
-    """Old checkpoints hold rotary frequencies, tied ones a copy of the embedding; anything else is mathematics."""
-    strange = sorted(name for name in names if not name.endswith("rotary_emb.inv_freq") and name != HEAD)
+    """Tied checkpoints may hold a copy of the embedding; anything else is mathematics."""
+    strange = sorted(names - {HEAD})
     if strange:
         more = " …" if len(strange) > _SHOWN else ""
         yield (f"{folder} has tensors that its config.json does not account for: {', '.join(strange[:_SHOWN])}{more}.")
@@ -134,7 +143,7 @@ def _untied(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderCon
     embedding = family_of(config).pieces(config, parameter)[0].name
     pair = [stored[name] for name in (embedding, HEAD)]
     if pair[0].shape == pair[1].shape and pair[0].dtype == pair[1].dtype:
-        both = zip(*(_blocks(folder / stored[name].file, name) for name in (embedding, HEAD)), strict=True)
+        both = zip(*(_blocks(folder / tensor.file, tensor.name) for tensor in pair), strict=True)
         if all(one == other for one, other in both):
             return
     yield (
@@ -159,7 +168,7 @@ def _misfits(folder: Path, stored: Mapping[str, StoredTensor], config: DecoderCo
         if tensor is None:
             yield f"{folder} has no tensor {name}, which its config.json calls for."
         elif tensor.shape != shape:
-            yield f"{folder / tensor.file}: {name} is {list(tensor.shape)}; config.json makes it {list(shape)}."
+            yield f"{folder / tensor.file}: {tensor.name} is {list(tensor.shape)}; config.json makes it {list(shape)}."
         elif tensor.dtype not in NUMBERS:
             supported = ", ".join(NUMBERS.values())
-            yield f"{folder / tensor.file}: {name} is stored as {tensor.dtype}; supported are {supported}."
+            yield f"{folder / tensor.file}: {tensor.name} is stored as {tensor.dtype}; supported are {supported}."

@@ -14,8 +14,10 @@ from hpcrl.events import (
     DrainBegun,
     Entry,
     NodeLeaving,
+    ParametersMoved,
     PartExecuted,
     PartSent,
+    RowsLeftOut,
     StepClosed,
     StepExtended,
     StepOpened,
@@ -91,6 +93,8 @@ class Activity:
     seen: dict[int, StepSeen] = field(default_factory=dict)
     paused: bool = False
     ending: str = ""
+    left_out: dict[str, RowsLeftOut] = field(default_factory=dict)
+    """Of the rows to train on, and of those to evaluate on."""
 
     def feed(self, entry: Entry) -> None:
         """Take in one event."""
@@ -101,6 +105,8 @@ class Activity:
             case AttemptBegun():
                 self.attempt, self.recovered, self.steps = event.number, event.recovered, event.steps
                 self.paused = event.paused
+            case RowsLeftOut():
+                self.left_out[event.source] = event
             case AgentConnected():
                 self.nodes[event.node] = event.host
             case WorkersReady():
@@ -116,6 +122,8 @@ class Activity:
                     self.busy.setdefault(rank, []).append(unit)
             case PartExecuted():
                 self._executed(event)
+            case ParametersMoved():
+                self._ended(f"{event.role}@{event.replica}", event.version, 0, event.ranks, event.seconds)
             case StepClosed():
                 self._step(event.step).ended = when
             case CommandHeard(command="pause" | "continue" as command):
@@ -155,14 +163,17 @@ class Activity:
     def _step(self, step: int) -> StepSeen:
         return self.seen.setdefault(step, StepSeen())
 
-    def _executed(self, event: PartExecuted) -> None:
-        done = (event.call, event.step, event.part)
-        for rank in event.ranks:
+    def _ended(self, call: str, step: int, part: int, ranks: tuple[int, ...], seconds: float) -> None:
+        """What these workers did is over."""
+        for rank in ranks:
             units = self.busy.get(rank, [])
-            self.busy[rank] = [unit for unit in units if (unit.call, unit.step, unit.part) != done]
-        cost = self.costs.setdefault(event.call, CallCost())
+            self.busy[rank] = [unit for unit in units if (unit.call, unit.step, unit.part) != (call, step, part)]
+        cost = self.costs.setdefault(call, CallCost())
         cost.parts += 1
-        cost.seconds += event.seconds * len(event.ranks)
+        cost.seconds += seconds * len(ranks)
+
+    def _executed(self, event: PartExecuted) -> None:
+        self._ended(event.call, event.step, event.part, event.ranks, event.seconds)
         if not event.call.startswith(EVALUATION):
             tokens = self._step(event.step).tokens
             tokens[event.call] = tokens.get(event.call, 0) + event.tokens

@@ -105,6 +105,11 @@ def skipped_updates(rows: Sequence[Row]) -> dict[str, int]:
     return {key.partition("/")[0]: int(count) for key, count in found.items() if count}
 
 
+def empty_steps(rows: Sequence[Row]) -> int:
+    """How many steps trained on nothing, because no group that they drew could be chosen."""
+    return sum("drawn" in row and row["samples"] == 0 for row in rows)
+
+
 def settings_changes(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """(step, version) where another version of the settings counted than in the step before; version 0 comes first."""
     versions = [(row["step"], version) for row in rows if isinstance(version := row.get("settings"), int)]

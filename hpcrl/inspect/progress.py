@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.durable.fork import forked_from
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from hpcrl.durable.fork import forked_from
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
@@ -20,7 +20,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.hints import what_next
-from hpcrl.inspect.metrics import figures, last, settings_changes, skipped_updates
+from hpcrl.inspect.metrics import empty_steps, figures, last, settings_changes, skipped_updates
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.view import RunView, duration
 
@@ -46,6 +46,8 @@ GOES_ON: tuple[State, ...] = (*ALIVE, "waiting for Slurm")
 """Those in which more will happen."""
 ENDED: tuple[State, ...] = ("done", "stopped", "failed")
 """Those that no scheduler ends."""
+PURPOSES = {"train": "train", "eval": "evaluate"}
+"""Of data sets, by their names."""
 FRESH_S = 120.0
 """An event that is younger, or than three steps take, shows that the master is alive."""
 JUST_SENT_S = 30.0
@@ -59,6 +61,13 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     doing: str
 
 
+class SkippedRows(msgspec.Struct, frozen=True):
+    """So many `rows` of a data set, `of` all, are longer than a bound."""
+
+    rows: int
+    of: int
+
+
 class Skipped(msgspec.Struct, frozen=True):
     """What was left out."""
 
@@ -66,6 +75,10 @@ class Skipped(msgspec.Struct, frozen=True):
     """Lines of the master's events that this hpcrl cannot read."""
     updates: dict[str, int] = {}
     """train_step → its updates that were not made, because their gradients were not finite."""
+    steps: int = 0
+    """Steps that trained on nothing, because no group that they drew had samples of different scores."""
+    rows: dict[str, SkippedRows] = {}
+    """Of the data sets, "train" and "eval"."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -107,6 +120,12 @@ class RunStatus(msgspec.Struct, frozen=True):
         if "rounds" in self.metrics:
             kept, drawn, rounds = (int(self.metrics[key]) for key in ("samples", "drawn", "rounds"))
             lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
+        if count := self.skipped.steps:
+            trained = "1 step trained" if count == 1 else f"{count} steps trained"
+            lines.append(f"empty    {trained} on nothing: no group had samples of different scores")
+        for source, left in self.skipped.rows.items():
+            purpose = PURPOSES.get(source, source)
+            lines.append(f"left out {left.rows} of {left.of} rows to {purpose} on, which are too long")
         for call, count in self.skipped.updates.items():
             lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
         lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
@@ -146,7 +165,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
         slurm=queue,
-        skipped=Skipped(view.skipped, skipped_updates(view.rows)),
+        skipped=_skipped(view),
         origins=_origins(run, view),
     )
 
@@ -279,6 +298,11 @@ def _ended(state: str) -> State:
         "failed": "failed",
     }
     return known.get(state, "unknown")
+
+
+def _skipped(view: RunView) -> Skipped:
+    rows = {source: SkippedRows(left.rows, left.of) for source, left in view.left_out.items()}
+    return Skipped(view.skipped, skipped_updates(view.rows), empty_steps(view.rows), rows)
 
 
 def _origins(run: RunDirectory, view: RunView) -> tuple[str, ...]:

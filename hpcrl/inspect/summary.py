@@ -6,9 +6,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.durable.fork import forked_from
 from hpcrl.durable.history import read_history
 from hpcrl.durable.means import over_all
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.events import RowsLeftOut
 from hpcrl.inspect.activity import Activity, CallCost
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import Row
@@ -44,6 +45,13 @@ class RunView:
     def skipped(self) -> int:
         """Lines of the master's events that were damaged or unknown."""
         return sum(tail.skipped for tail in self._tails.values())
+
+    @property
+    def left_out(self) -> dict[str, RowsLeftOut]:
+        """By source, as the newest attempt said that got as far as its rows."""
+        return next(
+            (found for _, each in sorted(self.activities.items(), reverse=True) if (found := each.left_out)), {}
+        )
 
     @property
     def step(self) -> int:

@@ -4,26 +4,47 @@ Pure: experiments, plans and what recovery found in, lines for people out.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
+from hpcrl.config.changes import changes
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import sections_of
+from hpcrl.config.model import models_of
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.placement.plan import Plan, make_plan, workers_in_words
+from hpcrl.placement.layouts import Axis, Ranks
+from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
 
+TENSOR: tuple[Axis, ...] = ("tp",)
+"""Along this a call adds up what workers have of a layer."""
+ROUNDING = ("micro_batch_tokens", "slots", "threads_per_worker", "deterministic")
+"""The last names of settings that say how many rows are multiplied at once, or how sums are added up."""
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
 
 
 def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery: RecoveryPlan) -> Iterator[str]:
-    """What other workers change: how many there are, what stays cut as it was, what is replayed differently."""
+    """What other workers, layouts and sizes change: how many there are, what stays cut as it was, what is replayed or
+    made differently, and whether numbers stay the same to the bit."""
     old, new = (make_plan(experiment, experiment.cluster.nodes) for experiment in (before, after))
     if len(old.workers) != len(new.workers):
         yield f"{_nodes(before)} → {_nodes(after)}"
     yield from _kept_parts(recovery, new)
     yield from _other_replays(recovery, new)
-    if any(old.ranks(call, 0) != new.ranks(call, 0) for call in new.changes):
+    computing = {*models_of(after), *sections_of(after, ClassifierConfig)}
+    yield from _other_layouts(old, new, computing)
+    rounding = [change.key for change in changes(before, after) if change.key.rpartition(".")[2] in ROUNDING]
+    if rounding:
+        yield f"{', '.join(rounding)}: what is computed with another value is equal up to rounding"
+    trained = any(_trained(old, call) != _trained(new, call) for call in new.changes)
+    if rounding or trained or any(_rounds(old, new, call, computing) for call in _in_both(old, new)):
         yield PROMISE
+
+
+def _trained(plan: Plan, call: str) -> tuple[Ranks, str]:
+    """Over which workers a call changes its role, and how they share it."""
+    return plan.ranks(call, 0), plan.cuts(plan.replica(call))
 
 
 def _nodes(experiment: ExperimentConfig) -> str:
@@ -61,15 +82,47 @@ def _spans(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {shown}"
 
 
+def _other_layouts(old: Plan, new: Plan, computing: Collection[str]) -> Iterator[str]:
+    """Calls that are laid out otherwise, those alike together. That rows are split over all workers there are, however
+    many, is told by their number."""
+    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for call in _in_both(old, new):
+        was, now = old.replica(call), new.replica(call)
+        cuts = old.cuts(was), new.cuts(now)
+        if cuts[0] != cuts[1] and not (_over_all(old, was) and _over_all(new, now)):
+            equal = "up to rounding" if _rounds(old, new, call, computing) else "to the bit"
+            alike[*cuts, equal].append(call)
+    for (was_cut, now_cut, equal), calls in alike.items():
+        yield f"{', '.join(calls)}: {was_cut} → {now_cut}, equal {equal}"
+
+
+def _in_both(old: Plan, new: Plan) -> list[str]:
+    return [call for call in new.at if call in old.at]
+
+
+def _over_all(plan: Plan, replica: ReplicaPlan) -> bool:
+    """Whether each of the model workers has a part of the rows, whole."""
+    return replica.arrangement.dp == len(replica.ranks) == len(plan.peers(0))
+
+
+def _rounds(old: Plan, new: Plan, call: str, computing: Collection[str]) -> bool:
+    """Whether what a call gives is the same up to rounding only. A model multiplies the rows of a worker together, and
+    how a sum is rounded may depend on how many they are; a function is asked for the same of each row, wherever."""
+    was, now = old.replica(call), new.replica(call)
+    if was.role in computing:
+        return old.cuts(was) != new.cuts(now) or old.neighbours(was, TENSOR) != new.neighbours(now, TENSOR)
+    return (was.arrangement.tp, was.arrangement.pp) != (now.arrangement.tp, now.arrangement.pp)
+
+
 def _other_replays(recovery: RecoveryPlan, plan: Plan) -> Iterator[str]:
-    """Train steps that were executed over another number of workers than the replay will be."""
-    alike: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    """Train steps that were executed over another number of workers, or in another layout, than the replay will be."""
+    alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     for line in recovery.replay:
-        now = len(plan.ranks(line.call, 0))
-        if line.numerics.workers != now:
-            alike[line.call, line.numerics.workers, now].append(line.step)
-    for (call, was, now), steps in alike.items():
-        yield (
-            f"replays {call} of {_spans(steps)} over {now} worker{'s' if now > 1 else ''}, recorded over {was}: equal "
-            "up to rounding"
-        )
+        home, was = plan.replica(line.call), line.numerics
+        if was.workers != len(home.ranks):
+            now = f"over {len(home.ranks)} worker{'s' if len(home.ranks) > 1 else ''}"
+            alike[line.call, now, f"over {was.workers}"].append(line.step)
+        elif was.layout != plan.cuts(home):
+            alike[line.call, f"as {plan.cuts(home)}", f"as {was.layout}"].append(line.step)
+    for (call, now, before), steps in alike.items():
+        yield f"replays {call} of {_spans(steps)} {now}, recorded {before}: equal up to rounding"

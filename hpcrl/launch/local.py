@@ -47,14 +47,17 @@ class LocalLauncher:
         none = subprocess.DEVNULL
         # The jobs inherit these streams: a pipe would keep this process waiting for their end. A disk may be full.
         with open(os.memfd_create("said"), "w+b") as said:
-            ended = subprocess.run(command, start_new_session=True, stdin=none, stdout=none, stderr=said, check=False)
+            starts = subprocess.Popen(command, start_new_session=True, stdin=none, stdout=none, stderr=said)
+            os.waitid(os.P_PID, starts.pid, os.WEXITED | os.WNOWAIT)
             started = [submission for submission in run.submissions() if submission.nonce == nonce]
             if not started:
+                # What it has started is in no record. Its group keeps its number until somebody waits for it.
+                kill_group(starts.pid)
                 said.seek(0)
-                why = (
-                    said.read().decode(errors="replace").strip() or f"{' '.join(command)} ended with {ended.returncode}"
-                )
+                code = starts.wait()
+                why = said.read().decode(errors="replace").strip() or f"{' '.join(command)} ended with {code}"
                 raise InternalError(f"the jobs of {run.root} could not be started:\n{why}")
+            starts.wait()
         return started[0]
 
     def recover(self, run: RunDirectory) -> None:

@@ -18,7 +18,11 @@ def memory(cluster: ClusterConfig, *_: object) -> Capacity:
     sizes = [gpu.memory for gpu in gpus if gpu.memory is not None]
     if gpus or cluster.device == "cuda":
         source = "the smallest GPU here has" if sizes else "what the GPUs here have is not known"
-        return Capacity(min(sizes) if sizes else None, "worker", source)
+        return Capacity(min(sizes) if sizes else None, "worker", source, host=lambda: _of_node(cluster))
+    return _of_node(cluster)
+
+
+def _of_node(cluster: ClusterConfig) -> Capacity:
     return Capacity(machine_bytes() / cluster.nodes, "node", "this machine has for it")
 
 

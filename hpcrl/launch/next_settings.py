@@ -20,6 +20,7 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.launch.launcher import Launcher, launcher_for, launcher_problems
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import open_data
+from hpcrl.placement.allocate import afresh, settle
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -93,7 +94,7 @@ def changed_settings(
     """These settings with changes, which may be of the `free` classes. Raises as `next_settings`."""
     if not overrides:
         return NextSettings(submitted, before, before, launcher_for(before.cluster.type))
-    after = change_settings(before, overrides, (*ALL_CHECKS, launcher_problems), free)
+    after = settle(change_settings(before, afresh(before, overrides), (*ALL_CHECKS, launcher_problems), free))
     launcher = launcher_for(after.cluster.type)
     after = launcher.prepare(after)
     misfits = list(_misfits(before, after, indexes))

@@ -5,14 +5,12 @@ Reads headers of weights and the first rows, and calls the reward function on a 
 
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import sections_of
-from hpcrl.config.model import models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import open_datasets, open_texts
 from hpcrl.data.order import sample_ids
@@ -25,9 +23,10 @@ from hpcrl.errors import DataError, HpcrlError, UserCodeError
 from hpcrl.families.reader import read_config
 from hpcrl.families.stored import check_tensors
 from hpcrl.launch.launcher import Launcher, declaration_of, launcher_for
-from hpcrl.placement.capacity import check_memory
+from hpcrl.placement.capacity import Capacity, check_memory
 from hpcrl.placement.disk import check_room
-from hpcrl.placement.plan import cpu_roles
+from hpcrl.placement.judges import models_held
+from hpcrl.placement.placing import cpu_roles
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of, experiment_from
 from hpcrl.rewards.response import Response, ground_truth
@@ -40,10 +39,11 @@ def check_inputs(
     indexes: Indexes,
     code: UserCode | None = None,
     launcher: Launcher | None = None,
-) -> None:
+) -> Capacity | None:
     """Raise what a run in `root` would end with as soon as it read its inputs. The experiment is valid.
 
-    `code` takes the place of what its settings name; `launcher` is the one of the run, where it is known.
+    `code` takes the place of what its settings name; `launcher` is the one of the run, where it is known. Returns the
+    memory that its processes will have, where somebody can say.
 
     Raises:
         ConfigurationError: models that cannot fit the memory of their workers, checkpoints that cannot fit the disk.
@@ -51,47 +51,62 @@ def check_inputs(
         UserCodeError: the reward function fails on rows of the training data.
     """
     algorithm = algorithm_of(experiment)
-    for doubt in chain(_memory_doubts(experiment, launcher), _disk_doubts(experiment, root)):
-        print(f"hpcrl: note: {doubt}", file=sys.stderr)
+    tokens = algorithm.batch(experiment).tokens
+    capacity = _capacity_of(experiment, launcher)
+    if capacity is not None:
+        _say(check_memory(experiment, capacity))
+    if tokens is None:
+        _say(_disk_doubts(experiment, root))
     _check_weights(experiment, algorithm)
     datasets = open_datasets(experiment, algorithm.rows, indexes)
+    if tokens is not None:
+        lengths = datasets["train"].row_lengths()
+        _say(_disk_doubts(experiment, root, max(1, min(len(lengths), int(tokens / lengths.mean())))))
     first = {name: dataset.look() for name, dataset in datasets.items()}
-    called = {call.role for call in algorithm.calls(experiment)}
+    called = algorithm.called(experiment)
     code = code or collect_code(code_places(experiment), experiment.code.files)
     with staged(code) as folder:
         copied = experiment_from(with_code(to_dict(experiment), code.settings, folder))
         for role, reward in sections_of(copied, RewardConfig).items():
             if role in called and reward.trial_rows:
                 _try_reward(copied, algorithm, datasets, role, first["train"][: reward.trial_rows], folder)
+    return capacity
 
 
-def _memory_doubts(experiment: ExperimentConfig, launcher: Launcher | None) -> Iterator[str]:
-    """Whoever would start the processes says what memory they will have. Raises ConfigurationError."""
+def _say(doubts: Iterable[str]) -> None:
+    for doubt in doubts:
+        print(f"hpcrl: note: {doubt}", file=sys.stderr)
+
+
+def _capacity_of(experiment: ExperimentConfig, launcher: Launcher | None = None) -> Capacity | None:
+    """Whoever would start the processes says what memory they will have; None where nobody can say."""
     kind = declaration_of(experiment.cluster.type)
     if kind.chooses:
         try:
             launcher = launcher or launcher_for(experiment.cluster.type)
             kind = declaration_of(launcher.prepare(experiment).cluster.type)
         except HpcrlError:
-            return  # A plan is made where nothing could be started, too.
-    if kind.memory:
-        launcher, others = launcher or launcher_for(experiment.cluster.type), len(cpu_roles(experiment))
-        yield from check_memory(experiment, load(kind.memory)(experiment.cluster, launcher, others))
+            return None  # A plan is made where nothing could be started, too.
+    if not kind.memory:
+        return None
+    launcher, others = launcher or launcher_for(experiment.cluster.type), len(cpu_roles(experiment))
+    found: Capacity = load(kind.memory)(experiment.cluster, launcher, others)
+    return found
 
 
-def _disk_doubts(experiment: ExperimentConfig, root: Path) -> Iterator[str]:
-    """The disk is that of the nearest folder that is there. Raises ConfigurationError."""
+def _disk_doubts(experiment: ExperimentConfig, root: Path, rows: int = 1) -> Iterator[str]:
+    """The disk is that of the nearest folder that is there. `rows` as for `check_room`. Raises ConfigurationError."""
     folder = nearest_folder(root)
     if folder == Path(folder.anchor) or not folder.is_dir():
         return  # A plan may be made where the cluster's disks are not.
-    yield from check_room(experiment, shutil.disk_usage(folder).free, f"the disk of {folder}")
+    yield from check_room(experiment, shutil.disk_usage(folder).free, f"the disk of {folder}", rows)
 
 
 def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> None:
     """Raise DataError with what is wrong in each folder, once."""
     problems: dict[str, str] = {}
     trained = changes(algorithm.calls(experiment)).values()
-    for role, model in models_of(experiment).items():
+    for role, model in models_held(experiment).items():
         folder, head = Path(model.path), algorithm.roles[role].head
         try:
             check_tensors(folder, read_config(folder, model.family, f"{role}.family"), head, role in trained)

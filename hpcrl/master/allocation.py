@@ -29,10 +29,10 @@ class Absence:
     """What is known of a node that is missing, and in words.
 
     `queued`: it comes by itself; `silent`: its job runs, or nobody knows of one, and nothing was heard of it; `held`:
-    somebody has to release it; `gone`: it never comes.
+    somebody has to release it; `ended`: only another submission starts it again; `gone`: it never comes.
     """
 
-    standing: Literal["queued", "silent", "held", "gone"]
+    standing: Literal["queued", "silent", "held", "ended", "gone"]
     what: str
 
 
@@ -82,7 +82,8 @@ class AllocationWatch:
         if self._asking_ends is not None and self._asking_ends.done():
             self.ends = self._said(self._asking_ends, "ends") or {}
             self._asking_ends = None
-            self._note(AllocationEnds(dict(self.ends)))
+            if self.ends:
+                self._note(AllocationEnds(dict(self.ends)))
         return min(self.ends.values(), default=math.inf) - self._now()
 
     def first_to_go(self, within_s: float) -> list[int]:
@@ -107,7 +108,7 @@ class AllocationWatch:
         if found != self.absences:
             self._note(NodesMissing({node: absence.what for node, absence in found.items()}))
         self._before, self.absences = self.absences, found
-        if any(absence.standing == "gone" for absence in found.values()):
+        if any(absence.standing in ("ended", "gone") for absence in found.values()):
             self._next_look = self._clock() + CONFIRM_S
 
     def found_all(self) -> None:
@@ -116,9 +117,18 @@ class AllocationWatch:
 
     @property
     def gone(self) -> dict[int, str]:
-        """Missing nodes that never come, by two looks in a row: between two states of a job Slurm may say anything."""
-        gone = [node for node, absence in self.absences.items() if absence.standing == "gone"]
-        return {node: self.absences[node].what for node in gone if self._before.get(node) == self.absences[node]}
+        """Missing nodes that never come."""
+        return self._by_two_looks("gone")
+
+    @property
+    def ended(self) -> dict[int, str]:
+        """Missing nodes that nobody starts again before the next submission."""
+        return self._by_two_looks("ended")
+
+    def _by_two_looks(self, standing: str) -> dict[int, str]:
+        """In a row: between two states of a job Slurm may say anything, and an agent that is leaving may tell why."""
+        found = {node: absence.what for node, absence in self.absences.items() if absence.standing == standing}
+        return {node: what for node, what in found.items() if self._before.get(node) == self.absences[node]}
 
     def only_queue(self, missing: Iterable[int]) -> bool:
         """Whether all of these nodes are known to wait for nothing but their turn."""

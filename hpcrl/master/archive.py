@@ -30,7 +30,7 @@ class Archive:
         self._run = run
         self._attempt = attempt
         self._fields = algorithm.archived
-        self._forms = algorithm.forms
+        self._forms = algorithm.forms(experiment)
         self._makers = {
             key: call.name for call in algorithm.calls(experiment) for key in call.outputs if key in self._fields
         }

@@ -11,7 +11,7 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptBegun, AttemptEnded, Event, RowsLeftOut, WorkersReady
+from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkersReady
 from hpcrl.foreign import plain
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.attempt_files import AttemptFiles
@@ -85,8 +85,8 @@ class Attempt:
         recovered = self._files.recovery.describe(self._settings.version)
         paused = self._reactor.commands.paused
         self.note(AttemptBegun(self.number, recovered, paused, data.steps(self._schedule)))
-        for notice in data.notices:
-            self.note(RowsLeftOut(notice))
+        for left_out in data.left_out:
+            self.note(left_out)
         if ending := self._assemble():
             return self._stop(ending)
         plan = plan_under(self._settings, self._members.nodes, self._files.inputs())
@@ -154,7 +154,7 @@ class Attempt:
         hellos = [self._members.hellos[rank] for rank in ranks]
         addresses = tuple(hello.address for hello in hellos)
         prepared = tuple(hello.prepared for hello in hellos)
-        begin = Begin(addresses, prepared, self._files.checkpoint_shards())
+        begin = Begin(addresses, prepared, self._files.saved_roles())
         for rank in ranks:
             self._reactor.send(rank, begin)
         for node in self._members.agents:
@@ -197,13 +197,17 @@ class Attempt:
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _judged(self) -> Ending | None:
-        """What the judge says. Where it wants to know who is alive, they are asked; what broke is written down."""
+        """What the judge says. Where it wants to know who is alive, they are asked; what broke or is damaged is written
+        down."""
         verdict = judge(self.situation())
         if verdict == "ask":
             self._reactor.ask(self.number, self._peers_of_the_broken())
             return None
         if verdict is not None and verdict.broken:
             self._files.append(verdict.broken)
+        damaged = [failure.told.damaged for failure in self._members.failures if failure.told.damaged]
+        if verdict is not None and damaged:
+            self._files.damaged(damaged[0])
         return verdict
 
     def _peers_of_the_broken(self) -> set[int]:

@@ -14,13 +14,15 @@ from typing import Any
 from hpcrl.data.inputs import Inputs
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest
+from hpcrl.durable.checkpoints import Manifest, SavedRole, checkpoint_damage, write_manifest
 from hpcrl.durable.files import FileRef
+from hpcrl.durable.history import checkpoint_lines, read_history
 from hpcrl.durable.journal import (
     Accepted,
     Archived,
     Checkpointed,
     Compacted,
+    Damaged,
     Done,
     Event,
     Exported,
@@ -37,6 +39,7 @@ from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
+from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan
 
 
@@ -165,10 +168,20 @@ class AttemptFiles:
                 parts[event.call, event.part] = SpillRef(event.spill, event.group)
 
     # ── what is saved ─────────────────────────────────────────────────────────────────────────────────────────────────
-    def checkpoint_shards(self) -> dict[str, tuple[str, ...]]:
-        """Role → its shards in rank order, of the checkpoint that this attempt starts from."""
+    def saved_roles(self) -> dict[str, SavedRole]:
+        """What the checkpoint has that this attempt starts from."""
         manifest = self.recovery.checkpoint
-        return {} if manifest is None else {role: tuple(s.name for s in refs) for role, refs in manifest.roles.items()}
+        if manifest is None:
+            return {}
+        shards = {role: tuple(shard.name for shard in refs) for role, refs in manifest.roles.items()}
+        return {role: SavedRole(names, manifest.digests.get(role, "")) for role, names in shards.items()}
+
+    def damaged(self, what: str) -> None:
+        """What was loaded is not what that checkpoint was: the next attempt takes the one before."""
+        checkpoint = self.recovery.checkpoint
+        assert checkpoint is not None, what
+        [loaded] = [line for line in checkpoint_lines(read_history(self._run)) if line.step == checkpoint.step]
+        self.append([Damaged(loaded.step, loaded.manifest, what)])
 
     def checkpoint_digests(self) -> dict[str, str]:
         """Role → digest of its parameters in the checkpoint that this attempt starts from."""
@@ -194,10 +207,25 @@ class AttemptFiles:
         del self._checkpoints[: -self._retention.checkpoints - 1]
         self._chore(self._prune, tuple(self._checkpoints))
 
-    def exported(self, step: int, role: str, path: str) -> None:
+    def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
+        """All files of an export are written that workers write: add the others and publish it, behind the work."""
+
+        def publish() -> Callable[[], None]:
+            path, files = self._run.export(role, step), self._run.files
+            files.remove_tree(self._run.export_shards(role, step, self.number))
+            parts = self._run.export_parts(role, step, self.number)
+            export.write_description(parts)
+            self.refuse_superseded()
+            files.publish_prepared(parts, path, "export")
+            return lambda: self._published(step, role, files.name(path), done)
+
+        self._chore(publish)
+
+    def _published(self, step: int, role: str, path: str, done: Callable[[], None]) -> None:
         self._exported.add((step, role))
         self.append([Exported(step, role, path)])
         self.events.write(RoleExported(step, role, path))
+        done()
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def archive(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:

@@ -6,29 +6,31 @@ the script; it knows no sockets, files or steps.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrl.data.samples import SampleMeta
-from hpcrl.dataflow.readiness import Offer, Readiness, Task, Unit
+from hpcrl.dataflow.readiness import Offer, Readiness
+from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Stats, Trained
-from hpcrl.events import DrainBegun, NotDeterministic, PartExecuted, PartSent, PartSpilled
+from hpcrl.events import DrainBegun, ParametersMoved, PartExecuted, PartSent, PartSpilled
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key, RowTable
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.wire.holders import InMemory, InSpill
-from hpcrl.wire.messages import Ack, Reply, Request, Spilled, Syn
+from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
 
 
 @dataclass(frozen=True)
 class Job:
     """A unit as a driver tells it: what it is ordered by, the rows that it reads and makes, and who works on it.
 
-    `heads` are those of the parts that work on it, the first of which speaks for all; `ranks` are all that execute it.
-    `share_out` divides its samples among the parts, given the tokens of each one's longest row that was made for it;
-    without it there is one part.
+    `heads` are those of the parts that work on it, the first of which speaks for all; `ranks` are all of these parts,
+    and `helpers` who executes it besides: they give a blend, or a move, what others take in. `share_out` divides its
+    samples among the parts, given the tokens of each one's longest row that was made for it; without it there is one
+    part.
     """
 
     task: Task
@@ -39,12 +41,25 @@ class Job:
     ids: Ids
     share_out: Callable[[Sequence[int]], Sequence[Ids]] | None = None
     minibatches: tuple[Ids, ...] = ()
+    helpers: tuple[int, ...] = ()
     settings: int = 0
     """The version of the run's settings that it runs under."""
 
     @property
     def head(self) -> int:
         return self.heads[0]
+
+    @property
+    def all_ranks(self) -> tuple[int, ...]:
+        return (*self.ranks, *self.helpers)
+
+
+class Movers(NamedTuple):
+    """Who has a replica, who only gives it its parameters, and whether these go once they are read."""
+
+    ranks: tuple[int, ...]
+    helpers: tuple[int, ...]
+    drops: bool
 
 
 @dataclass
@@ -56,6 +71,8 @@ class InFlight:
     sent: float
     synced: set[int] = field(default_factory=set)
     replies: dict[int, Reply] = field(default_factory=dict)
+    moved: dict[int, Moved] = field(default_factory=dict)
+    moves: Version | None = None
     spilled: Spilled | None = None
 
     @property
@@ -79,7 +96,10 @@ class Result:
 
 
 class Dispatcher:
-    """Of one attempt. `paused` holds calls back; `drain` does so for good."""
+    """Of one attempt. `paused` holds calls back; `drain` does so for good.
+
+    `movers` says who is given a version by a move, and who only gives it.
+    """
 
     def __init__(
         self,
@@ -89,6 +109,7 @@ class Dispatcher:
         metrics: StepMetrics,
         pace: Pace,
         around: Surroundings,
+        movers: Callable[[Version], Movers],
     ) -> None:
         self.paused = False
         self.rows = RowTable()
@@ -96,9 +117,9 @@ class Dispatcher:
         self._readiness = readiness
         self._drift = drift
         self._numerics = numerics
-        self._inexact: set[str] = set()
         self._pace = pace
         self._around = around
+        self._movers = movers
         self._jobs: dict[Unit, Job] = {}
         self._in_flight: dict[int, InFlight] = {}
         self._requests = 0
@@ -166,12 +187,23 @@ class Dispatcher:
             self._send(offer)
 
     def _send(self, offer: Offer) -> None:
-        unit, job, send = offer.unit, self._jobs[offer.unit], self._around.send
+        unit, job = offer.unit, self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
         self._requests += 1
-        self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock())
-        self._around.fault("master.send")
+        self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock(), moves=offer.moves)
+        self._around.fault("master.send" if offer.moves is None else "master.move")
+        if offer.moves is None:
+            self._request(job, offer.replay)
+        else:
+            for rank in job.all_ranks:
+                version = offer.moves
+                self._around.send(rank, Move(self._requests, version.role, version.replica, version.number))
+        self._around.fault("master.sent" if offer.moves is None else "master.moving")
+        self._around.note(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
+
+    def _request(self, job: Job, replay: bool) -> None:
+        unit = job.task.unit
         shares = dict(zip(job.heads, self._shares(job), strict=True))
-        for rank in job.ranks:
+        for rank in job.all_ranks:
             ids = shares.get(rank, ())  # a part's head alone has its rows
             request = Request(
                 id=self._requests,
@@ -181,12 +213,15 @@ class Dispatcher:
                 ids=ids,
                 sources=self.rows.sources(unit.step, job.inputs, ids, rank),
                 minibatches=job.minibatches,
-                record=self._drift.record_of(unit) if offer.replay else None,
+                record=self._drift.record_of(unit) if replay else None,
                 settings=job.settings,
+                version=job.task.version,
             )
-            send(rank, request)
-        self._around.fault("master.sent")
-        self._around.note(PartSent(unit.step, unit.call, unit.part, job.ranks, offer.replay))
+            self._around.send(rank, request)
+
+    def _moving(self, unit: Unit, version: Version) -> Job:
+        movers = self._movers(version)
+        return Job(Task(unit), (), (), movers.ranks, movers.ranks[:1], (), helpers=movers.helpers)
 
     def _shares(self, job: Job) -> Sequence[Ids]:
         """The samples of each part. What was made for them is executed, so that its lengths are known."""
@@ -195,12 +230,14 @@ class Dispatcher:
         return job.share_out(self.rows.longest(job.task.unit.step, job.inputs, job.ids))
 
     # ── results ───────────────────────────────────────────────────────────────────────────────────────────────────────
-    def hear(self, body: Syn | Reply | Spilled) -> Task | None:
+    def hear(self, body: Syn | Reply | Moved | Spilled) -> Task | None:
         """A worker reported; the unit that is executed now, if one is."""
         if isinstance(body, Syn):
             self._synced(body)
         elif isinstance(body, Spilled):
             self._spilled(body)
+        elif isinstance(body, Moved):
+            self._moved(body)
         else:
             return self._replied(body)
         return None
@@ -208,14 +245,14 @@ class Dispatcher:
     def _synced(self, syn: Syn) -> None:
         flight = self._in_flight[syn.request]
         flight.synced.add(syn.rank)
-        if flight.synced == set(flight.job.ranks):
-            for rank in flight.job.ranks:
+        if flight.synced == set(flight.job.all_ranks):
+            for rank in flight.job.all_ranks:
                 self._around.send(rank, Ack(syn.request))
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
         flight.replies[reply.rank] = reply
-        if flight.replies.keys() < set(flight.job.ranks):
+        if flight.replies.keys() < set(flight.job.all_ranks):
             return None
         del self._in_flight[reply.request]
         self._results[flight.unit] = result = self._result(flight)
@@ -224,9 +261,36 @@ class Dispatcher:
         self.metrics.put(flight.unit, result.stats, flight.job.settings)
         self._readiness.executed(flight.unit)
         self._note_executed(flight)
+        self._let_go(flight.job.task.reads)
         if flight.spilled is not None:
             self._spilled(flight.spilled)
         return flight.job.task
+
+    def _let_go(self, reads: Version | None) -> None:
+        """Have the workers of a replica release it, if it is not to stay and was read by everybody who was told."""
+        if reads is None or not reads.replica or not (movers := self._movers(reads)).drops:
+            return
+        if self._readiness.let_go(reads):
+            for rank in movers.ranks:
+                self._around.send(rank, LetGo(reads.role, reads.replica))
+
+    def _moved(self, moved: Moved) -> None:
+        """Without a line: who reads what was moved has one, and a new attempt moves it again."""
+        flight = self._in_flight[moved.request]
+        flight.moved[moved.rank] = moved
+        if flight.moved.keys() < set(flight.job.all_ranks):
+            return
+        del self._in_flight[moved.request]
+        version, waited_s = flight.moves, self._around.clock() - flight.sent
+        assert version is not None, "only moves are told of as moved"
+        home = {rank: each.home for rank, each in flight.moved.items() if each.home}
+        replica = {rank: flight.moved[rank].replica for rank in flight.job.ranks}
+        digest = self._drift.moved(version, home, replica)
+        self._pace.took(flight.unit.call, waited_s)
+        self._readiness.executed(flight.unit)
+        seconds = max(each.seconds for each in flight.moved.values())
+        where = (version.number, version.role, version.replica, flight.job.all_ranks)
+        self._around.note(ParametersMoved(*where, digest, seconds, waited_s))
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
@@ -239,18 +303,12 @@ class Dispatcher:
             result.before = self._drift.changed(
                 unit, job.task.changes, records, result.stats, result.numerics, result.source
             )
-            self._note_inexact(unit, inexact)
+            self._drift.inexact(unit, inexact)
         elif first.meta is not None:
             result.ids = first.meta.ids
             self.rows.put(unit.step, unit.call, job.outputs, result.ids, InMemory(job.head))
             self.rows.measured(unit.step, unit.call, first.meta)
         return result
-
-    def _note_inexact(self, unit: Unit, operations: set[str]) -> None:
-        """Once for each operation in an attempt."""
-        for operation in sorted(operations - self._inexact):
-            self._around.note(NotDeterministic(unit.step, unit.call, operation))
-        self._inexact |= operations
 
     def _note_executed(self, flight: InFlight) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
@@ -260,7 +318,7 @@ class Dispatcher:
                 step=unit.step,
                 call=unit.call,
                 part=unit.part,
-                ranks=flight.job.ranks,
+                ranks=flight.job.all_ranks,
                 replay=flight.replay,
                 seconds=max(answer.seconds for answer in flight.replies.values()),
                 waited_s=waited_s,
@@ -291,12 +349,13 @@ class Dispatcher:
 
     def _line(self, unit: Unit) -> Done | Trained:
         result = self._results.pop(unit)
-        settings = result.job.settings
+        settings, version = result.job.settings, result.job.task.version
         if result.spill is not None:
             stats, scores = result.stats, result.scores
-            return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores)
+            return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores, version)
         assert result.numerics is not None, "what leaves no spill changes a role"
-        line = (unit.step, unit.call, result.record or {}, result.stats, result.before, result.numerics, settings)
+        made = (result.stats, result.before, result.numerics, settings, version)
+        line = (unit.step, unit.call, result.record or {}, *made)
         return Trained(*line) if result.job.task.reads is None else Blended(*line, source=result.source)
 
 

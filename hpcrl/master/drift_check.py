@@ -1,15 +1,15 @@
-"""Whether all workers of a role hold the same parameters, and a replay those of the first time.
+"""Whether all workers of a role hold the same parameters, replicas those of home, and a replay those of the first time.
 
 Owns the digests of parameters. Knows neither messages nor files; `replay` says what explains a difference.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from hpcrl.dataflow.readiness import Unit
+from hpcrl.dataflow.tasks import Unit, Version
 from hpcrl.durable.journal import Numerics, Stats, Trained
 from hpcrl.errors import InternalError
-from hpcrl.events import ReplayDrifted
+from hpcrl.events import NotDeterministic, ReplayDrifted
 from hpcrl.master.replay import unlike, why_other_bits
 
 Record = Mapping[str, Any]
@@ -22,7 +22,7 @@ class DriftCheck:
         self,
         digests: Mapping[str, str],
         deterministic: bool,
-        note: Callable[[ReplayDrifted], None],
+        note: Callable[[ReplayDrifted | NotDeterministic], None],
     ) -> None:
         self._now = dict(digests)
         self._deterministic = deterministic
@@ -30,6 +30,8 @@ class DriftCheck:
         self._replayed: dict[Unit, Trained] = {}
         self._made_again: frozenset[int] = frozenset()
         self._after: dict[int, dict[str, str]] = {}
+        self._parameters: dict[str, str] = {}
+        self._inexact: set[str] = set()
 
     def expect(self, replay: Iterable[Trained], made_again: Iterable[int]) -> None:
         """The train_steps and blends that are replayed, and the steps of which something is computed again, because it
@@ -53,6 +55,28 @@ class DriftCheck:
         """Of its parameters as they are now; "" for base weights."""
         return self._now.get(role, "")
 
+    def inexact(self, unit: Unit, operations: Collection[str]) -> None:
+        """Operations of a train_step may give other bits every time. Noted once for each in an attempt."""
+        for operation in sorted(set(operations) - self._inexact):
+            self._note(NotDeterministic(unit.step, unit.call, operation))
+        self._inexact.update(operations)
+
+    def moved(self, version: Version, home: Mapping[int, str], replica: Mapping[int, str]) -> str:
+        """Parameters were brought from home to a replica: their digest, as each rank has it that holds some of them.
+
+        Raises InternalError where they are not the same, or not those that the last change has made.
+        """
+        made = self._parameters.get(version.role)
+        found = {*home.values(), *replica.values(), *([] if made is None else [made])}
+        if len(found) > 1:
+            name = f"{version.role}@{version.replica}"
+            changed = "" if made is None else f", and its last change made {made}"
+            raise InternalError(
+                f"version {version.number} of {version.role} was moved to {name}, which now has the parameters "
+                f"{_by_rank(replica)}, but home has {_by_rank(home)}{changed}."
+            )
+        return found.pop()
+
     def changed(
         self,
         unit: Unit,
@@ -74,6 +98,8 @@ class DriftCheck:
         if unit in self._replayed and digest != self._replayed[unit].record["digest"]:
             self._drifted(unit, role, digests, stats, numerics, source)
         self._now[role] = digest
+        if made := {str(record["parameters"]) for record in records.values() if "parameters" in record}:
+            self._parameters[role] = made.pop()
         self._after.setdefault(unit.step, {})[role] = digest
         return before
 
@@ -97,3 +123,11 @@ class DriftCheck:
             f"replaying step {unit.step} gave role {role} (ranks {list(digests)}) {found}.",
             "With `hpcrl resume RUN --deterministic false` the run may continue with other numbers.",
         )
+
+
+def _by_rank(digests: Mapping[int, str]) -> str:
+    """`d1 on ranks [0, 1], d2 on ranks [2]`."""
+    ranks: dict[str, list[int]] = {}
+    for rank, digest in sorted(digests.items()):
+        ranks.setdefault(digest, []).append(rank)
+    return ", ".join(f"{digest} on ranks {alike}" for digest, alike in ranks.items())

@@ -12,14 +12,15 @@ from itertools import takewhile
 import msgspec
 
 from hpcrl.dataflow.graph import MFC, producers
-from hpcrl.dataflow.readiness import Readiness, Task, Unit
+from hpcrl.dataflow.readiness import Readiness
+from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids, Numerics
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import ShardSaved, StepChosen, StepExtended, StepOpened, StopNeverHolds
 from hpcrl.master.attempt_files import AttemptFiles
-from hpcrl.master.dispatcher import Dispatcher, Job
+from hpcrl.master.dispatcher import Dispatcher, Job, Movers
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
 from hpcrl.master.open_steps import OpenSteps
@@ -29,9 +30,22 @@ from hpcrl.master.saving import Saving
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
-from hpcrl.placement.plan import Plan
+from hpcrl.placement.exporting import export_of
+from hpcrl.placement.layouts import Ranks
+from hpcrl.placement.plan import ModelName, Plan
 from hpcrl.wire.holders import FROM_DATA, InDataset, InSpill
-from hpcrl.wire.messages import ExportWritten, Forget, Reply, Save, ShardWritten, Spilled, Syn, WorkerHello
+from hpcrl.wire.messages import (
+    Assemble,
+    ExportWritten,
+    Forget,
+    Moved,
+    Reply,
+    Save,
+    ShardWritten,
+    Spilled,
+    Syn,
+    WorkerHello,
+)
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
 
@@ -59,7 +73,7 @@ class GraphDriver:
         metrics = StepMetrics(DropLimits(source.drop_limits, plan.units))
         self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
         self.dispatcher = Dispatcher(
-            self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around
+            self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around, self._movers
         )
         self._saving = Saving(plan.changed)
         self._steps = OpenSteps()
@@ -69,21 +83,30 @@ class GraphDriver:
     # ── what the master asks ──────────────────────────────────────────────────────────────────────────────────────────
     def advance(self) -> None:
         """Open and send what is ready, write what is recordable, finish what is whole."""
-        if self.dispatcher.sends:
-            self._open_steps()
-            self.dispatcher.send_ready()
-        self._write_lines()
+        self._send()
+        if self._write_lines() and self.dispatcher.sends:
+            self.dispatcher.send_ready()  # moves, which follow a line
         if self.dispatcher.sends and self._choose():
-            self._open_steps()
-            self.dispatcher.send_ready()
+            self._send()
         self._attempt.tidy()
-        for step, roles in self._saving.whole():
+        for step, roles in self._saving.whole(self._readiness.supports_cut):
             digests = self._drift.after(step)
             in_order = {role: digests[role] for role in roles if role in digests}
             self._attempt.checkpointed(self._steps[step], roles, in_order)
-        ends = self._no_more_steps or not self.opens_steps
-        if ends and self._all_closed and not self.dispatcher.draining:
+        if self._ends and self._all_closed and not self.dispatcher.draining:
             self._save_last()
+
+    @property
+    def _ends(self) -> bool:
+        """Whether no step opens any more."""
+        return self._no_more_steps or not self.opens_steps
+
+    def _send(self) -> None:
+        if self.dispatcher.sends:
+            self._open_steps()
+            if self._ends or self._source.schedule.waits_for_metrics:
+                self._readiness.end()
+            self.dispatcher.send_ready()
 
     @property
     def _all_closed(self) -> bool:
@@ -108,15 +131,16 @@ class GraphDriver:
         """The calls that wait for an allocation in which they fit, once nothing else is going on."""
         return self.pace.held_back if self.dispatcher.idle else ""
 
-    def hear(self, body: Syn | Reply | Spilled | ShardWritten | ExportWritten) -> None:
+    def hear(self, body: Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten) -> None:
         """A worker of this attempt reported."""
         if isinstance(body, ShardWritten):
             self._around.note(ShardSaved(body.step, body.role, body.rank, body.seconds))
-            self._saving.shard(body.step, body.role, body.rank, body.shard)
+            if self._saving.shard(body):
+                self._order(body.role, Assemble(body.step, body.role))
         elif isinstance(body, ExportWritten):
-            path = self._saving.exported(body.step, body.role, body.rank, body.path)
-            if path is not None:
-                self._attempt.exported(body.step, body.role, path)
+            if self._saving.assembled(body):
+                done = partial(self._saving.exported, body.step, body.role)
+                self._attempt.export(body.step, body.role, export_of(self._source.experiment, body.role), done)
         else:
             executed = self.dispatcher.hear(body)
             if executed is not None and executed.changes:
@@ -148,6 +172,9 @@ class GraphDriver:
             self._readiness.was_closed(step)
             self._saving.closed(step)
         self._source.look_ahead(self._steps.last)
+        if recovery.checkpoint is not None and (cut := recovery.checkpoint.step) in recovery.exports:
+            for role in (home.role for home in self._plan.trained if not self._attempt.has_export(cut, home.role)):
+                self._order_save(cut, role, checkpoint=False, export=True)  # as it was loaded
         if recovery.last_metrics is not None and self._source.schedule.stops_after(recovery.last_metrics):
             self._no_more_steps = True
 
@@ -227,20 +254,31 @@ class GraphDriver:
     def _new_jobs(self, lines: StepLines) -> list[Job]:
         """Those of a step's units that were not told yet."""
         parts = {call: self._source.parts(lines, call) for call in lines.calls}
-        tasks = units_of(self._graph, lines.step, parts, parts, self.dispatcher.told(lines.step))
+        replicas = {call: model.replica for call, model in self._plan.at.items()}
+        told = self.dispatcher.told(lines.step)
+        tasks = units_of(self._graph, lines.step, parts, parts, told, replicas, self._oldest_version(lines.step))
         return [self._job(lines, task, parts[task.unit.call]) for task in tasks]
+
+    def _oldest_version(self, step: int) -> int:
+        """What calls of a step may read: nobody is behind where the attempt began, or each step waits for the last."""
+        if self._source.schedule.waits_for_metrics:
+            return step - 1
+        cut = self._attempt.recovery.checkpoint
+        return 0 if cut is None else cut.step
 
     def _job(self, lines: StepLines, task: Task, parts: Sequence[Ids]) -> Job:
         """Who works on a unit, on which samples and rows. A train_step is shared out among the parts there are now."""
         unit, call = task.unit, self._plan.call(task.unit.call)
         makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
         working = self._plan.working(unit.call, unit.part)
+        ranks = self._plan.ranks(unit.call, unit.part)
         again = self._attempt.recovery.settings_of
         return Job(
             task,
             inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
             outputs=call.outputs,
-            ranks=self._plan.ranks(unit.call, unit.part),
+            ranks=ranks,
+            helpers=_others(self._plan.home(call.blends).ranks, ranks) if call.blends else (),
             heads=tuple(part.head for part in working),
             ids=parts[unit.part],
             share_out=self._shares(lines, call, len(working)) if task.changes else None,
@@ -248,20 +286,25 @@ class GraphDriver:
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
         )
 
+    def _movers(self, version: Version) -> Movers:
+        replica = self._plan.placed(ModelName(version.role, version.replica))
+        helpers = _others(self._plan.home(version.role).ranks, replica.ranks)
+        return Movers(replica.ranks, helpers, drops=replica.between == "drop")
+
     def _shares(self, lines: StepLines, call: MFC, parts: int) -> Callable[[Sequence[int]], Sequence[Ids]]:
         """How a change of a role is shared out, given how long its samples are. A blend has none."""
         return (lambda _: [()] * parts) if call.blends else partial(self._source.shares, lines, parts=parts)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
-    def _write_lines(self) -> None:
-        """Append every line that may be written now; one fsync for all."""
+    def _write_lines(self) -> bool:
+        """Append every line that may be written now; one fsync for all. Whether there were any."""
         lines: list[Event] = list(self.dispatcher.lines())
         closable = self._readiness.closable()
         closed = list(takewhile(lambda step: self._attempt.may_close(self._steps[step]), closable))
         rows = [self.dispatcher.metrics.row(self._steps[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:
-            return
+            return False
         self._attempt.append(lines)
         self.dispatcher.metrics.refuse_dropped(lines)
         for line in lines:
@@ -269,12 +312,14 @@ class GraphDriver:
                 self._take_scores(line)
         for step, row in zip(closed, rows, strict=True):
             self._close(step, row)
+        return True
 
     def _close(self, step: int, row: dict[str, int | float]) -> None:
         self._readiness.closed(step)
         self._saving.closed(step)
         self._attempt.closed(step, row, seconds=self.pace.closed(step))
-        if lacking := self._source.schedule.lacks(row):
+        reported = self.dispatcher.metrics.reported(step)
+        if not self._steps[step].is_empty and (lacking := self._source.schedule.lacks(reported)):
             self._around.note(StopNeverHolds(step, lacking, reported=sorted(row)))
         if self._source.schedule.stops_after(row):
             self._no_more_steps = True
@@ -302,8 +347,11 @@ class GraphDriver:
     def _order_save(self, step: int, role: str, checkpoint: bool, export: bool) -> None:
         if export:
             self._saving.expect_export(step, role)
+        self._order(role, Save(step, role, checkpoint, export))
+
+    def _order(self, role: str, order: Save | Assemble) -> None:
         for rank in self._plan.home(role).ranks:
-            self._around.send(rank, Save(step, role, checkpoint, export))
+            self._around.send(rank, order)
 
     def _save_last(self) -> None:
         """Once: save the last state of all roles that change, unless it is there. A run that is done exports those that
@@ -328,16 +376,24 @@ class GraphDriver:
         return self._steps.last.step if self._steps.last is not None else 0
 
 
+def _others(ranks: Ranks, but: Ranks) -> Ranks:
+    return tuple(rank for rank in ranks if rank not in but)
+
+
 def numerics(
     plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...]
 ) -> Numerics:
     """What the bits of a role's train_step on these workers depend on."""
+    section = plan.experiment[role]
     return Numerics(
         workers=len(ranks),
         hardware=tuple(hellos[rank].hardware for rank in ranks),
         software=tuple(hellos[rank].software for rank in ranks),
         threads=plan.experiment["cluster"]["threads_per_worker"],
         inexact=inexact,
-        micro_batch_tokens=plan.experiment[role].get("micro_batch_tokens", 0),
+        micro_batch_tokens=section.get("micro_batch_tokens", 0),
         deterministic=plan.experiment["deterministic"],
+        layout=plan.cuts(plan.home(role)),
+        backend=section.get("backend", ""),
+        neighbours=plan.neighbours(plan.home(role)),
     )

@@ -23,7 +23,7 @@ from hpcrl.errors import ExitCode, HpcrlError, StoppedError
 from hpcrl.foreign import plain
 from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import Attempt
-from hpcrl.master.attempt_files import SupersededError, begin_attempt
+from hpcrl.master.attempt_files import SupersededError, begin_attempt, refuse_superseded
 from hpcrl.master.control import Control
 from hpcrl.master.ending import Ending
 from hpcrl.master.judge import is_replaced
@@ -111,6 +111,9 @@ class Master:
 
     def _next_attempt(self) -> Ending:
         reactor, control = self._reactor, self._experiment.control
+        if self._last is not None:
+            # What it lost it may have lost because another took the run over, while this process slept.
+            refuse_superseded(self._run, self._last.number)
         fruitless = reactor.while_beating(lambda: attempts_without_progress(self._run, self._submission))
         if fruitless >= FRUITLESS_ATTEMPTS:
             last = f", the last: {self._lost}" if self._lost else ""

@@ -75,6 +75,8 @@ class NodeWait:
             return Ending("failed", ExitCode.NEVER_REQUEUE, f"{said}. {self._advice}")
         if ending := self._left_for_good(missing):
             return ending
+        if ended := [what for node, what in self._watch.ended.items() if node in missing]:
+            return self._in_vain(f"{'; '.join(ended)}. {self._advice}")
         if self._since is not None and self._clock() - self._since > self._patience_s:
             why = self._why_incomplete(missing)
             return Ending("queued", ExitCode.REQUEUE, why) if self._watch.only_queue(missing) else self._in_vain(why)

@@ -28,6 +28,7 @@ from hpcrl.wire.messages import (
     Finish,
     Here,
     Message,
+    Moved,
     NodeDraining,
     Reply,
     ShardWritten,
@@ -41,7 +42,7 @@ from hpcrl.wire.messages import (
 TICK_MS = 50
 QUICK_TICK_S = 0.005
 
-Report = Syn | Reply | Spilled | ShardWritten | ExportWritten
+Report = Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten
 Result = TypeVar("Result")
 
 
@@ -202,7 +203,7 @@ class Reactor:
                 self.members.answered(identity)
             case WorkerReady() | Failed() if self.members.is_current(identity):
                 self._told_of_itself(body)
-            case Syn() | Reply() | Spilled() | ShardWritten() | ExportWritten() if self.listener is not None:
+            case Syn() | Reply() | Moved() | Spilled() | ShardWritten() | ExportWritten() if self.listener is not None:
                 if self.members.is_current(identity):
                     self.listener.hear(body)
 

@@ -60,11 +60,14 @@ def _near(one: float, two: float, relative: float, absolute: float) -> bool:
 
 def _in_words(numerics: Numerics) -> str:
     workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
+    made = "".join(f"; {name}" for name in (numerics.layout, numerics.backend) if name)
+    made += "".join(f"; {count} a node" for count in numerics.neighbours)
     threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
     inexact = "".join(f"; not deterministic: {operation}" for operation in numerics.inexact)
     tokens = f"; micro-batches of {numerics.micro_batch_tokens} tokens" if numerics.micro_batch_tokens else ""
     free = "" if numerics.deterministic else "; deterministic: false"
-    return f"{workers} of {threads} ({_runs(numerics.hardware)}; {_runs(numerics.software)}{tokens}{free}{inexact})"
+    on = f"{_runs(numerics.hardware)}; {_runs(numerics.software)}"
+    return f"{workers} of {threads} ({on}{made}{tokens}{free}{inexact})"
 
 
 def _runs(by_rank: Sequence[str]) -> str:

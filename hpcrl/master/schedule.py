@@ -5,7 +5,7 @@ steps are numbered from 1. Clocks decide only *when* something is saved, and the
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from hpcrl.config.condition import Condition
@@ -59,10 +59,10 @@ class RunSchedule:
         """Whether a step's metrics may end the run, so that the next cannot open before they are known."""
         return self._stop is not None
 
-    def steps(self, of_epoch: int | None) -> int:
-        """How many training steps the run has, unless it is stopped before; an epoch has `of_epoch`, if steps are
-        counted by epochs at all."""
-        lengths = [self._control.steps, of_epoch and self._control.epochs and self._control.epochs * of_epoch]
+    def steps(self, batches: Callable[[int], int | None]) -> int:
+        """How many training steps the run has, unless it is stopped before; so many epochs have so many `batches`, if
+        steps are counted by epochs at all."""
+        lengths = [self._control.steps, self._control.epochs and batches(self._control.epochs)]
         return min(length for length in lengths if length is not None)
 
     def exists(self, step: int, epoch: int) -> bool:
@@ -81,9 +81,9 @@ class RunSchedule:
         export = self._export.due(step, epochs_ended)
         return Due(train=True, evaluate=self._evaluates and evaluate, checkpoint=checkpoint, export=export)
 
-    def lacks(self, metrics: Mapping[str, float]) -> str:
+    def lacks(self, reported: Collection[str]) -> str:
         """The metric that decides when to stop, where its call has reported without it; else empty."""
-        return self._stop.metric if self._stop is not None and self._stop.lacks(metrics) else ""
+        return self._stop.metric if self._stop is not None and self._stop.lacks(reported) else ""
 
     def stops_after(self, metrics: Mapping[str, float]) -> bool:
         return self._stop is not None and self._stop.holds(metrics)

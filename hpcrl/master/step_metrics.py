@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from hpcrl.dataflow.readiness import Unit
+from hpcrl.dataflow.tasks import Unit
 from hpcrl.durable.journal import Done, Event, Stats
-from hpcrl.durable.means import mean_of
+from hpcrl.durable.means import means_of
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.master.drop_limits import DropLimits
 
@@ -25,7 +25,7 @@ class StepMetrics:
         self._settings[unit.step] = max(self._settings[unit.step], settings)
 
     def row(self, lines: StepLines) -> dict[str, int | float]:
-        """The step's row: total / weight of every statistic over the parts, added in part order. No clock in it.
+        """The step's row: total / weight of every statistic over the parts, where its weight is not 0. No clock in it.
 
         Of a step that chooses, `samples` are those chosen, of `drawn` in so many `rounds`.
         """
@@ -35,12 +35,14 @@ class StepMetrics:
             row |= {"drawn": len(lines.ids), "rounds": len(lines.rounds)}
         row["settings"] = self._settings[step]
         for call, by_part in sorted(self._stats[step].items()):
-            parts = [stats for _, stats in sorted(by_part.items())]
-            for name in dict.fromkeys(name for stats in parts for name in stats):
-                total = sum(stats[name][0] for stats in parts if name in stats)
-                weight = sum(stats[name][1] for stats in parts if name in stats)
-                row[f"{call}/{name}"] = mean_of(name, total, weight)
+            means = means_of([stats for _, stats in sorted(by_part.items())])
+            row |= {f"{call}/{name}": mean for name, mean in means.items()}
         return row
+
+    def reported(self, step: int) -> set[str]:
+        """The statistics that some call of the step has reported, those included to which nothing counted."""
+        every = self._stats[step].items()
+        return {f"{call}/{name}" for call, by_part in every for stats in by_part.values() for name in stats}
 
     def refuse_dropped(self, lines: Iterable[Event]) -> None:
         """Raise DataError where a call, of which these lines have just been recorded, has dropped too many samples."""

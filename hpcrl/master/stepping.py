@@ -17,6 +17,7 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.journal import Chosen, Cuts, Extended, Ids, Opened
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import DataError
+from hpcrl.events import RowsLeftOut
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.placement.plan import Plan
 from hpcrl.recipes.algorithm import algorithm_of
@@ -31,12 +32,12 @@ class RunData:
     eval_ids: Ids
     batch: Batch
     choice: Choice | None
-    notices: Sequence[str]
-    """What is left out and why."""
+    left_out: Sequence[RowsLeftOut]
+    """Which rows, and why."""
 
     def steps(self, schedule: RunSchedule) -> int:
         """How many training steps the run has, unless it is stopped before."""
-        return schedule.steps(self.order.batches_per_epoch)
+        return schedule.steps(self.order.batches)
 
     def draw(self, cursor: int) -> StepSamples:
         """The next samples; where steps choose, a batch is whole and may be of two epochs."""
@@ -66,10 +67,14 @@ def open_data(experiment: ExperimentConfig, indexes: Indexes) -> RunData:
     """Check the experiment's data sets, and tokenise what lengths decide about. May take minutes. Raises DataError."""
     algorithm = algorithm_of(experiment)
     datasets, batch = open_datasets(experiment, algorithm.rows, indexes), algorithm.batch(experiment)
-    order = open_order(experiment, algorithm.rows, batch, datasets["train"].ids)
+    order = open_order(experiment, algorithm.rows, batch, datasets["train"])
     eval_ids = sample_ids(datasets["eval"].ids, 0) if "eval" in datasets else ()
-    notices = [dataset.notice for dataset in datasets.values() if dataset.notice]
-    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), notices)
+    left_out = [
+        RowsLeftOut(each.notice, source, len(each.left_out), len(each.left_out) + len(each.ids))
+        for source, each in datasets.items()
+        if each.notice
+    ]
+    return RunData(datasets, order, eval_ids, batch, algorithm.choice(experiment), left_out)
 
 
 def take(ids: Ids, cuts: Cuts) -> tuple[Ids, ...]:
@@ -93,6 +98,7 @@ class StepSource:
         schedule: RunSchedule,
         in_background: Callable[[Callable[[], None]], Future[None]],
     ) -> None:
+        self.experiment = experiment
         self.deterministic = experiment.deterministic
         self.drop_limits = algorithm_of(experiment).drop_limits(experiment)
         self._plan = plan
@@ -159,6 +165,7 @@ class StepSource:
             eval_ids=self._data.eval_ids if due.evaluate else (),
             eval_partitions=self._eval_partitions if due.evaluate else {},
             chooses=chooses,
+            empty_before=before.opened.empty_before + 1 if before is not None and before.is_empty else 0,
         )
 
     def choose(self, lines: StepLines, scores: Mapping[str, float]) -> Extended | Chosen:
@@ -168,7 +175,7 @@ class StepSource:
         """
         choice = self._data.choice
         assert choice is not None, "a step chooses by the rule of its recipe"
-        decided = choose(choice, self._data.batch.rows, lines.rounds, scores)
+        decided = choose(choice, self._data.batch.rows, lines.rounds, scores, lines.opened.empty_before)
         if isinstance(decided, Extend):
             return self._extend(lines, decided.rows)
         if isinstance(decided, Choose):
@@ -215,7 +222,9 @@ class StepSource:
 
     def _end_rounds(self, lines: StepLines, decided: Choose) -> Chosen:
         late = [call for call in self._plan.calls if not call.precedes_choice]
-        calls = [call for call in late if call.dataset == "train" or lines.opened.eval_ids]
+        calls = [
+            call for call in late if (lines.opened.eval_ids if call.dataset == "eval" else decided.ids or call.changes)
+        ]
         minibatches, partitions = self._cut(decided.ids, calls)
         return Chosen(
             step=lines.step,

@@ -15,8 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from hpcrl.models.merged_attention import merged
 from hpcrl.models.packing import Packing, Rectangle
+from hpcrl.models.softcapped_attention import softcapped
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Packing], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Packing, int], Tensor]
 
 FLASH_CAPABILITY = (8, 0)
 """Compute capability from which flash attention runs."""
@@ -24,16 +25,32 @@ FLASH_HEAD_DIM = 192
 """Widest heads that it takes on every such GPU, gradients included; sizes are multiples of 8."""
 
 
-def attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
-    """What each token gathers from its text's prefix and its text up to itself, [T, H·D]; rows in sorted order."""
+def attention(
+    q_THD: Tensor,
+    k_TKD: Tensor,
+    v_TKD: Tensor,
+    packing: Packing,
+    window: int = 0,
+    softcap: float | None = None,
+) -> Tensor:
+    """What each token gathers from its text's prefix and its text up to itself, [T, H·D]; rows in sorted order.
+
+    With a `window` it sees so many tokens, itself included; with a `softcap` c every score x is c · tanh(x / c).
+    """
+    window = window if window < packing.farthest else 0
+    if softcap is not None:
+        return softcapped(q_THD, k_TKD, v_TKD, packing, window, softcap)
     device = q_THD.device
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    kernel = choose_kernel(capability, q_THD.dtype, q_THD.shape[-1], packing.shares)
-    return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing)
+    kernel = choose_kernel(capability, q_THD.dtype, q_THD.shape[-1], packing.shares and not window)
+    return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing, window)
 
 
 def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_dim: int, shares: bool = False) -> str:
-    """The name in KERNELS of the fastest kernel for such heads on a GPU of this compute capability (None: no GPU)."""
+    """The name in KERNELS of the fastest kernel for such heads on a GPU of this compute capability (None: no GPU).
+
+    `shares`: whether texts see prefixes, and these whole.
+    """
     if capability is None and shares:
         return "merged"
     if capability is None or capability < FLASH_CAPABILITY or dtype not in (torch.bfloat16, torch.float16):
@@ -41,17 +58,17 @@ def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_d
     return "varlen" if head_dim % 8 == 0 and head_dim <= FLASH_HEAD_DIM else "sdpa"
 
 
-def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
+def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
     """Scaled dot product attention, one call for all texts of one length. The reference for other kernels."""
     rows = [group.texts * group.length for group in packing.groups]
     outputs = [
-        _rectangle(q, k, v, group)
+        _rectangle(q, k, v, group, window)
         for group, q, k, v in zip(packing.groups, q_THD.split(rows), *_seen(k_TKD, v_TKD, packing), strict=True)
     ]
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
+def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
     """PyTorch's flash attention over cu_seqlens (CUDA, half precision, torch ≥ 2.11)."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -66,7 +83,8 @@ def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Ten
         options = {"enable_gqa": True}
     elif groups > 1:
         k_TKD, v_TKD = k_TKD.repeat_interleave(groups, dim=1), v_TKD.repeat_interleave(groups, dim=1)
-    out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, keys, longest, longest_keys, window_size=(-1, 0), **options)
+    options["window_size"] = (window - 1, 0)  # tokens before and after itself; -1 is all
+    out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, keys, longest, longest_keys, **options)
     assert isinstance(out, Tensor)  # a tuple only where auxiliary outputs are asked for
     return out.flatten(1)
 
@@ -84,14 +102,18 @@ def _seen(k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Iterator[tuple[Tens
         yield (heads.index_select(0, packing.keys.rows) if packing.shares else heads).split(rows)
 
 
-def _rectangle(q: Tensor, k: Tensor, v: Tensor, group: Rectangle) -> Tensor:
+def _rectangle(q: Tensor, k: Tensor, v: Tensor, group: Rectangle, window: int) -> Tensor:
     q, k, v = (heads.unflatten(0, (group.texts, -1)).transpose(1, 2) for heads in (q, k, v))
     mask = None
-    if group.before:
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(group.before)
+    beyond = 0 < window < k.shape[2]
+    if group.before or beyond:
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril_(group.before)
+    if mask is not None and beyond:
+        mask.triu_(group.before - window + 1)
     grouped = q.shape[1] != k.shape[1]
     out = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
     return out.transpose(1, 2).reshape(group.texts * group.length, -1)
 
 
 KERNELS: Mapping[str, Kernel] = MappingProxyType({"sdpa": sdpa_by_length, "varlen": varlen, "merged": merged})
+"""Of scores without a softcap, which none of these can do."""

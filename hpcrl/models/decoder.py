@@ -1,6 +1,6 @@
 """Prompts and single tokens through a model with a cache. Knows slots and positions; nothing of queues or sampling.
 
-Shapes: T packed prompt tokens, N rows, E hidden size, V vocabulary.
+Shapes: T packed prompt tokens, N rows, E hidden size, V this rank's tokens of the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from hpcrl.data.slots import Move
 from hpcrl.models.attention import attention
-from hpcrl.models.kv_cache import KVCache, rounded
+from hpcrl.models.kv_cache import KVCache
 from hpcrl.models.layers import Block
 from hpcrl.models.packing import Packing, counting
 from hpcrl.models.transformer import Transformer
@@ -23,69 +23,106 @@ LEAST_ROWS = 4
 
 
 class Decoder:
-    """Owns the cache of one generation. Row i of every decode lives in slot i."""
+    """Owns the cache of one generation, of a stage's blocks. Row i of every decode lives in slot i.
 
-    def __init__(self, model: Transformer, slots: int, longest: int) -> None:
+    Stages but the first are given the rows of the stage before, as many as `prefill_rows` or `decode_rows` say; those
+    but the last give hidden rows and no logits.
+    """
+
+    def __init__(self, model: Transformer, slots: int, longest: int, head_EV: Tensor | None = None) -> None:
         self._model = model
         self._blocks = cast(list[Block], list(model.blocks))
         slots = max(slots, LEAST_ROWS)
-        self._cache = KVCache(model.config, slots, longest, model.dtype, model.device)
-        self._begins = torch.arange(slots, device=model.device) * self._cache.capacity
-        self._columns = torch.arange(self._cache.capacity, device=model.device)
-        self._head_EV = _small_batch_order(model.output.matrix().detach())
+        _, *heads = self._blocks[0].heads
+        windows = [block.window if block.window < longest else 0 for block in self._blocks]
+        sizes, place, softcap = (heads, slots, longest), (model.dtype, model.device), model.config.attention_softcap
+        self._caches = {
+            window: KVCache(windows.count(window), *sizes, *place, window, softcap) for window in dict.fromkeys(windows)
+        }
+        self._homes = [(window, windows[:number].count(window)) for number, window in enumerate(windows)]
+        """The cache of each block, and its number there."""
+        self._slots = torch.arange(slots, device=model.device)
+        self._head_EV = head_of(model) if head_EV is None else head_EV
 
-    def prefill(self, prompts: Sequence[np.ndarray], first_slot: int) -> Tensor:
-        """Cache these prompts in the slots from `first_slot` on; logits [N, V] of their next tokens.
+    @property
+    def gives_logits(self) -> bool:
+        return self._model.cut.is_last
+
+    @staticmethod
+    def prefill_rows(prompts: Sequence[np.ndarray]) -> int:
+        return sum(len(text) for text in distinct(prompts)[0])
+
+    @staticmethod
+    def decode_rows(count: int) -> int:
+        return max(count, LEAST_ROWS)
+
+    def prefill(self, prompts: Sequence[np.ndarray], first_slot: int, given_TE: Tensor | None = None) -> Tensor:
+        """Cache these prompts in the slots from `first_slot` on; logits [N, V] of their next tokens, or rows [T, E].
 
         Equal prompts go through the model once.
         """
         texts, indices = distinct(prompts)
         text_of_row = torch.tensor(indices, device=self._model.device)
         packing = Packing.of([len(text) for text in texts], self._model.device)
-        tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device)
-        source, target = self._copies(packing, text_of_row, first_slot)
-        x = self._model.embedding(tokens if packing.order is None else tokens[packing.order])
-        turns = self._model.rotation(packing.positions)
-        for number, block in enumerate(self._blocks):
-            q, k, v = block.project(x, turns)
-            self._cache.write(number, target, k[source], v[source])
-            x = block.finish(x, attention(q, k, v, packing))
-        last = packing.last_rows()
+        if given_TE is None:
+            tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device)
+            given_TE = tokens if packing.order is None else tokens[packing.order]
+        copies = {window: self._copies(packing, text_of_row, first_slot, it) for window, it in self._caches.items()}
+        x = self._model.embedded(given_TE, packing.positions)
+        turns = self._model.turns(packing.positions)
+        for block, (window, number) in zip(self._blocks, self._homes, strict=True):
+            self._model.awaited(block.layer)
+            q, k, v = block.project(x, turns, packing.tokens)
+            source, target = copies[window]
+            self._caches[window].write(number, target, k[source], v[source])
+            x = block.finish(x, attention(q, k, v, packing, block.window, block.softcap))
+        if not self.gives_logits:
+            return x
+        last, x = packing.last_rows(), self._model.ranks.gather(x, packing.tokens)
         return self._logits(x[last if packing.inverse is None else packing.inverse[last]])[text_of_row]
 
-    def decode(self, tokens_N: Tensor, positions_N: Tensor) -> Tensor:
-        """Cache one more token of the slots 0 … N - 1, at these positions; logits [N, V] of the tokens after them."""
+    def decode(self, tokens_N: Tensor, positions_N: Tensor, given_NE: Tensor | None = None) -> Tensor:
+        """Cache one more token of the slots 0 … N - 1, at these positions; logits [N, V] of the tokens after them, or
+        rows, of which there are LEAST_ROWS at least."""
         rows = tokens_N.shape[0]
         tokens, positions = _at_least(tokens_N), _at_least(positions_N)
-        at = self._begins[: tokens.shape[0]] + positions
-        length = rounded(int(positions.max()) + 1)
-        unseen = self._columns[:length] > positions[:, None]
-        mask = torch.zeros(unseen.shape, dtype=self._model.dtype, device=unseen.device)
-        mask = mask.masked_fill_(unseen, -torch.inf)[:, None, None, :]
-        x = self._model.embedding(tokens)
-        turns = self._model.rotation(positions)
-        for number, block in enumerate(self._blocks):
-            q, k, v = block.project(x, turns)
-            self._cache.write(number, at, k, v)
-            x = block.finish(x, self._cache.attend(number, q, mask))
-        return self._logits(x)[:rows]
+        slots = self._slots[: tokens.shape[0]]
+        seen = {window: (it.places(slots, positions), it.mask(positions)) for window, it in self._caches.items()}
+        x = self._model.embedded(tokens if given_NE is None else given_NE, positions)
+        turns = self._model.turns(positions)
+        for block, (window, number) in zip(self._blocks, self._homes, strict=True):
+            self._model.awaited(block.layer)
+            q, k, v = block.project(x, turns, tokens.shape[0])
+            (at, mask), cache = seen[window], self._caches[window]
+            cache.write(number, at, k, v)
+            x = block.finish(x, cache.attend(number, q, mask))
+        if not self.gives_logits:
+            return x
+        return self._logits(self._model.ranks.gather(x, tokens.shape[0]))[:rows]
 
     def move(self, moves: Sequence[Move]) -> None:
-        self._cache.move(moves)
+        for cache in self._caches.values():
+            cache.move(moves)
 
     def _logits(self, x_NE: Tensor) -> Tensor:
+        assert self._head_EV is not None
         rows = x_NE.shape[0]
-        return (self._model.output.norm(_at_least(x_NE)) @ self._head_EV)[:rows]
+        last = self._model.last
+        return last.capped_((last.norm(_at_least(x_NE)) @ self._head_EV)[:rows])
 
-    def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int) -> tuple[Tensor, Tensor]:
-        """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several."""
+    def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int, cache: KVCache) -> tuple[Tensor, Tensor]:
+        """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several. Of a
+        text that is longer than the cache, its end."""
         lengths = torch.tensor(packing.lengths, device=text_of_row.device)
         begins = (lengths.cumsum(0) - lengths)[text_of_row]
         sizes = lengths[text_of_row]
         within = counting(sizes)
         source = begins.repeat_interleave(sizes) + within
-        slots = self._begins[first_slot : first_slot + sizes.shape[0]]
-        target = slots.repeat_interleave(sizes) + within
+        slots = self._slots[first_slot : first_slot + sizes.shape[0]]
+        target = cache.places(slots.repeat_interleave(sizes), within)
+        if int(sizes.max()) > cache.capacity:
+            kept = within >= (sizes - cache.capacity).repeat_interleave(sizes)
+            source, target = source[kept], target[kept]
         return source if packing.inverse is None else packing.inverse[source], target
 
 
@@ -97,9 +134,12 @@ def distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]
     return texts, text_of_row
 
 
-def _small_batch_order(head_VE: Tensor) -> Tensor:
-    """[E, V], on a CPU as a copy: few rows multiply faster so, and to the same bits however few they are."""
-    transposed = head_VE.t()
+def head_of(model: Transformer) -> Tensor | None:
+    """[E, V], on a CPU as a copy: few rows multiply faster so, and to the same bits however few they are. None where
+    the model's last stage is elsewhere."""
+    if model.output is None:
+        return None
+    transposed = model.last.matrix().detach().t()
     return transposed.contiguous() if transposed.device.type == "cpu" else transposed
 
 

@@ -1,11 +1,10 @@
 """Continuous batching: rows that end leave their slot at once, waiting rows enter. Purely ids and numbers.
 
-The scheduler knows no tensors, the decoder no queues; `Generator` turns the crank between them.
+The scheduler knows no tensors, the decoder no queues; a cohort has one of each, and `Generator` turns the crank.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,12 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.data.slots import Admission, Move, Scheduler
-from hpcrl.models.decoder import Decoder, distinct
-from hpcrl.models.sampling import SamplingOptions, choose
+from hpcrl.data.pipeline_order import Tick, cohorts, generation_ticks
+from hpcrl.models.cohort import Cohort, Wanted
+from hpcrl.models.decoder import Decoder, distinct, head_of
+from hpcrl.models.line import Line
+from hpcrl.models.sampling import SamplingOptions
+from hpcrl.models.sampling_together import choose_together
 from hpcrl.models.slot_table import SlotTable
 from hpcrl.models.stopping import StopStrings
 from hpcrl.models.transformer import Transformer
+from hpcrl.parallel.group import Group
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,24 @@ class Generated(NamedTuple):
     tokens: list[np.ndarray]
     """int32, with the ending token where there is one."""
     logprobs: list[np.ndarray]
-    """float32, one a token."""
+    """One a token: float64 of a model in float64, else float32."""
     finished: list[bool]
     """Whether the row ended by a token of `eos_token_ids` or by its text, not by its limit."""
 
 
 class Generator:
-    """Generates from a model as it is at each call. Owns the cache for the time of a call; keeps nothing between."""
+    """Generates from a model as it is at each call. Owns the caches for the time of a call; keeps nothing between.
 
-    def __init__(self, model: Transformer, options: GenerationOptions) -> None:
+    The ranks of `pp` have the model's stages, and generate the same rows; None where it is whole. While the last stage
+    draws tokens for one cohort of rows, the others are at work for the next ones.
+    """
+
+    def __init__(self, model: Transformer, options: GenerationOptions, pp: Group | None = None) -> None:
         self._model = model
         self._options = options
+        self._pp = pp
         self._eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=model.device)
+        self._own_eos = model.vocabulary.local(self._eos)
 
     @torch.inference_mode()
     def generate(
@@ -80,41 +89,74 @@ class Generator:
         model's positions.
         """
         limits = [self._options.max_new_tokens] * len(prompts) if max_new_tokens is None else list(max_new_tokens)
-        lengths = [len(prompt) for prompt in prompts]
-        self._check(lengths, seeds, limits)
-        slots = min(self._options.slots, len(prompts))
-        _, numbers = distinct(prompts)
-        scheduler = Scheduler(lengths, slots, self._options.prefill_tokens, numbers)
-        longest = max(length + limit for length, limit in zip(lengths, limits, strict=True))
-        decoder = Decoder(self._model, slots, longest)
-        table = SlotTable(slots, self._model.device)
-        history, begin = _History(self._options), _Begin(decoder, prompts, numbers)
-        while not scheduler.done:
-            first = scheduler.active
-            admission = scheduler.admit()
-            if rows := admission.rows:
-                span = slice(first, scheduler.active)
-                table.begin(first, rows, *([column[row] for row in rows] for column in (seeds, limits, lengths)))
-                logits = begin.logits(admission, first, scheduler.awaited())
-            else:
-                span = slice(0, scheduler.active)
-                logits = decoder.decode(table.tokens(span), table.positions(span))
-            ended = self._choose(logits, table, span, history)
-            moves = scheduler.retire(ended) if ended else []
-            decoder.move(moves)
-            table.move(moves)
-        return history.responses(len(prompts))
+        self._check([len(prompt) for prompt in prompts], seeds, limits)
+        history, line, idle = _History(self._options), Line(self._model, self._pp), 0
+        unknown = torch.zeros(0, dtype=torch.promote_types(self._model.dtype, torch.float32))
+        row = self._cohorts(Wanted(prompts, distinct(prompts)[1], seeds, limits))
+        for tick in generation_ticks(line.stage, line.stages):
+            if idle == line.stages:
+                break
+            drawn, given = self._exchanged(tick, line, row)
+            if drawn is not None:
+                assert tick.drawn is not None
+                self._take(row[tick.drawn % line.stages], drawn, unknown.new_zeros(len(drawn)), history)
+            if tick.visit is None:
+                continue
+            cohort = row[tick.visit % line.stages]
+            if line.is_first:
+                cohort.plan()
+            idle = 0 if cohort.count else idle + 1
+            if not cohort.count:
+                continue
+            made = cohort.visit(given)
+            if line.is_last:
+                assert made is not None
+                made, logprobs = self._drawn(cohort, made)
+                self._take(cohort, made, logprobs, history)
+            line.keep(made)
+        generated = history.responses(len(prompts))
+        return generated._replace(logprobs=line.told(generated.logprobs))
 
-    def _choose(self, logits: Tensor, table: SlotTable, span: slice, history: "_History") -> list[int]:
-        """Draw and write down the next token of the span's rows. Returns the slots that ended."""
-        counts = table.counts(span)
-        if self._options.min_new_tokens and self._eos.numel():
+    def _exchanged(self, tick: Tick, line: Line, row: Sequence[Cohort]) -> tuple[Tensor | None, Tensor | None]:
+        """The tokens and the rows of this tick. Stages but the first plan before, to know how many rows come."""
+        rows = tokens = 0
+        if tick.visit is not None and not line.is_first:
+            cohort = row[tick.visit % line.stages]
+            rows = cohort.given_rows() if cohort.plan() else 0
+        if tick.drawn is not None and not line.is_last:
+            tokens = row[tick.drawn % line.stages].count
+        return line.exchange(tokens, rows)
+
+    def _cohorts(self, wanted: Wanted) -> list[Cohort]:
+        """As many as there are stages; they share the slots."""
+        model, options, stages = self._model, self._options, self._model.cut.pp
+        slots, head = min(options.slots, len(wanted.prompts)), head_of(model)
+        schedulers = cohorts(stages, wanted.lengths, slots, options.prefill_tokens, wanted.numbers)
+        return [
+            Cohort(
+                scheduler,
+                Decoder(model, scheduler.slots, wanted.longest, head),
+                SlotTable(scheduler.slots, model.device),
+                wanted,
+            )
+            for scheduler in schedulers
+        ]
+
+    def _drawn(self, cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The next token of the span's rows, and its log-probability."""
+        counts = cohort.table.counts(cohort.span)
+        if self._options.min_new_tokens and self._own_eos.numel():
             early = (counts < self._options.min_new_tokens)[:, None]
-            logits[:, self._eos] = logits[:, self._eos].masked_fill(early, -torch.inf)
-        tokens, logprobs = choose(logits, table.seeds(span), counts, self._options.sampling)
+            logits[:, self._own_eos] = logits[:, self._own_eos].masked_fill(early, -torch.inf)
+        options, vocabulary = self._options.sampling, self._model.vocabulary
+        return choose_together(logits, cohort.table.seeds(cohort.span), counts, options, vocabulary)
+
+    def _take(self, cohort: Cohort, tokens: Tensor, logprobs: Tensor, history: "_History") -> None:
+        """Write down what was drawn; rows that end by it leave."""
+        span, table = cohort.span, cohort.table
         stopped = history.add(table.rows(span), tokens, logprobs)
         ended = table.advance(span, tokens, self._eos)
-        return sorted({*ended, *(span.start + slot for slot in stopped)}) if stopped else ended
+        cohort.retire(sorted({*ended, *(span.start + slot for slot in stopped)}) if stopped else ended)
 
     def _check(self, lengths: Sequence[int], seeds: Sequence[int], limits: Sequence[int]) -> None:
         if not len(lengths) == len(seeds) == len(limits) > 0:
@@ -134,31 +176,6 @@ class Generator:
                     f"Prompt {row} has {length} tokens and may get {limit} new ones, more than the model's "
                     f"{self._model.config.max_positions} positions. Lower max_new_tokens or the prompts' length."
                 )
-
-
-class _Begin:
-    """Begins rows: by a prefill, or with a copy of what a row of the same prompt has in its slot."""
-
-    def __init__(self, decoder: Decoder, prompts: Sequence[np.ndarray], numbers: Sequence[int]) -> None:
-        self._decoder = decoder
-        self._prompts = prompts
-        self._numbers = numbers
-        self._kept: dict[int, Tensor] = {}
-        """By prompt: the logits after it, while rows wait for them."""
-
-    def logits(self, admission: Admission, first_slot: int, awaited: AbstractSet[int]) -> Tensor:
-        """Logits [N, V] of the next tokens of the rows, which sit in the slots from `first_slot` on."""
-        made, first_copy = [], first_slot + len(admission.prefilled)
-        if admission.prefilled:
-            made = [self._decoder.prefill([self._prompts[row] for row in admission.prefilled], first_slot)]
-        self._decoder.move([Move(source, first_copy + i) for i, source in enumerate(admission.sources)])
-        if admission.copied:
-            made.append(torch.stack([self._kept[self._numbers[row]] for row in admission.copied]))
-        logits = torch.cat(made) if len(made) > 1 else made[0]
-        last = {self._numbers[row]: place for place, row in enumerate(admission.rows)}
-        self._kept |= {number: logits[place].clone() for number, place in last.items() if number in awaited}
-        self._kept = {number: kept for number, kept in self._kept.items() if number in awaited}
-        return logits
 
 
 class _History:
@@ -188,7 +205,7 @@ class _History:
         responses = np.split(tokens[order].astype(np.int32), cuts)
         return Generated(
             tokens=responses,
-            logprobs=np.split(logprobs[order].astype(np.float32), cuts),
+            logprobs=np.split(logprobs[order], cuts),
             finished=[self._is_finished(row, int(response[-1])) for row, response in enumerate(responses)],
         )
 

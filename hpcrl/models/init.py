@@ -12,14 +12,15 @@ from hpcrl.families.reader import parameters_of
 
 
 def initial(config: DecoderConfig, parameter: Parameter, seed: int) -> Tensor:
-    """Norms one, biases zero, matrices normal with the configuration's deviation; fp32, whole (not cut for tp)."""
+    """Norms multiply by one, biases are zero, matrices normal with the configuration's deviation; fp32, whole (not cut
+    for tp)."""
     if parameter.name.endswith("norm"):
-        return torch.ones(parameter.shape)
+        return torch.full(parameter.shape, 0.0 if config.norm == "rms_plus_one" else 1.0)
     if parameter.name.endswith("bias"):
         return torch.zeros(parameter.shape)
     digest = blake2b(f"{seed}:{parameter.name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return torch.randn(parameter.shape, generator=generator) * config.initializer_range
+    return torch.randn(parameter.shape, generator=generator) * (config.initializer_range * parameter.init_scale)
 
 
 def random_init(config: DecoderConfig, seed: int) -> Iterator[tuple[str, Tensor]]:

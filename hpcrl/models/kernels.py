@@ -2,10 +2,13 @@
 
 import os
 import re
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+
+from hpcrl.errors import InternalError
 
 T = TypeVar("T")
 
@@ -34,16 +37,24 @@ class Kernels:
             # Nothing reads memory before it was written; torch would fill all of it with NaN, 3 % of a PPO step.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
-    def gradients(self, role: str, compute: Callable[[], T], bits: Callable[[], int]) -> T:
-        """What `compute` gives, which talks to no other rank, may be called twice, and leaves a gradient of these bits.
+    def gradients(
+        self, role: str, compute: Callable[[], T], bits: Callable[[], int], anyone: Callable[[bool], bool] | None = None
+    ) -> T:
+        """What `compute` gives, which may be called twice, and leaves a gradient of these bits.
 
         With `warn`, flash attention's backward would take its faster kernel, whose sums differ from call to call: only
         with `error` does torch take the deterministic one. Where an operation has none, or a role's first gradient
         comes out differently when it is computed again, `lacking` says so, and from then on this process computes
-        gradients as the rest.
+        gradients as the rest. Ranks that compute a gradient together do all of this together: `anyone` says whether
+        something is so on one of them, and they first compute one with `warn`, which stops nobody half-way. Raises
+        InternalError where such a rank still meets an operation that has none.
         """
-        if not self._deterministic or self.lacking:
+        if not self._deterministic or self._known(anyone):
             return compute()
+        if anyone is not None and role not in self._compared:
+            made = self._watched(compute)
+            if self._known(anyone):
+                return made
         torch.set_deterministic_debug_mode("error")
         try:
             made = compute()
@@ -56,9 +67,31 @@ class Kernels:
             self.lacking = lacking_in(str(error))
             if not self.lacking:
                 raise
+            if anyone is not None:
+                raise InternalError(
+                    f"{role}: {self.lacking} has no deterministic variant. The first gradient did without it, and "
+                    "workers that compute a gradient together cannot begin it anew.",
+                    "`hpcrl resume RUN --deterministic false` continues with whatever kernels there are.",
+                ) from error
         finally:
             torch.set_deterministic_debug_mode("warn")
         return compute()
+
+    def _known(self, anyone: Callable[[bool], bool] | None) -> bool:
+        """Whether an operation without a deterministic variant is known, here or on a rank beside this one."""
+        return bool(self.lacking) if anyone is None else anyone(bool(self.lacking))
+
+    def _watched(self, compute: Callable[[], T]) -> T:
+        """The same; `lacking` is the first operation without a variant of which torch warns."""
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            made = compute()
+        for warning in said:
+            if name := lacking_in(str(warning.message)):
+                self.lacking = self.lacking or name
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return made
 
 
 def lacking_in(message: str) -> str:

@@ -1,5 +1,6 @@
 """Keys and values of the rows being generated, in slots allocated once. Knows no tokens and no schedule.
 
+Where tokens see a window, a slot is a ring that holds just so many: position p lies at p modulo its capacity.
 Shapes: S slots, C capacity (tokens of a slot), N rows, L cached length, H query heads, K key/value heads, D of a head.
 """
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hpcrl.data.slots import Move
-from hpcrl.families.config import DecoderConfig
+from hpcrl.models.softcapped_attention import attend_cached
 
 LENGTH_STEP = 16
 """Attention reads lengths that are multiples of this: on a CPU its bits then do not depend on how long others are."""
@@ -22,20 +23,54 @@ def rounded(length: int) -> int:
 
 
 class KVCache:
-    """[2, blocks, S, C, K, D], zero at first (what is masked must be finite). Row i of a batch lives in slot i."""
+    """Of so many blocks with one window, and heads of a rank, [2, blocks, S, C, K, D]; zero at first (what is masked
+    must be finite). Row i of a batch lives in slot i."""
 
     def __init__(
-        self, config: DecoderConfig, slots: int, longest: int, dtype: torch.dtype, device: torch.device
+        self,
+        blocks: int,
+        heads: Sequence[int],
+        slots: int,
+        longest: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        window: int = 0,
+        softcap: float | None = None,
     ) -> None:
-        self.capacity = rounded(longest)
-        shape = (2, config.blocks, slots, self.capacity, config.kv_heads, config.head_dim)
+        """`heads` are K and D; `window` 0 sees all; a `softcap` is that of scores."""
+        self.capacity = rounded(min(longest, window) if window else longest)
+        self._window = window
+        self._softcap = softcap
+        self._dtype = dtype
+        self._columns = torch.arange(self.capacity, device=device)
+        shape = (2, blocks, slots, self.capacity, *heads)
         self._all = torch.zeros(shape, dtype=dtype, device=device)
         self._slots = [(keys, values) for keys, values in zip(*self._all, strict=True)]
         self._tokens = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self._slots]
         self._heads = [(keys.transpose(1, 2), values.transpose(1, 2)) for keys, values in self._slots]
 
+    @property
+    def nbytes(self) -> int:
+        return self._all.nbytes
+
+    def places(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
+        """Where tokens at these positions are stored."""
+        return slots_N * self.capacity + positions_N % self.capacity
+
+    def mask(self, positions_N: Tensor) -> Tensor:
+        """What the token at a position of each of the first slots sees, once it is stored: zeros, and -inf for the
+        rest of the first L places, [N, 1, 1, L]."""
+        columns = self._columns[: rounded(min(int(positions_N.max()) + 1, self.capacity))]
+        if self._window:
+            ages = (positions_N[:, None] - columns) % self.capacity
+            unseen = ages > positions_N[:, None].clamp(max=self._window - 1)
+        else:
+            unseen = columns > positions_N[:, None]
+        mask = torch.zeros(unseen.shape, dtype=self._dtype, device=unseen.device)
+        return mask.masked_fill_(unseen, -torch.inf)[:, None, None, :]
+
     def write(self, block: int, at_N: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
-        """Store rows at token places `slot · capacity + position`."""
+        """Store rows at these places, each of which is there once."""
         keys, values = self._tokens[block]
         keys.index_copy_(0, at_N, k_NKD)
         values.index_copy_(0, at_N, v_NKD)
@@ -48,8 +83,10 @@ class KVCache:
         keys, values = self._heads[block]
         rows, length = q_NHD.shape[0], mask_N11L.shape[-1]
         q = q_NHD.view(rows, keys.shape[1], -1, q_NHD.shape[-1])
-        out = scaled_dot_product_attention(q, keys[:rows, :, :length], values[:rows, :, :length], mask_N11L)
-        return out.reshape(rows, -1)
+        seen = keys[:rows, :, :length], values[:rows, :, :length]
+        if self._softcap is not None:
+            return attend_cached(q, *seen, mask_N11L, self._softcap).reshape(rows, -1)
+        return scaled_dot_product_attention(q, *seen, mask_N11L).reshape(rows, -1)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Copy whole slots; sources and targets are disjoint."""

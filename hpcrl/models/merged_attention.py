@@ -17,8 +17,9 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def merged(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> Tensor:
-    """Attention to each text's prefix and its past, [T, H·D]."""
+def merged(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
+    """Attention to each text's prefix and its past, [T, H·D]. Every token sees all of both."""
+    assert not window, window
     out_THD: Tensor = _Merged.apply(q_THD, k_TKD, v_TKD, packing)
     return out_THD.flatten(1)
 

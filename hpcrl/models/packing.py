@@ -107,6 +107,11 @@ class Packing:
         return self.groups[-1].before > 0
 
     @cached_property
+    def farthest(self) -> int:
+        """The most tokens that one sees, itself included."""
+        return max(group.before + group.length for group in self.groups)
+
+    @cached_property
     def keys(self) -> Keys:
         texts = zip(self.prefixes, pairwise(self.cu_seqlens.tolist()), strict=True)
         seen = [[*prefix, *range(*own)] for prefix, own in texts]

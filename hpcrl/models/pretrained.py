@@ -1,33 +1,31 @@
-"""Hugging Face folders in and out: config.json, sharded safetensors, the tokenizer's files. Never imports transformers.
+"""Hugging Face folders in, as tensors, and out. Never imports transformers."""
 
-A critic is saved as `…ForTokenClassification` with one label (`score.weight`, `score.bias`: a value a token), a
-reward model as `…ForSequenceClassification` with one label (`score.weight`: read at the last token).
-"""
-
-import json
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
+import numpy as np
 import torch
-from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from hpcrl.data.tokens import TOKENIZER_FILES
+from hpcrl.durable.model_folder import MAX_FILE_BYTES, write_model
 from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families import reader
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter, Piece
-from hpcrl.families.reader import config_to_json, family_of, parameters_of
-from hpcrl.families.stored import check_tensors, naming, refuse_other_head, weight_map
+from hpcrl.families.places import Place, Span
+from hpcrl.families.reader import family_of, parameters_of
+from hpcrl.families.stored import check_tensors, naming, refuse_other_head, tensor_places
 from hpcrl.models.init import initial, random_init
-from hpcrl.models.padding import say_padding
-from hpcrl.models.rotary import deinterleave, interleave
+from hpcrl.models.parts import parts_of
+from hpcrl.models.rotary import interleave
+from hpcrl.placement.shards import WHOLE, Cut, Held, held
 
-MAX_SHARD_BYTES = 5_000_000_000
+EVERYTHING = slice(None)
+Bounds = tuple[int, int]
+"""The first, and the one behind the last."""
 
 
 def read_config(folder: Path | str, family: str | None = None) -> DecoderConfig:
@@ -45,18 +43,21 @@ def load_pretrained(
     head: HeadKind | None = None,
     seed: int = 0,
     trained: bool = False,
+    experts: Literal["inner", "whole"] = "inner",
+    cut: Cut = WHOLE,
 ) -> tuple[DecoderConfig, Iterator[tuple[str, Tensor]]]:
-    """A folder's configuration, and its parameters under our names, read from disk one by one as they are asked for.
+    """A folder's configuration, and its parameters under our names, or what a rank has of them, read from disk one by
+    one as they are asked for.
 
     Under another `head` than the folder's it keeps the trunk. Only a value head, or one for rewards that is to be
     `trained`, may be one that the folder does not have: it is random from `seed`. Raises DataError where another head
     is wanted and not there, and where a tensor is missing, has another shape than the configuration says, or is not
     part of it.
     """
-    config = read_config(folder, family)
-    wanted = config if head is None else config.with_head(head)
+    config = read_config(folder, family).with_experts_cut(experts)
+    wanted = config.with_head(head)
     refuse_other_head(Path(folder), config, head, trained)
-    return wanted, _with_new_head(wanted, _parameters(Path(folder), config), seed)
+    return wanted, _parts(Path(folder), config, wanted, cut, seed)
 
 
 def save_pretrained(
@@ -65,112 +66,121 @@ def save_pretrained(
     tensors: Mapping[str, Tensor],
     *,
     tokenizer_from: Path | str | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
+    max_file_bytes: int = MAX_FILE_BYTES,
 ) -> None:
     """Write a folder that transformers and vLLM load. `tensors` are all parameters under our names, of one type.
 
-    Holds one shard in memory beside `tensors`. The folder is made; publishing it whole is the caller's part.
+    The folder is made; publishing it whole is the caller's part.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    parameters = parameters_of(config)
-    dtype = tensors[parameters[0].name].dtype
-    padding = None
-    if tokenizer_from is not None:
-        copy_tokenizer(tokenizer_from, folder)
-        padding = say_padding(folder, config) if config.head == "reward" else None
-    fields = config_to_json(config, str(dtype).removeprefix("torch.")) | (padding or {})
-    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
-    plan = split_state_dict_into_shards_factory(
-        {parameter.name: parameter.numel * dtype.itemsize for parameter in parameters},
-        get_storage_size=lambda size: size,
-        filename_pattern="model{suffix}.safetensors",
-        max_shard_size=max_shard_bytes,
-    )
-    weight_map: dict[str, str] = {}
-    for file, names in plan.filename_to_tensors.items():
-        shard = _shard(config, [parameter for parameter in parameters if parameter.name in names], tensors)
-        save_file(shard, folder / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(shard, file)
-    if plan.is_sharded:
-        index = {"metadata": plan.metadata, "weight_map": weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    dtype = str(tensors[parameters_of(config)[0].name].dtype).removeprefix("torch.")
 
+    def whole(parameter: Parameter) -> np.ndarray:
+        tensor = tensors[parameter.name].detach().cpu()
+        return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
-def copy_tokenizer(source: Path | str, folder: Path | str) -> None:
-    """Copy the tokenizer's files that are there, byte for byte; the model has a config.json of its own."""
-    for name in TOKENIZER_FILES:
-        if name != "config.json" and (path := Path(source) / name).is_file():
-            shutil.copyfile(path, Path(folder) / name)
+    write_model(Path(folder), config, dtype, whole, tokenizer_from=tokenizer_from, max_file_bytes=max_file_bytes)
 
 
 class _TensorFiles:
-    """The safetensors files of a folder, opened one at a time. Knows no model. Raises DataError naming the file."""
+    """The safetensors files of a folder, each open only while a tensor is read: what is mapped of one that stays open
+    stays in memory. Raises DataError naming the file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, config: DecoderConfig) -> None:
         self._folder = folder
-        self._files = weight_map(folder)
-        self._open: tuple[str, Any] | None = None
+        self._head_dim = config.head_dim
+        self._places = tensor_places(folder, config)
 
-    def read(self, name: str) -> Tensor:
-        file = self._files[name]
-        with naming(self._folder / file):
-            if self._open is None or self._open[0] != file:
-                self._open = (file, safe_open(self._folder / file, framework="pt"))
-            return self._open[1].get_tensor(name)
-
-
-def _parameters(folder: Path, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
-    check_tensors(folder, config)
-    files, family = _TensorFiles(folder), family_of(config)
-    for parameter in parameters_of(config):
-        parts = [_from_hf(files.read(piece.name), piece, config) for piece in family.pieces(config, parameter)]
-        yield parameter.name, parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-
-def _from_hf(tensor: Tensor, piece: Piece, config: DecoderConfig) -> Tensor:
-    if piece.paired:
-        tensor = interleave(tensor, config.head_dim)
-    return tensor.t() if piece.transposed else tensor
+    def read(self, piece: Piece, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Tensor:
+        """These rows and columns of what a piece is in its parameter (a vector is one row), and nothing else. A
+        rotary head is read whole."""
+        file, stored = self._places[piece.name]
+        with naming(self._folder / file), safe_open(self._folder / file, framework="pt") as opened:
+            there = opened.get_slice(stored)
+            if len(there.get_shape()) == 1:
+                found = there[columns]
+            else:
+                found = there[columns, rows] if piece.transposed else there[rows, columns]
+        if piece.paired:
+            found = interleave(found, self._head_dim)
+        return found.t() if piece.transposed else found
 
 
-def _to_hf(tensor: Tensor, piece: Piece, config: DecoderConfig) -> Tensor:
-    if piece.transposed:
-        tensor = tensor.t()
-    if piece.paired:
-        tensor = deinterleave(tensor, config.head_dim)
-    return tensor.contiguous().cpu()
-
-
-def _shard(config: DecoderConfig, parameters: Sequence[Parameter], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of one file, in Hugging Face's names and shapes."""
-    family, shard = family_of(config), {}
-    for parameter in parameters:
-        pieces = family.pieces(config, parameter)
-        tensor = tensors[parameter.name].detach()
-        parts = [tensor] if len(pieces) == 1 else tensor.split([piece.rows for piece in pieces], dim=-1)
-        for piece, part in zip(pieces, parts, strict=True):
-            shard[piece.name] = _to_hf(part, piece, config)
-    return shard
-
-
-def _with_new_head(
-    config: DecoderConfig, tensors: Iterator[tuple[str, Tensor]], seed: int
+def _parts(
+    folder: Path, config: DecoderConfig, wanted: DecoderConfig, cut: Cut, seed: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """The tensors, of whose head only what fits this model's; then random ones for what is missing of the head."""
-    missing = {parameter.name: parameter for parameter in parameters_of(config) if _is_of_head(parameter.name)}
-    for name, tensor in tensors:
-        if _is_of_head(name):
-            if name not in missing or missing[name].shape != tensor.shape:
+    """What a rank has of a folder's parameters, as far as the wanted model has them; what that one's head has beside
+    them is random."""
+    check_tensors(folder, config)
+    files, family = _TensorFiles(folder, config), family_of(config)
+    holds = {part.parameter.name: part for part in held(wanted, cut)}
+    due = {parameter.name: parameter for parameter in parameters_of(wanted) if parameter.name in holds}
+    for parameter in parameters_of(config):
+        name, pieces = parameter.name, family.pieces(config, parameter)
+        if name not in due or due[name].shape != parameter.shape:
+            continue
+        del due[name]
+        if cut.tp == 1 or parameter.tp_dim is None:
+            yield name, _whole(files, pieces)
+        else:
+            yield name, _part(files, pieces, parameter, holds[name])
+    for name, parameter in due.items():
+        yield from parts_of(wanted, cut, [(name, initial(wanted, parameter, seed))])
+
+
+def _whole(files: _TensorFiles, pieces: Sequence[Piece]) -> Tensor:
+    """A parameter from all of its tensors."""
+    matrices = []
+    for _, alike in groupby(pieces, lambda piece: piece.matrix):
+        parts = [files.read(piece) for piece in alike]
+        matrices.append(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
+    return matrices[0] if pieces[0].matrix is None else torch.stack(matrices)
+
+
+def _part(files: _TensorFiles, pieces: Sequence[Piece], parameter: Parameter, own: Held) -> Tensor:
+    """What a rank has of a matrix or vector that is cut, of which it reads nothing else. Padding is zero."""
+    width, part = parameter.shape[-1], torch.zeros(0)
+    for span in _rectangular(own.spans, width):
+        rows, columns = _rectangle(span.place, width)
+        for piece, (top, bottom), (left, right) in _rectangles(pieces, parameter):
+            above, below = max(top, rows.start), min(bottom, rows.stop)
+            first, last = max(left, columns.start), min(right, columns.stop)
+            if first >= last or above >= below:
                 continue
-            del missing[name]
-        yield name, tensor
-    for name, parameter in missing.items():
-        yield name, initial(config, parameter, seed)
+            found = files.read(piece, slice(above - top, below - top), slice(first - left, last - left))
+            if not len(part):
+                part = torch.zeros(own.parameter.numel, dtype=found.dtype)
+            step = span.step if span.place.rows > 1 else columns.stop - columns.start
+            begin = span.offset + (above - rows.start) * step + first - columns.start
+            part.as_strided((below - above, last - first), (step, 1), begin).copy_(found)
+    return part.view(own.parameter.shape) if len(part) else torch.zeros(own.parameter.shape)
 
 
-def _is_of_head(name: str) -> bool:
-    return name.endswith((".head", ".head_bias"))
+def _rectangles(pieces: Sequence[Piece], parameter: Parameter) -> Iterator[tuple[Piece, Bounds, Bounds]]:
+    """The rows and columns of each piece; a parameter of several matrices has them one below another."""
+    height = 1 if len(parameter.shape) == 1 else parameter.shape[-2]
+    for matrix, alike in groupby(pieces, lambda piece: piece.matrix):
+        top, right = height * (matrix or 0), 0
+        for piece in alike:
+            wide = piece.rows if piece.transposed or len(parameter.shape) == 1 else parameter.shape[-1]
+            left, right = right, right + wide
+            yield piece, (top, top + height), (left, right)
+
+
+def _rectangular(spans: Iterable[Span], width: int) -> Iterator[Span]:
+    """The same, those of several runs of whole rows run by run."""
+    for span in spans:
+        if span.place.rows > 1 and span.place.run > width:
+            yield from (span.part(row, 1) for row in range(span.place.rows))
+        else:
+            yield span
+
+
+def _rectangle(place: Place, width: int) -> tuple[slice, slice]:
+    """The rows and columns of a place in a matrix of such rows; a vector has one row."""
+    row, column = divmod(place.first, width)
+    if place.rows == 1 and place.run > width:
+        return slice(row, row + place.run // width), slice(0, width)
+    return slice(row, row + place.rows), slice(column, column + place.run)
 
 
 def write_random_pretrained(

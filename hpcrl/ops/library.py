@@ -1,7 +1,7 @@
-"""The compiled operations, if this installation has them: a shared library beside this file, called through ctypes.
+"""The compiled operations, if this installation has them: shared libraries beside this file, called through ctypes.
 
-It is loaded by its path, as it is no Python module and so needs no headers of Python's to be built. What it computes,
-the numpy version of each operation computes to the same bits: whether there is one changes the speed alone.
+They are loaded by their paths, as they are no Python modules and so need no headers of Python's to be built. What they
+compute, the version of each operation in numpy or torch computes to the same bits: they change the speed alone.
 """
 
 import ctypes
@@ -9,14 +9,21 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-NAME = "_compiled"
+
+def compiled() -> ctypes.CDLL | None:
+    """What runs on a CPU; None where it was not built, or not for this machine."""
+    return _library("_compiled")
+
+
+def compiled_for_cuda() -> ctypes.CDLL | None:
+    """What runs on GPUs; None where there was no nvcc."""
+    return _library("_cuda")
 
 
 @cache
-def compiled() -> ctypes.CDLL | None:
-    """The library; None where it was not built, or not for this machine."""
+def _library(name: str) -> ctypes.CDLL | None:
     for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(NAME + suffix)
+        path = Path(__file__).with_name(name + suffix)
         if path.is_file():
             try:
                 return ctypes.CDLL(str(path))

@@ -1,8 +1,4 @@
-"""Who computes with whom: the process group of all workers of an attempt, and groups of some of them.
-
-Every reduction adds up in rank order, by hand, so that no library's choice of ring or tree decides a bit.
-Shape legend: N elements of a flat buffer; R ranks of a group.
-"""
+"""Who computes with whom: the process group of all workers of an attempt, and groups of some of them."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,108 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpcrl.parallel.group import Group
 from hpcrl.parallel.operations import Operations
+from hpcrl.placement.layouts import neighbours
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
-
-
-def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:
-    """(offset, length) of each rank's contiguous slice of a flat buffer; the last ones may be shorter or empty."""
-    length = -(-total // ranks)
-    offsets = [min(i * length, total) for i in range(ranks)]
-    return [(offset, min(length, total - offset)) for offset in offsets]
-
-
-class Group:
-    """Some ranks in a fixed order. All of them call the same methods in the same order.
-
-    Owns no buffer; a group of one talks to nobody. At most `piece_bytes` are staged at a time, so that a collective
-    needs little memory beside the buffers. Whatever a collective raises is a PeerLostError.
-    """
-
-    def __init__(
-        self,
-        ranks: Sequence[int],
-        rank: int,
-        device: torch.device,
-        process_group: Any = None,
-        piece_bytes: int = 64 * 2**20,
-    ) -> None:
-        self.ranks = tuple(ranks)
-        self.index = self.ranks.index(rank)
-        self.size = len(self.ranks)
-        self._device = device
-        self._process_group = process_group
-        self._piece_bytes = piece_bytes
-        self.operations = Operations(self.ranks, rank)
-
-    def bounds(self, total: int) -> tuple[int, int]:
-        """(offset, length) of this rank's slice."""
-        return shard_bounds(total, self.size)[self.index]
-
-    def reduce_scatter(self, flat_N: torch.Tensor) -> torch.Tensor:
-        """This rank's slice of the sum over ranks, added up in rank order; alone, the buffer itself."""
-        offset, length = self.bounds(len(flat_N))
-        if self.size == 1:
-            return flat_N
-        total = torch.empty_like(flat_N[offset : offset + length])
-        for start, stop in self._pieces(flat_N):
-            sent = self._staged(flat_N, start, stop)
-            received = torch.empty_like(sent)
-            with self.operations("all-to-all"):
-                dist.all_to_all_single(received, sent, group=self._process_group)
-            total[start:stop] = _sum_in_order(received.view(self.size, -1))[: max(0, length - start)]
-        return total
-
-    def all_gather(self, slice_: torch.Tensor, flat_N: torch.Tensor) -> None:
-        """Fill `flat_N` with the slices of all ranks."""
-        if self.size == 1:
-            flat_N.copy_(slice_)
-            return
-        bounds = shard_bounds(len(flat_N), self.size)
-        for start, stop in self._pieces(flat_N):
-            sent = flat_N.new_zeros(stop - start)
-            own = slice_[start:stop]
-            sent[: len(own)] = own
-            for (offset, length), row in zip(bounds, self._gathered(sent), strict=True):
-                count = max(0, min(stop, length) - start)
-                flat_N[offset + start : offset + start + count] = row[:count]
-
-    def total(self, vector: torch.Tensor) -> torch.Tensor:
-        """The vector's sum over the ranks in rank order; for float64 statistics and int64 checksums."""
-        if self.size == 1:
-            return vector
-        return _sum_in_order(self._gathered(vector.to(self._device))).to(vector.device)
-
-    def _pieces(self, flat_N: torch.Tensor) -> list[tuple[int, int]]:
-        """The bounds, within a slice, of what is staged at a time."""
-        length = shard_bounds(len(flat_N), self.size)[0][1]
-        step = max(1, self._piece_bytes // (flat_N.element_size() * self.size))
-        return [(start, min(start + step, length)) for start in range(0, length, step)]
-
-    def _staged(self, flat_N: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        """Elements start…stop of every rank's slice, one rank after another; zeros where a slice is shorter."""
-        rows = flat_N.new_zeros(self.size, stop - start)
-        for row, (offset, length) in zip(rows, shard_bounds(len(flat_N), self.size), strict=True):
-            count = max(0, min(stop, length) - start)
-            row[:count] = flat_N[offset + start : offset + start + count]
-        return rows.view(-1)
-
-    def _gathered(self, vector: torch.Tensor) -> torch.Tensor:
-        """The vectors of all ranks, [R, …]."""
-        gathered = vector.new_empty(self.size * len(vector))
-        sent = vector.contiguous()
-        with self.operations("all-gather"):
-            # Renamed in torch 2.13, which warns about the old name.
-            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-            gather(gathered, sent, group=self._process_group)
-        return gathered.view(self.size, -1)
-
-
-def _sum_in_order(rows: torch.Tensor) -> torch.Tensor:
-    total = rows[0].clone()
-    for row in rows[1:]:
-        total += row
-    return total
 
 
 def socket_interfaces(network: Network, environ: Mapping[str, str]) -> dict[str, str]:
@@ -131,12 +29,25 @@ def socket_interfaces(network: Network, environ: Mapping[str, str]) -> dict[str,
 class ParallelContext:
     """This process among all workers of an attempt. Passed to whoever needs it; knows neither roles nor layouts."""
 
-    def __init__(self, rank: int, world_size: int, device: torch.device, network: Network = LOOPBACK_ONLY) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        network: Network = LOOPBACK_ONLY,
+        *,
+        nodes: Sequence[int] = (),
+        deterministic: bool = True,
+    ) -> None:
+        """`nodes` has the node of every rank (none: all are on one)."""
         self.rank = rank
         self.device = device
         self._network = network
+        self._nodes = nodes or (0,) * world_size
+        self._deterministic = deterministic
         self._store: dist.TCPStore | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
+        self._formed: set[tuple[int, ...]] = set()
         self._everyone = tuple(range(world_size))
         self._timeout = timedelta(0)
         self._together = Operations(self._everyone, rank)
@@ -180,20 +91,33 @@ class ParallelContext:
             )
 
     def form(self, meshes: Iterable[Sequence[int]]) -> None:
-        """Make the groups of these ranks. Every worker calls it with the same meshes, members or not. Raises
-        PeerLostError.
+        """Make and connect the groups of these ranks, once each. Every worker calls it with the same meshes, members or
+        not. Raises PeerLostError.
 
         (Groups that only their members make are named by how many each of them has, and may never find each other.)
         """
         for mesh in meshes:
             ranks = tuple(mesh)
-            if ranks in self._groups:
+            if ranks in self._formed:
                 continue
+            self._formed.add(ranks)
             assert ranks == tuple(sorted(ranks)), ranks
             alone = len(ranks) == 1 or ranks == self._everyone
             process_group = None if alone else self._new_group(ranks)
             if self.rank in ranks:
-                self._groups[ranks] = Group(ranks, self.rank, self.device, process_group)
+                group = self._groups[ranks] = Group(
+                    ranks,
+                    self.rank,
+                    self.device,
+                    process_group,
+                    neighbours=neighbours(ranks, self._nodes),
+                    deterministic=self._deterministic,
+                )
+                group.connect()
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        return self._everyone
 
     def group(self, ranks: Sequence[int]) -> Group:
         """The group of these ranks, which has been formed and of which this one is a member."""
@@ -212,4 +136,5 @@ class ParallelContext:
         if dist.is_initialized():
             dist.destroy_process_group()
         self._groups.clear()
+        self._formed.clear()
         self._store = None

@@ -7,6 +7,7 @@ from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.placement.judges import model_of
 from hpcrl.placement.layouts import Layout
 from hpcrl.plugins import find
 
@@ -26,27 +27,27 @@ def engines_of(experiment: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(backend.engine for backend in backends))
 
 
-def axes_of(role: str, section: PlacementConfig) -> tuple[str, ...]:
+def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] = WITHOUT_MODEL) -> tuple[str, ...]:
     """The axes over which a role may be split; all of them where its backend is none, which is said elsewhere."""
-    if not isinstance(section, ModelConfig):
-        return WITHOUT_MODEL
+    model = model_of(section)
+    if model is None:
+        return without_model
     try:
-        return backend_of(role, section).axes
+        return backend_of(role, model).axes
     except ConfigurationError:
         return tuple(WORDS)
 
 
-def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str]) -> Problem | None:
-    """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes."""
+def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str], whole: str = "") -> Problem | None:
+    """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes; `whole`
+    says why its model is not split."""
     sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp}
     if all(axis in axes for axis, size in sizes.items() if size > 1):
         return None
     kinds = "- and ".join(WORDS[axis] for axis in axes)
-    return Problem(
-        (key,),
-        f"{key} = {text} splits a model over workers, but this version runs {kinds}-parallel layouts only.",
-        f"Set {key} to d{layout.size}.",
-    )
+    only = f"this version runs {kinds}-parallel layouts only"
+    but = f"transformers loads it, whole on each: {whole}" if whole else only
+    return Problem((key,), f"{key} = {text} splits a model over workers, but {but}.", f"Set {key} to d{layout.size}.")
 
 
 def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Iterator[Problem]:

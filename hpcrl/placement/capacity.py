@@ -1,16 +1,21 @@
 """Whether the workers' memory fits what their nodes have: what cannot fit is refused, what may not is said."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import models_of
 from hpcrl.config.validate import collect
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.memory import GIB, Memory, estimate_roles, worker_memory_gib
-from hpcrl.placement.plan import Plan, make_plan
+from hpcrl.placement.memory import GIB, Models, estimate_models, of_worker
+from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan
+from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
+
+E = TypeVar("E", bound=ExperimentConfig)
 
 MANY_NODES = 64
 """Up to so many times as many nodes are tried before more nodes are no longer proposed."""
@@ -26,17 +31,33 @@ class Capacity:
     """The beginning of the sentence: "this machine has"."""
     more: str = ""
     """A sentence that says how to get more, if one can."""
+    host: "Callable[[], Capacity] | None" = field(default=None, compare=False)
+    """Of workers that have memory to themselves: what says the memory of their node. It is asked where models wait
+    there."""
+
+
+def on_its_device(experiment: E, capacity: Capacity) -> E:
+    """With the device that `auto` comes to: workers that have memory to themselves are on GPUs."""
+    if experiment.cluster.device != "auto":
+        return experiment
+    device: Literal["cpu", "cuda"] = "cuda" if capacity.of == "worker" else "cpu"
+    return replace(experiment, cluster=replace(experiment.cluster, device=device))
 
 
 def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[str]:
     """What is doubtful, in sentences.
 
     Raises:
-        ConfigurationError: parameters, gradients and optimizer alone are more than there is; says what would fit.
+        ConfigurationError: parameters, gradients and optimizer alone are more than there is, says what would fit; or
+            what waits in the memory of a host is more than its node has.
     """
+    experiment = on_its_device(experiment, capacity)
     plan = make_plan(experiment, experiment.cluster.nodes)
-    roles = estimate_roles(plan, experiment)
-    most, lasting = _need(plan, roles, capacity), _need(plan, _lasting(roles), capacity)
+    models, device = estimate_models(plan, experiment), experiment.cluster.device
+    if device == "cuda" and capacity.host is not None:
+        yield from _check_host(plan, models, capacity.host)
+    most, at_most = _need(plan, peaks(plan, models, device), capacity)
+    lasting, at_worst = _need(plan, peaks(plan, models, device, lasting=True), capacity)
     if capacity.bytes is None:
         if most >= GIB:
             yield (
@@ -44,32 +65,64 @@ def check_memory(experiment: ExperimentConfig, capacity: Capacity) -> Iterator[s
             )
     elif lasting > capacity.bytes:
         raise ConfigurationError(
-            [_too_much(roles, lasting, capacity)], f"{_remedy(experiment, capacity)} {capacity.more}".strip()
+            [_too_much(lasting, at_worst, capacity)], f"{_remedy(experiment, capacity)} {capacity.more}".strip()
         )
     elif most > capacity.bytes:
         yield (
-            f"a {capacity.of} may need {most / GIB:.1f} GiB, but {capacity.source} {capacity.bytes / GIB:.1f} GiB. Of "
-            f"these, {(most - lasting) / GIB:.1f} GiB are for one call at a time: lower micro_batch_tokens of the "
-            "roles, or generation.slots, should memory run out."
+            f"a {capacity.of} may need {most / GIB:.1f} GiB (worker {at_most.rank} in {at_most.call}), but "
+            f"{capacity.source} {capacity.bytes / GIB:.1f} GiB. Of these, {(most - lasting) / GIB:.1f} GiB are for one "
+            "call at a time: lower micro_batch_tokens of the roles, or generation.slots, should memory run out."
         )
 
 
-def _need(plan: Plan, roles: dict[str, Memory], capacity: Capacity) -> float:
-    """Bytes of the worker, or of the node, that needs the most."""
-    by_rank = worker_memory_gib(plan, roles)
-    if capacity.of == "worker":
-        return GIB * max(by_rank)
-    return GIB * max(sum(by_rank[rank] for rank in plan.ranks_on(node)) for node in range(plan.nodes))
+def _need(plan: Plan, loads: Sequence[Load], capacity: Capacity) -> tuple[float, Load]:
+    """Bytes of the worker, or of the node, that needs the most, and its worker that needs the most of these."""
+    units = [[load] for load in loads]
+    if capacity.of == "node":
+        units = [[loads[rank] for rank in plan.ranks_on(node)] for node in range(plan.nodes)]
+    most = max(units, key=lambda unit: sum(load.bytes for load in unit))
+    return sum(load.bytes for load in most), max(most, key=lambda load: load.bytes)
 
 
-def _lasting(roles: dict[str, Memory]) -> dict[str, Memory]:
-    return {role: replace(memory, kv_cache=0.0, activations=0.0) for role, memory in roles.items()}
+def _check_host(plan: Plan, models: Models, host: Callable[[], Capacity]) -> Iterator[str]:
+    """What is doubtful of the memory in which models of workers on GPUs wait. Raises ConfigurationError."""
+    waiting = [dict(waiting_models(plan, models, worker.rank)) for worker in plan.workers]
+    size = [sum(waits.values()) for waits in waiting]
+    node = max(range(plan.nodes), key=lambda node: sum(size[rank] for rank in plan.ranks_on(node)))
+    if not (waits := sum(size[rank] for rank in plan.ranks_on(node))):
+        return
+    capacity, most = host(), max(plan.ranks_on(node), key=size.__getitem__)
+    if capacity.bytes is None:
+        if waits >= GIB:
+            yield f"{waits / GIB:.1f} GiB of models will wait in the memory of a node; {capacity.source}."
+        return
+    if waits <= capacity.bytes:
+        return
+    of = ", ".join(f"{model} {bytes_ / GIB:.1f}" for model, bytes_ in waiting[most].items())
+    found = {model for rank in plan.ranks_on(node) for model in waiting[rank]}
+    knobs = [knob for replica in plan.replicas if replica.model in found for knob in _knobs(plan, models, replica)]
+    raise ConfigurationError(
+        [
+            f"what waits in the host's memory between calls needs {waits / GIB:.1f} GiB of a node (worker {most}: "
+            f"{of}), but {capacity.source} {capacity.bytes / GIB:.1f} GiB."
+        ],
+        f"Set {' or '.join(knobs)} to keep (of a copy, also to drop), or raise cluster.nodes. {capacity.more}".strip(),
+    )
 
 
-def _too_much(roles: dict[str, Memory], lasting: float, capacity: Capacity) -> str:
+def _knobs(plan: Plan, models: Models, replica: ReplicaPlan) -> Iterator[str]:
+    """The settings that have a model wait on its host."""
+    if not replica.is_home:
+        yield next(f"calls.{call}.between" for call, at in plan.at.items() if at == replica.model)
+        return
+    config = of_worker(models, replica, replica.ranks[0]).between
+    yield from (f"{replica.role}.between.{kind}" for kind in STATE if getattr(config, kind, "") == "host")
+
+
+def _too_much(lasting: float, at: Load, capacity: Capacity) -> str:
     assert capacity.bytes is not None
-    of = ", ".join(f"{role} {memory.lasting / GIB:.1f}" for role, memory in roles.items())
-    need = f"{lasting / GIB:.1f} GiB (on a worker: {of})"
+    of = ", ".join(f"{model} {size / GIB:.1f}" for model, size in at.parts)
+    need = f"{lasting / GIB:.1f} GiB (on worker {at.rank} in {at.call}: {of})"
     return (
         f"the parameters, gradients and optimizers of a {capacity.of} need {need}, "
         f"but {capacity.source} {capacity.bytes / GIB:.1f} GiB."
@@ -77,11 +130,14 @@ def _too_much(roles: dict[str, Memory], lasting: float, capacity: Capacity) -> s
 
 
 def _remedy(experiment: ExperimentConfig, capacity: Capacity) -> str:
-    """The smallest change of types, nodes or both with which the run fits and can be planned."""
+    """The smallest change of types, allocation or nodes, or of types and nodes, with which the run fits and can be
+    planned."""
     for what, changed in _changes(experiment):
+        if collect(changed, ALL_CHECKS, ()):
+            continue
         plan = make_plan(changed, changed.cluster.nodes)
-        roles = _lasting(estimate_roles(plan, changed))
-        if _need(plan, roles, capacity) <= (capacity.bytes or 0.0) and not collect(changed, ALL_CHECKS, ()):
+        loads = peaks(plan, estimate_models(plan, changed), changed.cluster.device, lasting=True)
+        if _need(plan, loads, capacity)[0] <= (capacity.bytes or 0.0):
             return f"It fits with {what}."
     return "Neither bf16 nor more nodes make it fit: take smaller models, or nodes with more memory."
 
@@ -98,4 +154,13 @@ def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:
             types = [f"{role}.dtype = bf16" for role in part]
             if said or types:
                 yield " and ".join([*said, *types]), replace(more, **part)
+        if factor == 1:
+            yield from _allocated(experiment)
         factor *= 2
+
+
+def _allocated(experiment: Any) -> Iterator[tuple[str, Any]]:
+    """With models that are cut, as far as nobody says otherwise."""
+    for mode in ("pipe_model", "heuristic"):
+        with contextlib.suppress(ConfigurationError):
+            yield f"allocation = {mode}", settle(replace(experiment, allocation=mode))

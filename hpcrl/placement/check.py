@@ -8,22 +8,23 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import models_of
+from hpcrl.config.model import ModelConfig, following_roles, models_of
 from hpcrl.config.validate import Check, bound_problems, section_problems
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
-from hpcrl.families.reader import parameters_of, read_config
-from hpcrl.placement.abilities import axes_of, axes_problem, backend_problems
-from hpcrl.placement.layouts import Layout, parse_layout
-from hpcrl.placement.plan import cpu_roles, mesh_of
+from hpcrl.families.reader import family_of, parameters_of, read_config
+from hpcrl.placement.abilities import backend_problems
+from hpcrl.placement.check_calls import calls_problems
+from hpcrl.placement.check_cuts import cut_problems, router_problems
+from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
+from hpcrl.placement.judges import judges_held, release_problems
+from hpcrl.placement.layouts import parse_layout
+from hpcrl.placement.placing import cpu_roles, mesh_of
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 from hpcrl.recipes.check import algorithm_problems, declaration_problems, evaluation_problems, statistic_problems
-
-WORLD = ("cluster.nodes", "cluster.workers_per_node")
-"""The settings that say how many workers there are."""
 
 
 def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -33,12 +34,12 @@ def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
     for role in dict.fromkeys(call.role for call in calls):
-        yield from _role_problems(experiment, algorithm, role)
+        yield from _role_problems(experiment, role)
     for role, model in models_of(experiment).items():
         yield from backend_problems(role, model, calls)
-    for call in calls:
-        if call.blends:
-            yield from _blend_problems(experiment, call)
+    yield from release_problems(experiment)
+    yield from calls_problems(experiment)
+    yield from _allocation_problems(experiment)
     yield from _model_problems(experiment, algorithm)
 
 
@@ -53,38 +54,52 @@ ALL_CHECKS: tuple[Check, ...] = (
 """What an experiment must pass before anything is made."""
 
 
-def _role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role: str) -> Iterator[Problem]:
-    cluster, placement = experiment.cluster, getattr(experiment, role)
-    if role in cpu_roles(experiment):
-        yield from _cpu_role_problems(experiment, algorithm, role)
-        return
-    world = cluster.nodes * cluster.workers_per_node
-    mesh_key, layout_key = f"{role}.mesh", f"{role}.layout"
-    try:
-        ranks = mesh_of(experiment, role, cluster.nodes)
-    except ValueError as error:
-        yield Problem((mesh_key, *WORLD), f"{mesh_key} = {error}.", f"Set {mesh_key} or cluster.nodes.")
-        return
-    try:
-        layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
-    except ValueError as error:
-        yield Problem((layout_key,), f"{layout_key} = {error}.", f"Set {layout_key}.")
-        return
-    if layout.size != len(ranks):
-        of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
-        has = f"{of} = {world}" if placement.mesh is None else f'{mesh_key} = "{placement.mesh}" has {len(ranks)}'
+def _allocation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """An allocation that has nothing to place, or a layout of all models that is none or of another size."""
+    asked, cluster = experiment.allocation, experiment.cluster
+    if asked != "manual" and not models_of(experiment):
         yield Problem(
-            (layout_key, mesh_key, *WORLD),
-            f"{layout_key} = {placement.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = "
-            f"{layout.size} workers, but {has}.",
-            f"Change {layout_key}, {mesh_key} or cluster.nodes.",
+            ("allocation",),
+            f"allocation = {asked} places models, and algorithm {experiment.algorithm} has none.",
+            "Leave allocation out.",
         )
-    elif problem := axes_problem(layout_key, placement.layout, layout, axes_of(role, placement)):
-        yield problem
-    yield from _batch_problems(experiment, algorithm, layout_key, layout.dp, f"{layout_key} has dp = {layout.dp}")
+    elif asked[-1].isdigit():
+        key, has = (
+            "allocation",
+            f"{cluster.nodes} · {cluster.workers_per_node} = {cluster.nodes * cluster.workers_per_node}",
+        )
+        try:
+            layout = parse_layout(asked)
+        except ValueError as error:
+            yield Problem((key,), f"{key} = {error}.", f"Set {key}.")
+            return
+        if layout.size != cluster.nodes * cluster.workers_per_node:
+            yield Problem(
+                (key, *WORLD),
+                f"{key} = {asked} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} workers, but "
+                f"cluster.nodes · cluster.workers_per_node = {has}.",
+                f"Set {key} or cluster.nodes.",
+            )
 
 
-def _cpu_role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], role: str) -> Iterator[Problem]:
+def _role_problems(experiment: ExperimentConfig, role: str) -> Iterator[Problem]:
+    placement = getattr(experiment, role)
+    if role in cpu_roles(experiment):
+        yield from _cpu_role_problems(experiment, role)
+        return
+    given = placement.layout is not None or placement.mesh is not None
+    if experiment.allocation != "manual" and not given and isinstance(placement, ModelConfig):
+        return  # it is placed only then
+    written = Written(role, placement.layout, f"{role}.layout", placement.mesh, f"{role}.mesh")
+    try:
+        ranks = mesh_of(experiment, role, experiment.cluster.nodes)
+    except ValueError as error:
+        yield mesh_problem(written, error)
+        return
+    yield from layout_problems(experiment, written, ranks)
+
+
+def _cpu_role_problems(experiment: ExperimentConfig, role: str) -> Iterator[Problem]:
     """Of a role on CPU workers of its own, which hold it whole."""
     workers, placement = f"{role}.workers", getattr(experiment, role)
     for name in ("mesh", "layout"):
@@ -98,47 +113,13 @@ def _cpu_role_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any], 
             )
     parts = len(mesh_of(experiment, role, experiment.cluster.nodes))
     has = f"cluster.nodes · {workers} = {experiment.cluster.nodes} · {placement.workers} = {parts} parts"
-    yield from _batch_problems(experiment, algorithm, workers, parts, f"{has} are to share them")
-
-
-def _batch_problems(
-    experiment: ExperimentConfig, algorithm: Algorithm[Any], parts_key: str, parts: int, has: str
-) -> Iterator[Problem]:
-    batch, key = algorithm.batch(experiment), algorithm.rows.batch_setting
-    if batch.pieces < parts:
-        whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
-        yield Problem(
-            (key, parts_key, *WORLD),
-            f"{key} gives {batch.pieces} {whole} per step, but {has}, and every part needs one.",
-            f"Raise {key} or lower {parts_key}.",
-        )
-
-
-def _blend_problems(experiment: ExperimentConfig, call: MFC) -> Iterator[Problem]:
-    """A role that is blended with another is on the same workers, laid out alike: no parameters are sent."""
-    key, of = f"{call.role}.mesh", f"{call.blends}.mesh"
-    try:
-        own, other = (_placed(experiment, role) for role in (call.role, call.blends))
-    except ValueError:
-        return  # said of the role itself
-    if own != other:
-        yield Problem(
-            (key, f"{call.role}.layout", of, f"{call.blends}.layout"),
-            f"{call.role} is {own}, but {call.blends}, which {call.name} blends into it, {other}.",
-            f"Set {key} and {call.role}.layout to those of {call.blends}.",
-        )
-
-
-def _placed(experiment: ExperimentConfig, role: str) -> str:
-    """Layout and workers of a role, in words. Raises ValueError where there is none such."""
-    ranks, layout = mesh_of(experiment, role, experiment.cluster.nodes), getattr(experiment, role).layout
-    arranged = Layout(dp=len(ranks)) if layout is None else parse_layout(layout)
-    return f"laid out as {arranged} on worker{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    yield from batch_problems(experiment, workers, parts, f"{has} are to share them")
 
 
 def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:
     """Models that cannot be loaded, are too short for the longest sequence, or do not know each other's tokens."""
     models: dict[str, DecoderConfig] = {}
+    following = following_roles(experiment)
     for role, model in models_of(experiment).items():
         if not (Path(model.path) / "config.json").is_file():
             continue
@@ -150,18 +131,26 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
             yield from error.about(family_key)
             continue
         try:
-            models[role] = read_config(Path(model.path), model.family, family_key)
+            models[role] = read_config(Path(model.path), model.family, family_key).with_experts_cut(model.experts)
         except ConfigurationError as error:
+            # The family is named by each role, whatever its folder.
             yield from (
-                Problem((key,), f"{key}: {problem.text}", problem.advice or f"Set {key}.") for problem in error.found
+                Problem((key,), f"{key}: {problem.text}", problem.advice or f"Set {key}.")
+                for problem in error.found
+                if problem.advice or role not in following
             )
+    heads = {role: algorithm.roles[role].head for role in models}
+    cut = {role: model.with_head(heads[role]) for role, model in models.items()}
+    judges = {role: read_config(Path(judge.path)) for role, judge in judges_held(experiment).items()}
+    yield from cut_problems(experiment, cut | judges)
+    yield from router_problems(experiment, cut)
     calls = algorithm.calls(experiment)
     for call in calls:
         if call.blends in models and call.role in models:
             yield from _shape_problems(call, models, algorithm)
     if any(call.kind == "generate" for call in calls):
-        yield from _position_problems(experiment, models)
-    yield from _vocabulary_problems(models, {role: algorithm.roles[role].head for role in models})
+        yield from _position_problems(experiment, {role: models[role] for role in models if role not in following})
+    yield from _vocabulary_problems(models, heads)
 
 
 def _shape_problems(call: MFC, models: Mapping[str, DecoderConfig], algorithm: Algorithm[Any]) -> Iterator[Problem]:
@@ -179,7 +168,7 @@ def _shape_problems(call: MFC, models: Mapping[str, DecoderConfig], algorithm: A
 
 
 def _shapes(model: DecoderConfig, head: HeadKind | None) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for parameter in parameters_of(model if head is None else model.with_head(head)):
+    for parameter in parameters_of(model.with_head(head)):
         yield parameter.name, parameter.shape
 
 
@@ -187,14 +176,17 @@ def _position_problems(experiment: ExperimentConfig, models: Mapping[str, Decode
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
     if data is None or generation is None:
         return
-    longest = (data.max_prompt_tokens or 1) + generation.max_new_tokens
+    prompt, new = data.max_prompt_tokens, generation.max_new_tokens
     for role, model in models.items():
-        if longest > model.max_positions:
-            key = f"{role}.path"
+        key = f"{role}.path"
+        has = f"{key} has {family_of(model).positions} = {model.max_positions}"
+        if prompt is None and new >= model.max_positions:
+            text = f"generation.max_new_tokens = {new} leaves prompts no room: {has}."
+            yield Problem((key, "generation.max_new_tokens"), text, "Lower generation.max_new_tokens.")
+        elif prompt is not None and prompt + new > model.max_positions:
             yield Problem(
                 (key, "data.max_prompt_tokens", "generation.max_new_tokens"),
-                f"data.max_prompt_tokens + generation.max_new_tokens = {longest}, but {key} has "
-                f"max_position_embeddings = {model.max_positions}.",
+                f"data.max_prompt_tokens + generation.max_new_tokens = {prompt + new}, but {has}.",
                 "Lower generation.max_new_tokens or data.max_prompt_tokens.",
             )
 

@@ -11,7 +11,8 @@ from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import models_of
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.memory import BYTES, parameters_of_role, size_in_words, state_size
+from hpcrl.families.reader import parameter_count
+from hpcrl.placement.memory import BYTES, head_model, size_in_words, state_size
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 STORED = 3
@@ -54,15 +55,15 @@ class Disk:
         return ", ".join(parts)
 
 
-def estimate_disk(experiment: ExperimentConfig) -> Disk:
-    """Reads the config.json of each trained model."""
+def estimate_disk(experiment: ExperimentConfig, rows: int = 1) -> Disk:
+    """Reads the config.json of each trained model. A step has about so many `rows` where its tokens are counted."""
     algorithm, control = algorithm_of(experiment), experiment.control
     kinds = {call.changes: call.kind for call in algorithm.calls(experiment) if call.changes}
     checkpoint, export = {}, {}
     for role, model in models_of(experiment).items():
         if role not in kinds:
             continue
-        _, count = parameters_of_role(role, model, algorithm)
+        count = parameter_count(head_model(role, model, algorithm))
         trained = kinds[role] == "train_step"
         checkpoint[role] = count * (STORED if trained else 1) * state_size(model.dtype)
         if trained:
@@ -73,18 +74,18 @@ def estimate_disk(experiment: ExperimentConfig) -> Disk:
         checkpoints=control.keep_checkpoints + 1,
         export=export,
         exports=_exports(control),
-        spill=_spill(experiment, algorithm),
+        spill=_spill(experiment, algorithm, rows),
         spilled=None if every is None else every * (control.keep_checkpoints + 1),
     )
 
 
-def check_room(experiment: ExperimentConfig, free_bytes: int, place: str) -> Iterator[str]:
-    """What is doubtful, in a sentence.
+def check_room(experiment: ExperimentConfig, free_bytes: int, place: str, rows: int = 1) -> Iterator[str]:
+    """What is doubtful, in a sentence. A step has about so many `rows` where its tokens are counted.
 
     Raises:
         ConfigurationError: there is no room for a single checkpoint.
     """
-    disk = estimate_disk(experiment)
+    disk = estimate_disk(experiment, rows)
     one, free = sum(disk.checkpoint.values()), size_in_words(free_bytes)
     if one > free_bytes:
         raise ConfigurationError(
@@ -104,16 +105,19 @@ def _exports(control: ControlConfig) -> int:
     return 1 + sum((of - 1) // every for every, of in known if every is not None and of is not None)
 
 
-def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> int:
+def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -> int:
     """Each key as if it had a number for every token that is generated."""
     generation = section(experiment, "generation", GenerationConfig)
     if generation is None:
         return 0
     keys = [key for call in algorithm.calls(experiment) if call.dataset == "train" for key in call.outputs]
-    row = sum(algorithm.forms[key].number_bytes * prod(algorithm.forms[key].trailing) for key in keys)
+    forms = algorithm.forms(experiment)
+    token = sum(forms[key].number_bytes * prod(forms[key].trailing) for key in keys)
     choice = algorithm.choice(experiment)
     rounds = 1 if choice is None else choice.max_rounds
-    return rounds * algorithm.batch(experiment).samples * generation.max_new_tokens * row
+    batch = algorithm.batch(experiment)
+    samples = batch.samples if batch.tokens is None else rows * batch.per_row
+    return rounds * samples * generation.max_new_tokens * token
 
 
 def _counted(count: int, what: str, of: Mapping[str, int]) -> str:

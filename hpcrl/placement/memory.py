@@ -1,23 +1,33 @@
 """How much memory a worker will need, from shapes alone. An estimate: allocators and libraries take more."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import section
+from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, TrainedModelConfig, models_of
+from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig
+from hpcrl.data.logit_rows import rows_per_chunk
+from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.reader import parameter_count, read_config
+from hpcrl.families.reader import read_config
+from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.plan import Plan
+from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
+from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
 GIB = 2**30
+STAGED_BYTES = 64 * 2**20
+"""At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
+received."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,14 @@ class Memory:
     gradients: float = 0.0
     optimizer: float = 0.0
     kv_cache: float = 0.0
+    drawing: float = 0.0
+    """Beside the cache: the head as decoding reads it, a prefill, the next tokens' logits and probabilities."""
     activations: float = 0.0
+    """Kept by training for the backward pass."""
+    working: float = 0.0
+    """Beside them: the table of logits and its gradient, or a block and the gradients within."""
+    between: BetweenConfig = field(default_factory=BetweenConfig)
+    """What of it leaves the device between calls, at home; of a copy its replica says that."""
 
     @property
     def lasting(self) -> float:
@@ -37,44 +54,116 @@ class Memory:
     @property
     def passing(self) -> float:
         """The most that a call takes; generation and training never run at once."""
-        return max(self.kv_cache, self.activations)
+        return max(self.generating, self.computing)
+
+    @property
+    def generating(self) -> float:
+        return self.kv_cache + self.drawing
+
+    @property
+    def computing(self) -> float:
+        """What any other call takes."""
+        return self.activations + self.working
 
 
-def worker_memory_gib(plan: Plan, roles: Mapping[str, Memory]) -> tuple[float, ...]:
-    """GiB per worker, by rank: all of its roles last, and one call at a time runs."""
-    total = []
-    for worker in plan.workers:
-        here = [memory for role, memory in roles.items() if worker.rank in plan.home(role).ranks]
-        lasting = sum(memory.lasting for memory in here)
-        total.append((lasting + max((memory.passing for memory in here), default=0.0)) / GIB)
-    return tuple(total)
+Models = Mapping[ModelName, tuple[Memory, ...]]
+"""Of a worker of each model that has memory to speak of: one for each of its stages."""
 
 
-def estimate_roles(plan: Plan, experiment: ExperimentConfig) -> dict[str, Memory]:
-    """The memory of every role that holds a model. Reads each model's config.json."""
-    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
-    generating = {call.role for call in plan.calls if call.kind == "generate"}
-    blends = {call.role for call in plan.calls if call.kind == "blend"}
-    models, found = models_of(experiment), {}
+def of_worker(models: Models, replica: ReplicaPlan, rank: int) -> Memory:
+    """What one of a replica's workers has of it."""
+    stages = models.get(replica.model, ())
+    return stages[min(replica.cut(rank).stage, len(stages) - 1)] if stages else Memory()
+
+
+def estimate_models(plan: Plan, experiment: ExperimentConfig) -> dict[ModelName, tuple[Memory, ...]]:
+    """The memory of everything that holds a model. Reads each model's config.json, and how large a classifier's tensors
+    are."""
+    models, judges = models_held(experiment), sections_of(experiment, ClassifierConfig)
+    found: dict[ModelName, tuple[Memory, ...]] = {}
     for replica in plan.replicas:
         role = replica.role
-        if role not in models:
-            continue
-        config = models[role]
-        model, count = parameters_of_role(role, config, algorithm_of(plan.algorithm))
-        cached = 0
-        if generation is not None and role in generating:
-            longest_prompt = None if data is None else data.max_prompt_tokens
-            cached = generation.slots * longest_sequence(model, longest_prompt, generation)
-        found[role] = role_memory(model, count, config, replica.arrangement, cached, role in blends)
+        if role in models:
+            config = models[role] if replica.is_home else as_frozen(models[role])
+            head = head_model(role, config, algorithm_of(plan.algorithm))
+            stages = range(replica.arrangement.pp)
+            found[replica.model] = tuple(_stage_memory(plan, experiment, replica, config, head, it) for it in stages)
+        elif role in judges:
+            found[replica.model] = (classifier_memory(judges[role]),)
     return found
 
 
-def parameters_of_role(role: str, config: ModelConfig, algorithm: Algorithm[Any]) -> tuple[DecoderConfig, int]:
-    """A role's model, as its folder describes it, and how many parameters it has under the role's head."""
-    model = read_config(Path(config.path), config.family, f"{role}.family")
-    head = algorithm.roles[role].head
-    return model, parameter_count(model if head is None else model.with_head(head))
+def _stage_memory(
+    plan: Plan,
+    experiment: ExperimentConfig,
+    replica: ReplicaPlan,
+    config: ModelConfig,
+    model: DecoderConfig,
+    stage: int,
+) -> Memory:
+    data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
+    layout = replica.arrangement
+    kinds = {call.kind for call in plan.calls if plan.at[call.name] == replica.model}
+    count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
+    blended = "blend" in kinds
+    memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
+    if generation is None or "generate" not in kinds:
+        return memory
+    longest_prompt = None if data is None else data.max_prompt_tokens
+    device = experiment.cluster.device
+    return generating_memory(memory, model, config, layout, generation, longest_prompt, stage, device)
+
+
+def as_frozen(config: ModelConfig) -> ModelConfig:
+    """The same model where it is not trained."""
+    return ModelConfig(**{of.name: getattr(config, of.name) for of in fields(ModelConfig)})
+
+
+def parameters_held(model: DecoderConfig, cut: Cut) -> int:
+    """How many numbers a rank has of a model, padding included."""
+    return sum(held_.parameter.numel for held_ in held(model, cut))
+
+
+def blocks_of(model: DecoderConfig, pp: int, stage: int) -> int:
+    """How many blocks a stage has."""
+    return sum(1 <= layer <= model.blocks for layer in stages(model, pp)[stage])
+
+
+def head_model(role: str, config: ModelConfig, algorithm: Algorithm[Any]) -> DecoderConfig:
+    """A role's model, as its folder describes it, under the role's head."""
+    model = read_config(Path(config.path), config.family, f"{role}.family").with_experts_cut(config.experts)
+    return model.with_head(algorithm.roles[role].head)
+
+
+def classifier_memory(config: ClassifierConfig) -> Memory:
+    """Of a worker that holds a classifier that transformers loads, whole on each: its tensors, and a pass's widest
+    block."""
+    assert config.path is not None, "the checks of a configuration refuse a role without"
+    folder, size = Path(config.path), BYTES[config.dtype]
+    fields = json.loads((folder / "config.json").read_bytes())
+    hidden = next((fields[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if name in fields), 0)
+    per_token = 10 * hidden + 3 * fields.get("intermediate_size", 4 * hidden)
+    return Memory(
+        parameters=_numbers_of_classifier(folder, fields) * size,
+        working=config.micro_batch_tokens * per_token * size,
+    )
+
+
+def _numbers_of_classifier(folder: Path, fields: Mapping[str, Any]) -> int:
+    """By the headers of its safetensors files; a pickle is not opened, so it goes by its size and the type in
+    config.json."""
+    if files := [*folder.glob("*.safetensors")]:
+        return sum(map(_numbers_in, files))
+    dtype = str(fields.get("dtype") or fields.get("torch_dtype") or "float32")
+    number_bytes = {"float16": 2, "bfloat16": 2, "float64": 8}.get(dtype, 4)
+    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // number_bytes
+
+
+def _numbers_in(file: Path) -> int:
+    """How many numbers a safetensors file has, by its header."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def state_size(dtype: str) -> int:
@@ -83,8 +172,11 @@ def state_size(dtype: str) -> int:
 
 
 def size_in_words(bytes_: float) -> str:
-    """In GiB or MiB."""
-    return f"{bytes_ / GIB:.2f} GiB" if bytes_ >= GIB else f"{bytes_ / 2**20:.2f} MiB"
+    """In the largest unit of which it is 1 or more."""
+    for size, unit in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if bytes_ >= size:
+            return f"{bytes_ / size:.2f} {unit}"
+    return f"{bytes_:.0f} bytes"
 
 
 def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:
@@ -95,28 +187,130 @@ def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, genera
 
 
 def role_memory(
-    model: DecoderConfig, count: int, config: ModelConfig, layout: Layout, cached: int, blended: bool = False
+    model: DecoderConfig,
+    count: int,
+    config: ModelConfig,
+    layout: Layout,
+    blended: bool = False,
+    device: str = "cpu",
+    stage: int = 0,
 ) -> Memory:
-    """One worker's share of a role of `count` parameters: AdamW's state and masters are cut over dp too, the rest over
-    tp · pp. A `blended` role has masters and no moments."""
+    """A worker's memory of a role of which it has `count` parameters: AdamW's state and masters are cut over dp too. A
+    `blended` role has masters and no moments."""
     trained = isinstance(config, TrainedModelConfig)
-    size = BYTES[config.dtype]
-    state = state_size(config.dtype)
-    share = count / (layout.tp * layout.pp)
+    size, state = BYTES[config.dtype], state_size(config.dtype)
     masters = state if size < state else 0
-    blocks = model.blocks / (layout.tp * layout.pp)
-    kept_blocks = blocks if trained else 1
     return Memory(
-        parameters=share * size,
-        gradients=share * state if trained else 0.0,
-        optimizer=share * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp,
-        kv_cache=cached * blocks * 2 * model.kv_size * size,
-        activations=config.micro_batch_tokens * kept_blocks * _activations_per_token(model) * size,
+        parameters=count * size,
+        gradients=count * state if trained else 0.0,
+        optimizer=count * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp,
+        activations=_kept_activations(model, config, layout, stage) if isinstance(config, TrainedModelConfig) else 0.0,
+        working=_working(model, config, device, layout, stage),
+        between=config.between,
     )
 
 
+def generating_memory(
+    memory: Memory,
+    model: DecoderConfig,
+    config: ModelConfig,
+    layout: Layout,
+    generation: GenerationConfig,
+    max_prompt_tokens: int | None,
+    stage: int = 0,
+    device: str = "cpu",
+) -> Memory:
+    """The same role when it generates, too: a cache of all slots and what drawing from it takes, in the last stage."""
+    size = BYTES[config.dtype]
+    longest = longest_sequence(model, max_prompt_tokens, generation)
+    layers = [layer for layer in stages(model, layout.pp)[stage] if 1 <= layer <= model.blocks]
+    cached = sum(min(longest, model.window(layer) or longest) for layer in layers)
+    longest_prompt = max(1, longest - generation.max_new_tokens)
+    prefilled = min(config.micro_batch_tokens, generation.slots * longest_prompt)
+    scores = _scores(model, prefilled, longest_prompt, device, layout) * state_size(config.dtype)
+    prefill = _visited(model, prefilled, size, layout, scores)
+    filtered = generation.top_k > 0 or generation.top_p < 1
+    # Logits, at another temperature a copy, probabilities, their running sum in float64; sorted with their tokens.
+    numbers = 16 + 4 * (generation.temperature != 1) + 28 * filtered
+    draws = stage == layout.pp - 1
+    head = draws * model.vocabulary_size * model.hidden_size * size / layout.tp
+    tables = draws * model.vocabulary_size * generation.slots * numbers
+    kv_size = model.kv_size / min(layout.tp, model.kv_heads)
+    return replace(
+        memory,
+        kv_cache=generation.slots * cached * 2 * kv_size * size,
+        drawing=head + max(prefill, tables),
+    )
+
+
+def _kept_activations(model: DecoderConfig, config: TrainedModelConfig, layout: Layout, stage: int) -> float:
+    """What blocks keep for the backward pass, or what they were given where they make the rest again; a stage those of
+    as many micro-batches as there are stages from it on."""
+    per_token = model.hidden_size if config.recompute else _activations_per_token(model)
+    blocks = blocks_of(model, layout.pp, stage) * (layout.pp - stage)
+    return config.micro_batch_tokens * blocks * per_token * BYTES[config.dtype] / layout.tp
+
+
+def _working(model: DecoderConfig, config: ModelConfig, device: str, layout: Layout, stage: int) -> float:
+    """What a micro-batch takes beside the activations that are kept: a block, and after the last one the logits.
+    Labels are at most as many as its tokens. Logits arise in the last stage, a part of each row on each tensor rank."""
+    size, state, tokens = BYTES[config.dtype], state_size(config.dtype), config.micro_batch_tokens
+    logits = model.head == "vocabulary" and stage == layout.pp - 1
+    rows = min(tokens, rows_per_chunk(model.vocabulary_size, device)) if logits else 0
+    vocabulary = model.vocabulary_size / layout.tp
+    table, hidden = rows * vocabulary * state, tokens * model.hidden_size * size
+    scores = _scores(model, tokens, model.max_positions, device, layout) * state
+    if not isinstance(config, TrainedModelConfig):
+        return max(_visited(model, tokens, size, layout, scores), table + 2 * hidden)
+    of_head = 2 * table + 3 * hidden + (2 * vocabulary * model.hidden_size * state if rows else 0)
+    of_block = 2 * hidden + max(_in_mlp(model, tokens) * size / layout.tp, scores)
+    again = config.recompute * tokens * _activations_per_token(model) * size / layout.tp
+    return max(of_head, again + of_block)
+
+
+def _visited(model: DecoderConfig, tokens: int, size: int, layout: Layout, scores: float) -> float:
+    """What a block takes at once without gradients: the rows that it is given and adds to, q k v, the first two also as
+    they are turned, attention's output, and its MLP's numbers, or before these the scores, half as many as backward."""
+    attending = 2 * model.hidden_size + 3 * (model.query_size + model.kv_size)
+    number = tokens * size / layout.tp
+    return number * attending + max(number * _kept_by_mlp(model), scores / 2)
+
+
+def _scores(model: DecoderConfig, tokens: int, longest: int, device: str, layout: Layout) -> float:
+    """Numbers that softcapped attention holds at once; other attention holds no scores."""
+    if model.attention_softcap is None:
+        return 0.0
+    seen = max(model.head_dim, min(tokens, longest))
+    return TENSORS * min(most_scores(device), tokens * seen * model.heads / layout.tp)
+
+
+def _in_mlp(model: DecoderConfig, tokens: int) -> int:
+    """Numbers of gradients within an MLP, or within experts, whose matrices' gradients are made beside those there
+    are."""
+    dense = tokens * 4 * model.intermediate_size * _has_dense(model)
+    if (experts := model.experts) is None:
+        return dense
+    rows = tokens * experts.per_token * (2 * model.hidden_size + 4 * experts.inner_size)
+    return max(dense, rows + experts.count * model.hidden_size * 2 * experts.inner_size)
+
+
+def _has_dense(model: DecoderConfig) -> bool:
+    """Whether a block has a plain MLP."""
+    return any(model.experts_of(layer) is None for layer in range(1, model.blocks + 1))
+
+
 def _activations_per_token(model: DecoderConfig) -> int:
-    """Numbers that a block keeps for its backward pass: norms in and out, q k v, the first two also as they are turned,
-    attention's output, the MLP's 3. Logits are not among them."""
-    attention = 3 * (model.heads * model.head_dim + model.kv_size)
-    return 4 * model.hidden_size + attention + 3 * model.intermediate_size
+    """Numbers that a block keeps for its backward pass: norms in and out, those of what is added too, q k v, the first
+    two also as they are normalised, turned and multiplied, attention's output, and what its MLP or experts keep."""
+    attention = 2 * (model.query_size + model.kv_size)
+    changed = ((model.positions == "rotary") + model.head_norms) * (model.query_size + model.kv_size)
+    changed += model.query_size * (model.query_factor != 1)
+    return (4 + 2 * model.post_norms) * model.hidden_size + attention + changed + _kept_by_mlp(model)
+
+
+def _kept_by_mlp(model: DecoderConfig) -> int:
+    """The neurons' 3 numbers, or 2 without a gate; for each expert of a token its row in and out too."""
+    dense = (3 if model.gated else 2) * model.intermediate_size * _has_dense(model)
+    if (experts := model.experts) is None:
+        return dense
+    return max(dense, experts.per_token * (2 * model.hidden_size + 3 * experts.inner_size) + 4 * experts.count)

@@ -1,20 +1,23 @@
 """Which calls are made, which workers hold which model: the whole of an attempt before it begins, as one JSON value."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import networkx
 
 from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
-from hpcrl.config.fields import sections_of
-from hpcrl.config.model import CPUPlacementConfig
-from hpcrl.dataflow.graph import MFC, build_graph, changes
+from hpcrl.config.model import Between
+from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
-from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
+from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
+from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
+from hpcrl.placement.shards import Cut, cut_of
 from hpcrl.recipes.algorithm import algorithm_of
+
+SUMMED: tuple[Axis, ...] = ("dp", "tp")
+"""Along these gradients and activations are added up."""
 
 
 class ModelName(msgspec.Struct, frozen=True, order=True):
@@ -42,6 +45,14 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     layout: str
     ranks: Ranks
     trainable: bool
+    between: Between = "keep"
+    """What becomes of its parameters between its calls."""
+
+    @property
+    def is_home(self) -> bool:
+        """Whether it is where its role is trained or blended, and saved; the others are moved to, and have no
+        optimizer."""
+        return self.model.replica == 0
 
     @property
     def role(self) -> str:
@@ -56,6 +67,10 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
         layout = self.arrangement
         ranks_of = [layout.data_part(index, self.ranks) for index in range(layout.dp)]
         return tuple(Part(index, ranks, ranks[-layout.tp]) for index, ranks in enumerate(ranks_of))
+
+    def cut(self, rank: int) -> Cut:
+        """What one of its workers has of the model."""
+        return cut_of(self.arrangement, self.ranks.index(rank))
 
 
 class WorkerPlan(msgspec.Struct, frozen=True):
@@ -111,11 +126,30 @@ class Plan(msgspec.Struct, frozen=True):
 
     def replica(self, call: str) -> ReplicaPlan:
         """Where a call is made."""
-        return self._replica(self.at[call])
+        return self.placed(self.at[call])
+
+    def placed(self, model: ModelName) -> ReplicaPlan:
+        return next(replica for replica in self.replicas if replica.model == model)
 
     def home(self, role: str) -> ReplicaPlan:
         """Where a role is trained and saved."""
-        return self._replica(ModelName(role))
+        return self.placed(ModelName(role))
+
+    def cuts(self, replica: ReplicaPlan) -> str:
+        """How a model is cut, as a train_step's record has it: `d2t2p1`, `d2t2p1, experts whole`."""
+        whole = self.experiment[replica.role].get("experts") == "whole"
+        return f"{replica.layout}, experts whole" if whole else replica.layout
+
+    def neighbours(self, replica: ReplicaPlan, axes: Collection[Axis] = SUMMED) -> tuple[int, ...]:
+        """How many workers of one add up among themselves on each node, along any of these axes of a model."""
+        nodes = [worker.node for worker in self.workers]
+        groups = [group for axis in axes for group in replica.arrangement.groups(axis, replica.ranks)]
+        return tuple(sorted({neighbours(group, nodes) for group in groups} - {1}))
+
+    @property
+    def host(self) -> str:
+        """The class that holds the roles of model workers."""
+        return self.workers[0].host
 
     def parts(self, call: str) -> tuple[Part, ...]:
         """The groups of workers among which the samples of a call are divided."""
@@ -150,14 +184,11 @@ class Plan(msgspec.Struct, frozen=True):
         """The workers of a node."""
         return tuple(worker.rank for worker in self.workers if worker.node == node)
 
-    def graph(self) -> networkx.DiGraph:
+    def graph(self) -> Graph:
         return build_graph(self.calls, self.dataset_keys, self.eval_keys)
 
     def to_json(self) -> bytes:
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
-
-    def _replica(self, model: ModelName) -> ReplicaPlan:
-        return next(replica for replica in self.replicas if replica.model == model)
 
 
 def read_plan(run: RunDirectory, attempt: int) -> Plan:
@@ -177,15 +208,14 @@ def make_plan(experiment: ExperimentConfig, nodes: int) -> Plan:
     """Place the recipe's roles on the workers of so many nodes. The experiment is valid; nothing is read or made."""
     algorithm = algorithm_of(experiment)
     calls = algorithm.calls(experiment)
-    trained = {call.role for call in calls if call.kind == "train_step"}
-    roles = dict.fromkeys(call.role for call in calls)
+    at, replicas = _replicas(experiment, calls, nodes)
     return Plan(
         algorithm=experiment.algorithm,
         calls=calls,
         dataset_keys=tuple(algorithm.rows.keys),
         eval_keys=algorithm.eval_keys(experiment),
-        at={call.name: ModelName(call.role) for call in calls},
-        replicas=tuple(_place(experiment, role, nodes, role in trained) for role in roles),
+        at=at,
+        replicas=replicas,
         workers=_workers(experiment, nodes),
         experiment=to_dict(experiment),
     )
@@ -198,27 +228,11 @@ def plan_under(settings: RunSettings, nodes: int, inputs: Mapping[str, str]) -> 
     return msgspec.structs.replace(plan, settings=settings.version, earlier=earlier, inputs=dict(inputs))
 
 
-def cpu_roles(experiment: ExperimentConfig) -> tuple[str, ...]:
-    """Whose each CPU worker of a node is, in their order: of the roles that are called and have some of their own."""
-    algorithm = algorithm_of(experiment)
-    sections = sections_of(experiment, CPUPlacementConfig)
-    roles = dict.fromkeys(call.role for call in algorithm.calls(experiment) if call.role in sections)
-    return tuple(role for role in roles for _ in range(sections[role].workers))
-
-
 def workers_in_words(experiment: ExperimentConfig) -> str:
     """Those of a node: `2 workers`, `8 workers and 1 CPU worker`."""
     models, others = experiment.cluster.workers_per_node, len(cpu_roles(experiment))
     said = f"{models} worker{'s' if models > 1 else ''}"
     return f"{said} and {others} CPU worker{'s' if others > 1 else ''}" if others else said
-
-
-def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
-    """The workers that hold a role. Raises ValueError where its mesh names none."""
-    models, owners = nodes * experiment.cluster.workers_per_node, cpu_roles(experiment)
-    if role in owners:
-        return tuple(models + rank for rank, owner in enumerate(owners * nodes) if owner == role)
-    return parse_mesh(getattr(experiment, role).mesh, models)
 
 
 def _workers(experiment: ExperimentConfig, nodes: int) -> tuple[WorkerPlan, ...]:
@@ -232,7 +246,45 @@ def _workers(experiment: ExperimentConfig, nodes: int) -> tuple[WorkerPlan, ...]
     return tuple(WorkerPlan(rank, *seat) for rank, seat in enumerate(seats))
 
 
-def _place(experiment: ExperimentConfig, role: str, nodes: int, trainable: bool) -> ReplicaPlan:
-    ranks, placement = mesh_of(experiment, role, nodes), getattr(experiment, role)
-    layout = Layout(dp=len(ranks)) if placement.layout is None else parse_layout(placement.layout)
-    return ReplicaPlan(ModelName(role), str(layout), ranks, trainable)
+def _replicas(
+    experiment: ExperimentConfig, calls: Sequence[MFC], nodes: int
+) -> tuple[dict[str, ModelName], tuple[ReplicaPlan, ...]]:
+    """Which model makes each call, and all models: of each role its home, then the others in the order of the calls."""
+    changed = {call.changes: call.kind == "train_step" for call in calls if call.changes}
+    entries = entries_of(experiment, calls)
+    places: dict[str, list[Placed]] = {}
+    asked: dict[ModelName, Between] = {}
+    at: dict[str, ModelName] = {}
+    for call in calls:
+        of_role = places.setdefault(call.role, [home_of(experiment, call.role, nodes)])
+        entry = entries[call.name][1] if call.name in entries else None
+        place = of_role[0] if entry is None else place_of(experiment, call.role, entry, nodes)
+        if place not in of_role:
+            of_role.append(place)
+        at[call.name] = ModelName(call.role, of_role.index(place))
+        if entry is not None and entry.between is not None:
+            asked[at[call.name]] = entry.between
+    named = {ModelName(role, number): place for role, of_role in places.items() for number, place in enumerate(of_role)}
+    replicas = (
+        ReplicaPlan(
+            model,
+            str(place.layout),
+            place.ranks,
+            trainable=model.replica == 0 and changed.get(model.role, False),
+            between=asked.get(model) or _usual(model, named, changed),
+        )
+        for model, place in named.items()
+    )
+    return at, tuple(replicas)
+
+
+def _usual(model: ModelName, places: Mapping[ModelName, Placed], changed: Collection[str]) -> Between:
+    """What becomes of a replica between its calls where nobody says it: what is sent anew before the next call goes at
+    once, other parameters make room where somebody else needs it."""
+    if model.replica == 0:
+        return "keep"
+    if model.role in changed:
+        return "drop"
+    ranks = set(places[model].ranks)
+    shared = any(ranks & set(place.ranks) for other, place in places.items() if other != model)
+    return "host" if shared else "keep"

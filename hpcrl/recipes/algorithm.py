@@ -4,26 +4,31 @@ One file in this folder is one algorithm, found by its name; a user's own is fou
 knows torch: roles and host are named by import path, and imported by workers alone.
 """
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import networkx as nx
 
 from hpcrl.config.experiment import Catalogue, ExperimentConfig
-from hpcrl.config.fields import sections_of
+from hpcrl.config.fields import Setting, is_storable, sections_of, settings
+from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.form import Form
 from hpcrl.data.rows.kind import EVAL_PREFIX, RowKind, evaluates
-from hpcrl.dataflow.graph import MFC, build_graph
-from hpcrl.errors import Problem
+from hpcrl.dataflow.graph import MFC, Graph, build_graph
+from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import HeadKind
 from hpcrl.plugins import Room, find, names
 
 E = TypeVar("E", bound=ExperimentConfig)
+
+
+JUDGE = "judge"
+"""The method of a reward's call that scores the responses of an evaluation, of which a prompt may have several."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,11 @@ class RoleKind:
     host: str | None = None
     """The class that holds it, as module:Class, on the CPU workers of its own that its section, a CPUPlacementConfig,
     may ask for; on model workers the algorithm's host does. None: it has no workers of its own."""
+    axes: tuple[str, ...] = ("dp",)
+    """The axes over which its host splits it, where it has no model, whose backend says that."""
+    decay: Callable[[Any, int], float] | None = None
+    """(experiment, step) → which share of its own parameters a blend leaves it: 1 where it stays as it is, 0 where it
+    becomes the other. A role that a call blends needs it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,8 @@ class Algorithm(Generic[E]):
     rows: RowKind[E]
     """What samples begin with."""
     made: Mapping[str, Form]
-    """Key that a call makes → the form of its rows; one that an evaluation makes is named as in training."""
+    """Key that a call makes → the form of its rows; one that an evaluation makes is named as in training. Where the
+    role's model computes in fp64, float32 numbers are float64."""
     batch: Callable[[E], Batch]
     """How steps are cut, and how many updates a run has."""
     choice: Callable[[E], Choice | None] = lambda experiment: None
@@ -78,6 +89,8 @@ class Algorithm(Generic[E]):
     """Call → the statistics that it reports."""
     host: str = "hpcrl.algos.host:TorchHost"
     """The class that holds its roles on model workers, as module:Class."""
+    export: str = "hpcrl.placement.exporting:HuggingFaceExport"
+    """The class that assembles the exports of its roles, as module:Class."""
 
     def evaluates(self, experiment: E) -> bool:
         """Whether some step may evaluate."""
@@ -88,13 +101,19 @@ class Algorithm(Generic[E]):
         every = self.evaluates(experiment)
         return tuple(call for call in self.recipe(experiment) if every or call.dataset == "train")
 
+    def called(self, experiment: E) -> frozenset[str]:
+        """The roles that some call is of."""
+        return frozenset(call.role for call in self.calls(experiment))
+
     def reported(self, experiment: E) -> Mapping[str, tuple[str, ...]]:
-        """Call → the statistics that it reports, those of the reward's components with them."""
-        rewards = sections_of(experiment, RewardConfig)
+        """Call → the statistics that it reports, those of the reward's components and of pass@k with them."""
+        rewards, drawn = sections_of(experiment, RewardConfig), sections_of(experiment, GenerationConfig)
+        chances = [name for generation in drawn.values() for name in generation.evaluation.named_chances]
         return {
             call.name: (
                 *self.metrics.get(call.name, ()),
                 *(rewards[call.role].named_scores if call.role in rewards else ()),
+                *(chances if call.method == JUDGE else ()),
             )
             for call in self.calls(experiment)
         }
@@ -112,13 +131,15 @@ class Algorithm(Generic[E]):
         """What samples of the evaluation data set begin with."""
         return tuple(EVAL_PREFIX + key for key in self.rows.keys) if self.evaluates(experiment) else ()
 
-    @property
-    def forms(self) -> Mapping[str, Form]:
-        """The form of every key of the graph."""
+    def forms(self, experiment: E) -> Mapping[str, Form]:
+        """The form of every key of the graph: numbers are in the precision of the model that makes them."""
         own = {**self.rows.keys, **self.made}
-        return own | {EVAL_PREFIX + key: form for key, form in own.items()}
+        every = own | {EVAL_PREFIX + key: form for key, form in own.items()}
+        makers = {key: call.role for call in self.recipe(experiment) for key in call.outputs if key in every}
+        exact = {key for key, role in makers.items() if getattr(getattr(experiment, role, None), "dtype", "") == "fp64"}
+        return {key: form.exact if key in exact else form for key, form in every.items()}
 
-    def graph(self, experiment: E) -> nx.DiGraph:
+    def graph(self, experiment: E) -> Graph:
         """Raises ConfigurationError."""
         return build_graph(self.calls(experiment), self.rows.keys, self.eval_keys(experiment))
 
@@ -141,7 +162,33 @@ def experiment_from(values: Mapping[str, Any]) -> Any:
     return msgspec.convert(values, algorithm_of(values["algorithm"]).experiment)
 
 
-CATALOGUE = Catalogue(lambda: names(ALGORITHMS), lambda name: algorithm_of(name).experiment)
+def experiment_of(name: str) -> type[ExperimentConfig]:
+    """The root dataclass of an algorithm.
+
+    Raises:
+        ConfigurationError: there is no such algorithm, or it has settings that no run could keep.
+    """
+    experiment = algorithm_of(name).experiment
+    try:
+        wrong = [setting for setting in settings(experiment) if not is_storable(setting.hint)]
+    except (NameError, TypeError) as error:
+        raise ConfigurationError(
+            [f"algorithm = {name}: the settings of {experiment.__name__} cannot be read ({error})."],
+            "Fix the file or set algorithm.",
+        ) from error
+    if wrong:
+        raise ConfigurationError([_unstorable(name, setting) for setting in wrong], "Fix the file or set algorithm.")
+    return experiment
+
+
+def _unstorable(name: str, setting: Setting) -> str:
+    return (
+        f"algorithm = {name}: setting {setting.key} has the type {inspect.formatannotation(setting.type)}, but must be "
+        "int, float, bool, str, a Literal, a tuple or Mapping of these, or one of them | None. Paths are PathText."
+    )
+
+
+CATALOGUE = Catalogue(lambda: names(ALGORITHMS), experiment_of)
 """For those that read configurations."""
 
 

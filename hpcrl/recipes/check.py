@@ -5,15 +5,20 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpcrl.config.condition import Condition
+from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.fields import section
 from hpcrl.config.model import CPUPlacementConfig, ModelConfig, PlacementConfig
+from hpcrl.dataflow.graph import lags_beyond_choice
 from hpcrl.errors import ConfigurationError, Problem
+from hpcrl.families.config import ROUTER_STATISTICS
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 
 def algorithm_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
-    """What the algorithm says of its own settings; before that, whether it is declared as it is to be."""
-    found = list(declaration_problems(experiment))
+    """What the algorithm says of its own settings; before that, whether it is declared as it is to be, and whether it
+    is known what a step is."""
+    found = [*declaration_problems(experiment)] or [*batch_problems(experiment)]
     yield from found or [*algorithm_of(experiment).check(experiment), *choice_problems(experiment)]
 
 
@@ -29,8 +34,10 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
         algorithm.graph(experiment)
     except ConfigurationError as error:
         yield from (problem.rstrip(".") for problem in error.problems)
-    calls = algorithm.recipe(experiment)
-    for maker, key in ((call.name, key) for call in calls for key in call.outputs if key not in algorithm.forms):
+    else:
+        yield from _choice_misfits(algorithm, experiment)
+    calls, forms = algorithm.recipe(experiment), algorithm.forms(experiment)
+    for maker, key in ((call.name, key) for call in calls for key in call.outputs if key not in forms):
         yield f"its call {maker} makes key {key!r}, but `made` does not say of which form its rows are"
     for role in dict.fromkeys(call.role for call in calls):
         if role not in algorithm.roles:
@@ -52,11 +59,55 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
             )
         elif host is None and isinstance(section, CPUPlacementConfig) and section.workers:
             yield f"{role}.workers = {section.workers}, but role {role!r} is declared without a host of its own"
+    for blend in (call for call in calls if call.kind == "blend" and call.role in algorithm.roles):
+        if algorithm.roles[blend.role].decay is None:
+            yield (
+                f"its call {blend.name} blends {blend.blends} into {blend.role}, but role {blend.role!r} is declared "
+                "without `decay`, which says how much of its own parameters it keeps after each step"
+            )
     for call in sorted(algorithm.metrics.keys() - {call.name for call in calls}):
         yield f"it has metrics of a call {call!r}, but the calls are {', '.join(call.name for call in calls)}"
-    choice = algorithm.choice(experiment)
-    if choice is not None and not any(choice.key in call.outputs for call in calls if call.precedes_choice):
+
+
+def _choice_misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterator[str]:
+    """Of a graph that could run if its steps did not choose."""
+    choice, graph = algorithm.choice(experiment), algorithm.graph(experiment)
+    if choice is None:
+        return
+    if any(choice.key in call.outputs for call in graph.calls.values() if call.precedes_choice):
+        yield from lags_beyond_choice(graph, choice.key)
+    else:
         yield f"it chooses by key {choice.key!r}, but no call on all rows drawn makes that"
+
+
+def batch_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Ways to cut steps that do not go together, or that the algorithm doesn't have."""
+    data, batch = section(experiment, "data", DataConfig), algorithm_of(experiment).batch(experiment)
+    if data is None:
+        return
+    keys = ("data.batch_size", "data.batch_tokens")
+    if (data.batch_size is None) == (data.batch_tokens is None):
+        found = "both are null" if data.batch_size is None else f"they are {data.batch_size} and {data.batch_tokens}"
+        what = f"Exactly one of data.batch_size and data.batch_tokens must be set, but {found}."
+        yield Problem(keys, what, "Set one and leave the other null.")
+    elif data.batch_tokens is not None and batch.tokens is None:
+        what = f"data.batch_tokens = {data.batch_tokens} must be null for {experiment.algorithm}"
+        why = "whose steps and minibatches are counted in rows."
+        yield Problem(keys, f"{what}, {why}", "Set data.batch_size in its place.")
+    if not data.balance:
+        return
+    if not batch.even:
+        what = (
+            f"data.balance must be false for {experiment.algorithm}: only an algorithm that learns from rows as they "
+            "are knows beforehand how many tokens a step has."
+        )
+        yield Problem(("data.balance",), what, "Leave data.balance out.")
+    elif data.batch_tokens is not None:
+        what = f"data.balance is for batches of data.batch_size rows, but data.batch_tokens = {data.batch_tokens}."
+        yield Problem((*keys, "data.balance"), what, "Leave one of the two out, and set data.batch_size.")
+    elif data.sources:
+        what = "data.balance cuts an epoch into batches, but each of data.sources has epochs of its own."
+        yield Problem(("data.balance", "data.sources"), what, "Leave data.balance out, or read one source.")
 
 
 def choice_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -106,7 +157,7 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         return
     algorithm = algorithm_of(experiment)
     reported = dict(algorithm.reported(experiment))
-    if condition.name in reported.get(condition.call, ()):
+    if condition.name in reported.get(condition.call, ()) or _is_of_routers(condition, algorithm, experiment):
         return
     lacking = f"is a metric of a call {condition.call!r}, but the calls are {', '.join(reported)}"
     if condition.call in reported:
@@ -120,3 +171,9 @@ def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         f"control.stop_when = {condition.metric!r} {lacking}.",
         f"Set control.stop_when{probably}.",
     )
+
+
+def _is_of_routers(condition: Condition, algorithm: Algorithm[Any], experiment: ExperimentConfig) -> bool:
+    """Whether a model with experts reports it; of another the run itself tells that it lacks it."""
+    trained = {call.name for call in algorithm.calls(experiment) if call.kind == "train_step"}
+    return condition.call in trained and condition.name in ROUTER_STATISTICS

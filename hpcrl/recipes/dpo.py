@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from hpcrl.config.bounds import Positive
 from hpcrl.config.data import DataConfig
+from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
@@ -20,7 +21,7 @@ from hpcrl.data.rows.pairs import PAIRS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import TRAINED, one_sample_problems, warm_up_notices
+from hpcrl.recipes.texts import TRAINED, learnt, one_sample_problems, warm_up_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class DPOConfig:
     """How closely the actor is held to the reference: higher is closer."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5, description="at least 0 and below 0.5")] = 0.0
     """The share of pairs whose sides are taken to be confused (cDPO); for sigmoid only."""
+    reference_ema: EMAConfig = EMAConfig()
+    """Whether the reference follows the actor (TR-DPO, Gorbatovski et al. 2024)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,10 +76,20 @@ CALLS = (
     on_eval(MFC("eval_pairs", "actor", "evaluate", (*PAIR, *REFERENCE), ("chosen_rewards", "rejected_rewards"))),
 )
 
+FOLLOW = MFC("ref_blend", "reference", "blend", (), blends="actor")
+
+
+def recipe(experiment: DPOExperiment) -> tuple[MFC, ...]:
+    return (*CALLS, *(FOLLOW,) * (experiment.dpo.reference_ema.decay is not None))
+
+
+def reference_decay(experiment: DPOExperiment, step: int) -> float:
+    """The share of its own parameters that the reference keeps."""
+    return experiment.dpo.reference_ema.at(step)
+
 
 def batch(experiment: DPOExperiment) -> Batch:
-    data = experiment.data
-    return Batch(rows=data.batch_size, shuffled=data.shuffle, drop_last=data.drop_last)
+    return learnt(experiment.data)
 
 
 def check(experiment: DPOExperiment) -> Iterator[Problem]:
@@ -85,17 +98,17 @@ def check(experiment: DPOExperiment) -> Iterator[Problem]:
     if dpo.loss == "ipo" and dpo.label_smoothing:
         yield Problem(
             ("dpo.loss", "dpo.label_smoothing"),
-            f"dpo.label_smoothing = {dpo.label_smoothing:g} must be 0 with dpo.loss = ipo, which is bounded without.",
+            f"dpo.label_smoothing = {dpo.label_smoothing:g} must be 0 with dpo.loss = ipo: only sigmoid has it.",
             "Set dpo.label_smoothing.",
         )
 
 
 ALGORITHM = Algorithm(
     experiment=DPOExperiment,
-    recipe=lambda experiment: CALLS,
+    recipe=recipe,
     roles={
         "actor": RoleKind("hpcrl.algos.dpo:actor", "vocabulary"),
-        "reference": RoleKind("hpcrl.algos.dpo:reference", "vocabulary"),
+        "reference": RoleKind("hpcrl.algos.dpo:reference", "vocabulary", decay=reference_decay),
     },
     rows=PAIRS,
     made=dict.fromkeys((*REFERENCE, "chosen_rewards", "rejected_rewards"), NUMBERS),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import NameText
@@ -15,7 +16,16 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import GENERATED, JUDGED, MADE, REWARD, judgement, one_sample_problems
+from hpcrl.recipes.texts import (
+    GENERATED,
+    JUDGED,
+    MADE,
+    REWARD,
+    REWARD_MODEL,
+    judgement,
+    one_sample_problems,
+    read_in_order,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,20 +43,21 @@ class EvaluateExperiment(ExperimentConfig):
     """The model that is evaluated."""
     reward: RewardConfig = RewardConfig(function="exact")
     """What scores a response."""
+    reward_model: ClassifierConfig = ClassifierConfig()
+    """The model of a component of the reward, where one has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are drawn."""
 
 
 def recipe(experiment: EvaluateExperiment) -> tuple[MFC, ...]:
     return (
-        *judgement(experiment.generation),
+        *judgement(experiment.generation, experiment.reward),
         MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",)),
     )
 
 
 def batch(experiment: EvaluateExperiment) -> Batch:
-    """Rows in the order of the file."""
-    return Batch(rows=experiment.data.batch_size, shuffled=False, drop_last=experiment.data.drop_last)
+    return read_in_order(experiment.data)
 
 
 def check(experiment: EvaluateExperiment) -> Iterator[Problem]:
@@ -58,7 +69,11 @@ def check(experiment: EvaluateExperiment) -> Iterator[Problem]:
 ALGORITHM = Algorithm(
     experiment=EvaluateExperiment,
     recipe=recipe,
-    roles={"actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"), "reward": REWARD},
+    roles={
+        "actor": RoleKind("hpcrl.algos.evaluate:actor", "vocabulary"),
+        "reward": REWARD,
+        "reward_model": REWARD_MODEL,
+    },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},
     batch=batch,

@@ -13,7 +13,7 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.texts import GENERATED, MADE
+from hpcrl.recipes.texts import GENERATED, MADE, read_in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,7 @@ CALLS = (MFC("actor_gen", "actor", "generate", ("prompts",), ("responses", "logp
 
 
 def batch(experiment: GenerateExperiment) -> Batch:
-    """Rows in the order of the file: nothing learns from their order."""
-    data = experiment.data
-    return Batch(rows=data.batch_size, per_row=data.samples_per_prompt, shuffled=False, drop_last=data.drop_last)
+    return read_in_order(experiment.data, experiment.data.samples_per_prompt)
 
 
 def notices(experiment: GenerateExperiment) -> Iterator[str]:

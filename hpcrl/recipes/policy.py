@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from hpcrl.config.bounds import Count, NonNegative, Positive
 from hpcrl.config.classifier import ClassifierConfig
-from hpcrl.config.data import DataConfig
+from hpcrl.config.data import DataConfig, rows_of_step
 from hpcrl.config.ema import EMAConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, sections_of
@@ -176,8 +176,15 @@ class PolicyExperiment(ExperimentConfig):
 
 MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS}
 
+
+def reference_decay(experiment: Any, step: int) -> float:
+    """The share of its own parameters that the reference keeps when the actor's are blended into it."""
+    ema: EMAConfig = policy_of(experiment).kl.reference_ema
+    return ema.at(step)
+
+
 ROLES: Mapping[str, RoleKind] = {
-    "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary"),
+    "reference": RoleKind("hpcrl.algos.policy:reference", "vocabulary", decay=reference_decay),
     "reward": REWARD,
     "reward_model": REWARD_MODEL,
 }
@@ -241,7 +248,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
 def batch(experiment: PolicyExperiment) -> Batch:
     data, policy = experiment.data, policy_of(experiment)
     return Batch(
-        rows=data.batch_size,
+        rows=rows_of_step(data),
         per_row=data.samples_per_prompt,
         minibatches=policy.minibatches,
         passes=policy.epochs,
@@ -273,6 +280,8 @@ def check(experiment: PolicyExperiment) -> Iterator[Problem]:
     yield from _kl_problems(name, policy.kl, samples)
     yield from _length_problems(name, policy, experiment.generation.max_new_tokens)
     yield from _statistic_problems(name, experiment)
+    if isinstance(policy, GroupPolicyConfig):
+        yield from metric_problems(policy.filter_groups, f"{name}.filter_groups", experiment.reward)
     if policy.importance_cap is not None and old_logprobs(experiment) == "sampled":
         yield Problem(
             (f"{name}.importance_cap", f"{name}.old_logprobs", "actor.dtype"),
@@ -302,7 +311,7 @@ def group_check(experiment: PolicyExperiment) -> Iterator[Problem]:
 
 def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
     """A response that is compared with the others to its prompt has to have some."""
-    (name, section), samples = section_of(experiment), experiment.data.samples_per_prompt
+    name, samples = section_of(experiment)[0], experiment.data.samples_per_prompt
     if samples < 2:
         yield Problem(
             ("data.samples_per_prompt",),
@@ -310,8 +319,6 @@ def group_problems(experiment: PolicyExperiment) -> Iterator[Problem]:
             "others to its prompt.",
             "Raise data.samples_per_prompt.",
         )
-    if isinstance(section, GroupPolicyConfig):
-        yield from metric_problems(section.filter_groups, f"{name}.filter_groups", experiment.reward)
 
 
 def _kl_problems(name: str, kl: KLConfig, samples: int) -> Iterator[Problem]:

@@ -10,11 +10,11 @@ from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.errors import Problem
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
+from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReinforcePlusPlusConfig(PolicyConfig):
+class ReinforcePlusPlusConfig(GroupPolicyConfig):
     """REINFORCE++ and its baseline variant."""
 
     discount: Share = 1.0
@@ -47,6 +47,7 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
     batch=policy.batch,
+    choice=policy.choice,
     check=check,
     notices=policy.notices,
     without_effect=policy.without_effect,

@@ -15,7 +15,7 @@ from hpcrl.data.rows.pairs import PAIRS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import TRAINED, one_sample_problems, warm_up_notices
+from hpcrl.recipes.texts import SCORED, SCORED_PAIR, TRAINED, learnt, one_sample_problems, warm_up_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,14 @@ class RewardModelExperiment(ExperimentConfig):
     """The model that is trained, and how."""
 
 
-PAIR = ("prompts", "chosen", "rejected", "margins")
-SCORED = ("accuracy", "margin", "chosen", "rejected")
-
 CALLS = (
-    MFC("rm_train", "reward_model", "train_step", PAIR),
-    on_eval(MFC("eval_pairs", "reward_model", "evaluate", PAIR, ("chosen_scores", "rejected_scores"))),
+    MFC("rm_train", "reward_model", "train_step", SCORED_PAIR),
+    on_eval(MFC("eval_pairs", "reward_model", "evaluate", SCORED_PAIR, ("chosen_scores", "rejected_scores"))),
 )
 
 
 def batch(experiment: RewardModelExperiment) -> Batch:
-    data = experiment.data
-    return Batch(rows=data.batch_size, shuffled=data.shuffle, drop_last=data.drop_last)
+    return learnt(experiment.data)
 
 
 def check(experiment: RewardModelExperiment) -> Iterator[Problem]:

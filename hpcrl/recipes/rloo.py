@@ -11,7 +11,7 @@ from hpcrl.config.fields import NameText
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.recipes import policy
 from hpcrl.recipes.algorithm import Algorithm, RoleKind
-from hpcrl.recipes.policy import PolicyConfig, PolicyExperiment
+from hpcrl.recipes.policy import GroupPolicyConfig, PolicyExperiment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class RLOODataConfig(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOOConfig(PolicyConfig):
+class RLOOConfig(GroupPolicyConfig):
     """RLOO."""
 
 
@@ -46,6 +46,7 @@ ALGORITHM = Algorithm(
     rows=PROMPTS,
     made=policy.MADE_BY_POLICIES,
     batch=policy.batch,
+    choice=policy.choice,
     check=policy.group_check,
     notices=policy.notices,
     without_effect=policy.without_effect,

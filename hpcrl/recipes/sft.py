@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import NameText
@@ -15,7 +16,17 @@ from hpcrl.data.rows.answers import ANSWERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import Algorithm, RoleKind, on_eval
-from hpcrl.recipes.texts import GENERATED, JUDGED, MADE, REWARD, TRAINED, evaluation, warm_up_notices
+from hpcrl.recipes.texts import (
+    GENERATED,
+    JUDGED,
+    MADE,
+    REWARD,
+    REWARD_MODEL,
+    TRAINED,
+    evaluation,
+    learnt,
+    warm_up_notices,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +49,8 @@ class SFTExperiment(ExperimentConfig):
     """The model that is trained."""
     reward: RewardConfig = RewardConfig(function="exact")
     """What scores the generated answers of an evaluation."""
+    reward_model: ClassifierConfig = ClassifierConfig()
+    """The model of a component of the reward, where one has it."""
     generation: GenerationConfig = GenerationConfig()
     """How long the answers in an evaluation may be."""
 
@@ -45,14 +58,13 @@ class SFTExperiment(ExperimentConfig):
 def recipe(experiment: SFTExperiment) -> tuple[MFC, ...]:
     return (
         MFC("actor_train", "actor", "train_step", ("prompts", "answers", "answer_mask")),
-        *evaluation(experiment.generation),
+        *evaluation(experiment.generation, experiment.reward),
         on_eval(MFC("eval_loss", "actor", "evaluate", ("prompts", "answers", "answer_mask"), ("losses",))),
     )
 
 
 def batch(experiment: SFTExperiment) -> Batch:
-    data = experiment.data
-    return Batch(rows=data.batch_size, shuffled=data.shuffle, drop_last=data.drop_last)
+    return learnt(experiment.data)
 
 
 def check(experiment: SFTExperiment) -> Iterator[Problem]:
@@ -70,6 +82,7 @@ ALGORITHM = Algorithm(
     roles={
         "actor": RoleKind("hpcrl.algos.sft:actor", "vocabulary"),
         "reward": REWARD,
+        "reward_model": REWARD_MODEL,
     },
     rows=ANSWERS,
     made={**MADE, "losses": NUMBERS},

@@ -6,16 +6,18 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.config.data import DataConfig, rows_of_step
 from hpcrl.config.fields import sections_of
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
 from hpcrl.data.form import FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.recipes.algorithm import RoleKind, on_eval
+from hpcrl.recipes.algorithm import JUDGE, RoleKind, on_eval
 
 WHOLE_DISTRIBUTION: Mapping[str, float] = MappingProxyType(
     {"min_new_tokens": 0, "top_k": 0, "top_p": 1, "greedy": False}
@@ -27,6 +29,8 @@ REWARD = RoleKind("hpcrl.workers.rewards:reward", host="hpcrl.workers.reward_hos
 
 GENERATED = ("response_length", "finished")
 JUDGED = ("reward", "accuracy", "dropped", "not_scorable")
+SCORED_PAIR = ("prompts", "chosen", "rejected", "margins")
+SCORED = ("accuracy", "margin", "chosen", "rejected")
 TRAINED = ("loss", "lr", "grad_norm", "skipped")
 
 SCORES = ("rewards", "reward_components", "token_rewards")
@@ -44,25 +48,26 @@ REWARD_MODEL = RoleKind("hpcrl.algos.classifier:reward_model")
 """The role of that model; its section is a ClassifierConfig."""
 
 
-def scoring(reward: RewardConfig | None) -> tuple[MFC, ...]:
+def scoring(reward: RewardConfig) -> tuple[MFC, ...]:
     """The calls that score the responses of training."""
-    if reward is None or not reward.roles:
+    if not reward.roles:
         return (SCORING,)
     return JUDGING, msgspec.structs.replace(SCORING, inputs=(*SCORING.inputs, *JUDGING.outputs))
 
 
-def evaluation(generation: GenerationConfig, reward: RewardConfig | None = None) -> tuple[MFC, ...]:
+def evaluation(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, ...]:
     """Generate responses to held-out prompts, greedily unless they have a temperature of their own, and judge them."""
     return tuple(map(on_eval, judgement(generation, reward)))
 
 
-def judgement(generation: GenerationConfig, reward: RewardConfig | None = None) -> tuple[MFC, ...]:
+def judgement(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, ...]:
     """The calls of an evaluation, on whatever samples."""
     greedy = generation.evaluation.temperature is None
-    made, names = ("responses", "logprobs", "finished"), {"rm_inf": "eval_rm", "rew_inf": "eval_rew"}
+    made, (*models, score) = ("responses", "logprobs", "finished"), scoring(reward)
     return (
         MFC("eval_gen", "actor", "generate", ("prompts",), made, greedy=greedy),
-        *(msgspec.structs.replace(call, name=names[call.name]) for call in scoring(reward)),
+        *(msgspec.structs.replace(call, name="eval_rm") for call in models),
+        msgspec.structs.replace(score, name="eval_rew", method=JUDGE),
     )
 
 
@@ -83,6 +88,24 @@ def sampling_problems(algorithm: str, generation: GenerationConfig) -> Iterator[
                 "takes log-probabilities over the whole vocabulary, so ratios and KL would be wrong.",
                 f"Set generation.{name}.",
             )
+
+
+def learnt(data: DataConfig) -> Batch:
+    """Steps that learn rows as they are, each once."""
+    return Batch(
+        rows=rows_of_step(data),
+        tokens=data.batch_tokens,
+        even=data.balance,
+        shuffled=data.shuffle,
+        drop_last=data.drop_last,
+    )
+
+
+def read_in_order(data: DataConfig, per_row: int = 1) -> Batch:
+    """Steps that read rows in the order of the file: nothing learns from their order."""
+    return Batch(
+        rows=rows_of_step(data), tokens=data.batch_tokens, per_row=per_row, shuffled=False, drop_last=data.drop_last
+    )
 
 
 def one_sample_problems(experiment: Any, because: str) -> Iterator[Problem]:

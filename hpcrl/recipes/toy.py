@@ -1,7 +1,7 @@
 """PPO's graph over numpy vectors, with one-letter keys: tries a cluster's plumbing in seconds, without a model."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -76,6 +76,7 @@ CALLS = (
 )
 
 
+VECTOR = RoleKind("hpcrl.workers.toy:ToyRole", axes=("dp", "tp", "pp"))
 FOLLOW = MFC("ref_blend", "reference", "blend", (), blends="actor")
 
 
@@ -115,7 +116,10 @@ def check(experiment: ToyExperiment) -> Iterator[Problem]:
 ALGORITHM = Algorithm(
     experiment=ToyExperiment,
     recipe=recipe,
-    roles=dict.fromkeys(("actor", "critic", "reference", "reward"), RoleKind("hpcrl.workers.toy:ToyRole")),
+    roles={
+        **dict.fromkeys(("actor", "critic", "reward"), VECTOR),
+        "reference": replace(VECTOR, decay=lambda experiment, step: experiment.toy.reference_ema.at(step)),
+    },
     rows=vector_rows("x", lambda experiment: (experiment.toy.rows, experiment.toy.width), "toy.batch_size"),
     made=dict.fromkeys(("y", "r", "s", "z", "v"), VECTORS),
     batch=lambda experiment: Batch(rows=experiment.toy.batch_size, per_row=experiment.toy.samples_per_row),
@@ -132,4 +136,5 @@ ALGORITHM = Algorithm(
         "eval_rew": ("r",),
     },
     host="hpcrl.workers.toy:ToyHost",
+    export="hpcrl.workers.toy:ToyExport",
 )

@@ -31,6 +31,10 @@ TOGETHER: Mapping[str, str] = MappingProxyType(
 """What makes a function one that scores several responses together; it gets a list by each name, and returns one."""
 
 
+class UnusableError(ValueError):
+    """Code that was imported, and is no function that can be called for a score."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A function with its further arguments, and the parameters to be filled."""
@@ -53,7 +57,7 @@ def call_of(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Call:
     """How to call a function.
 
     Raises:
-        ValueError: it has a parameter that nothing fills, or none for one of its further arguments.
+        UnusableError: it has a parameter that nothing fills, or none for one of its further arguments.
     """
     parameters = inspect.signature(function).parameters.values()
     several = any(parameter.name in TOGETHER for parameter in parameters)
@@ -68,13 +72,13 @@ def call_of(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Call:
         and (it.name not in {*filled, *kwargs} or it.kind is it.POSITIONAL_ONLY)
     ]
     if lacking:
-        raise ValueError(
-            f"nothing fills its parameter {lacking[0]!r}; by name it may have {', '.join(known)}, and what its kwargs "
-            "give"
+        raise UnusableError(
+            f"nothing fills its parameter {lacking[0]!r}; a parameter may be called {', '.join(known)}, or be given in "
+            "kwargs"
         )
     takes_any = any(it.kind is it.VAR_KEYWORD for it in parameters)
     unknown = [] if takes_any else [name for name in kwargs if name not in {it.name for it in named}]
     if unknown:
-        raise ValueError(f"its kwargs give {unknown[0]!r}, and it has no such parameter")
+        raise UnusableError(f"its kwargs give {unknown[0]!r}, but it has no such parameter")
     awaited = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     return Call(function, dict(kwargs), filled, Takes(several, "tokens" in filled, awaited))

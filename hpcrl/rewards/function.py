@@ -26,7 +26,7 @@ import msgspec
 
 from hpcrl.foreign import plain
 from hpcrl.processes import die_with_parent
-from hpcrl.rewards.calling import Call, call_of
+from hpcrl.rewards.calling import Call, UnusableError, call_of
 from hpcrl.rewards.messages import Load, Reply, ToScore
 from hpcrl.rewards.results import as_results
 
@@ -169,14 +169,14 @@ def load(function: str) -> Callable[..., Any]:
     """The function that "module:function", "/folder/module:function" or "/path/file.py:function" names.
 
     Raises:
-        ValueError: the module or file has no such function.
+        UnusableError: the module or file has no such function.
     """
     place, _, name = function.rpartition(":")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     found = getattr(module, name, None)
     if not callable(found):
         there = sorted(key for key, value in vars(module).items() if callable(value) and not key.startswith("_"))
-        raise ValueError(f"{place} has no function {name!r}; it has {', '.join(there) or 'none'}")
+        raise UnusableError(f"{place} has no function {name!r}; it has {', '.join(there) or 'none'}")
     return found
 
 
@@ -191,6 +191,8 @@ def _attempt(act: Callable[[], Any], judge: Callable[[Any], Reply]) -> tuple[Any
 
 def _told(error: BaseException) -> Reply:
     """What went wrong; where that is long, the log has all of it."""
+    if isinstance(error, UnusableError):
+        return Reply(error=str(error), unusable=True)
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if not frame.filename.startswith(NOT_SHOWN)]
     texts = f"{type(error).__name__}: {error}", "".join(traceback.format_list(frames))

@@ -56,6 +56,8 @@ class Reply(msgspec.Struct, frozen=True):
     takes: Takes | None = None
     error: str = ""
     traceback: str = ""
+    unusable: bool = False
+    """Its file could be imported, and has no such function, or one that cannot be called as it would be."""
     late: bool = False
     """An asynchronous function has taken longer than it may."""
     broken: bool = False

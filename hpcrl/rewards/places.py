@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from hpcrl.data.tokens import HALF
 from hpcrl.rewards.run import Scored
 
-HALF = "\ufffd"
-"""What stands at the end of a text whose last character has begun and not ended."""
+BYTES = 4
+"""Of a character, at most."""
 
 
 def token_rewards(scored: Scored, tokens: np.ndarray, decode: Callable[[np.ndarray], str]) -> np.ndarray:
@@ -27,7 +28,9 @@ def token_at(end: int, tokens: Sequence[int] | np.ndarray, decode: Callable[[np.
     low, high = 0, len(tokens) - 1
     while low < high:
         middle = (low + high) // 2
-        if len(decode(np.asarray(tokens[: middle + 1])).rstrip(HALF)) >= end:
+        # A byte of a character that has only begun may hide the characters before it.
+        counts = range(middle + 1, max(0, middle + 1 - BYTES), -1)
+        if any(len(decode(np.asarray(tokens[:count])).rstrip(HALF)) >= end for count in counts):
             high = middle
         else:
             low = middle + 1

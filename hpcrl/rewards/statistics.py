@@ -1,4 +1,7 @@
-"""What is reported of the scores of a call: name → (total, weight)."""
+"""What is reported of the scores of a call: name → (total, weight), and the rest of a total that is rounded.
+
+So a mean has the same bits on however many workers responses were scored.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hpcrl.config.reward import RewardConfig
 from hpcrl.rewards.run import Scored
 
-Statistic = tuple[float, float]
+Statistic = tuple[float, ...]
 
 
 def statistics(reward: RewardConfig, scored: Sequence[Scored]) -> Mapping[str, Statistic]:
@@ -41,4 +44,6 @@ def is_right(reward: RewardConfig, scored: Scored) -> bool | None:
 
 def _mean(values: Iterable[float]) -> Statistic:
     numbers = list(values)
-    return math.fsum(numbers), float(len(numbers))
+    total, weight = math.fsum(numbers), float(len(numbers))
+    rest = math.fsum([*numbers, -total])
+    return (total, weight, rest) if rest else (total, weight)

@@ -93,8 +93,7 @@ class UserFunction:
         elif answer.late:
             self._tried(asked, self._late(asked))
         elif answer.error:
-            what = f"failed {_where(asked)}\n{answer.error}" if asked.numbers else f"cannot be imported: {answer.error}"
-            self._tried(asked, self._failure(what, answer.traceback))
+            self._tried(asked, self._failure(_what(asked, answer), answer.traceback))
         else:
             for number, result in zip(asked.numbers, answer.results, strict=True):
                 self._work.results[number] = result
@@ -163,6 +162,12 @@ class _Work:
 
     def put_back(self, numbers: Sequence[int]) -> None:
         self.pending.extendleft(reversed(numbers))
+
+
+def _what(asked: Asked, answer: Reply) -> str:
+    if asked.numbers:
+        return f"failed {_where(asked)}\n{answer.error}"
+    return f"cannot be {'called' if answer.unusable else 'imported'}: {answer.error}"
 
 
 def _where(asked: Asked) -> str:

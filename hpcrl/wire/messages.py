@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hpcrl.data.samples import SampleMeta
+from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
 from hpcrl.wire.holders import RowSource
 
@@ -77,7 +78,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class Syn(msgspec.Struct, frozen=True, tag=True):
-    """The inputs of a request are here; the worker waits for the go."""
+    """The inputs of a request are here, or nothing is in the way of a move; the worker waits for the go."""
 
     request: int
     rank: int
@@ -89,13 +90,24 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     request: int
     rank: int
     meta: SampleMeta | None
-    stats: dict[str, tuple[float, float]]
+    stats: dict[str, tuple[float, ...]]
     record: dict[str, Any] | None
     seconds: float
     inexact: str = ""
     """An operation of a train_step that may give other bits every time, by name."""
     scores: tuple[float, ...] = ()
     """What steps choose by, of each sample in the request's order; NaN where it has none."""
+
+
+class Moved(msgspec.Struct, frozen=True, tag=True):
+    """A move is executed: the digests of the role's parameters at home and at the replica, each from the ranks that
+    hold some of them there."""
+
+    request: int
+    rank: int
+    home: str
+    replica: str
+    seconds: float
 
 
 class Spilled(msgspec.Struct, frozen=True, tag=True):
@@ -108,22 +120,23 @@ class Spilled(msgspec.Struct, frozen=True, tag=True):
 
 
 class ShardWritten(msgspec.Struct, frozen=True, tag=True):
-    """This rank's shard of a role's state after `step` is on disk."""
+    """This rank's shard of a role's state after `step` is on disk, in the folders that a `Save` asked for."""
 
     step: int
     role: str
     rank: int
     shard: FileRef
     seconds: float
+    checkpoint: bool
+    export: bool
 
 
 class ExportWritten(msgspec.Struct, frozen=True, tag=True):
-    """This rank has written (or has no part in) the export of a role after `step`."""
+    """This rank has written its share of the files of a role's export after `step`; maybe none."""
 
     step: int
     role: str
     rank: int
-    path: str | None
 
 
 class BrokenOperation(msgspec.Struct, frozen=True):
@@ -145,6 +158,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     exit_code: int
     time: float
     broken: BrokenOperation | None = None
+    damaged: str = ""
+    """How a checkpoint is not what was saved, if that is what was found."""
 
 
 # ── any → master, master → any ────────────────────────────────────────────────────────────────────────────────────────
@@ -196,13 +211,14 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
     addresses: tuple[str, ...]
     prepared: tuple[str, ...]
-    checkpoint: dict[str, tuple[str, ...]]
+    checkpoint: dict[str, SavedRole]
 
 
 class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
-    `settings` is the version of the run's settings that it is executed under.
+    `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
+    that its parameters have: those that the call reads, or with the one that it makes.
     """
 
     id: int
@@ -214,21 +230,49 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     minibatches: tuple[tuple[str, ...], ...]
     record: dict[str, Any] | None
     settings: int = 0
+    version: int = 0
+
+
+class Move(msgspec.Struct, frozen=True, tag=True):
+    """Say `Syn`, and when the `Ack` comes, bring the role's parameters from its home to this replica of it.
+
+    `version` counts the changes of the role that they have. Ids are those of requests.
+    """
+
+    id: int
+    role: str
+    replica: int
+    version: int
+
+
+class LetGo(msgspec.Struct, frozen=True, tag=True):
+    """Let the parameters of this replica go: nobody reads them before the next move."""
+
+    role: str
+    replica: int
 
 
 class Ack(msgspec.Struct, frozen=True, tag=True):
-    """All workers of the request have their inputs: execute it, in the order of the acks."""
+    """All workers of the request, or the move, are ready: execute it, in the order of the acks."""
 
     request: int
 
 
 class Save(msgspec.Struct, frozen=True, tag=True):
-    """Copy the role's state as it is now (after `step`), then write it behind the work."""
+    """Copy the role's state as it is now (after `step`), then write it behind the work: into the checkpoint, into the
+    folder where the export is made, or both."""
 
     step: int
     role: str
     checkpoint: bool
     export: bool
+
+
+class Assemble(msgspec.Struct, frozen=True, tag=True):
+    """All shards of a role after `step` are where its export is made: write your share of the export's files."""
+
+    step: int
+    role: str
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
@@ -264,6 +308,7 @@ ToMaster = (
     | WorkerReady
     | Syn
     | Reply
+    | Moved
     | Spilled
     | ShardWritten
     | ExportWritten
@@ -272,7 +317,7 @@ ToMaster = (
     | Beat
 )
 ToAgent = StartWorkers | WorkersConnected | Finish | AreYouThere | Beat
-ToWorker = Begin | Request | Ack | Save | Forget | Finish | AreYouThere | Beat
+ToWorker = Begin | Request | Move | LetGo | Ack | Save | Assemble | Forget | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer
 

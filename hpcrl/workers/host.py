@@ -14,11 +14,12 @@ import numpy as np
 
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
-from hpcrl.placement.plan import Plan
+from hpcrl.durable.checkpoints import SavedRole
+from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
 
-Stats = Mapping[str, tuple[float, float]]
-"""name → (total, weight); the master adds the parts up in part order and reports total / weight."""
+Stats = Mapping[str, tuple[float, ...]]
+"""name → (total, weight), or (total, weight, what rounding has left out of the total); the master adds the parts up."""
 
 
 def nobody_is_told(_what: str) -> None:
@@ -52,7 +53,8 @@ class Work:
     `batch` holds the rows of this part under the call's own key names (remaps undone). `minibatches` are ids of the
     whole batch in canonical order, for train_step. `record` is set in replay: it is followed, nothing is decided anew.
     `experiment` is set where the call runs under older settings than the host was made with: a replay does, whose step
-    was made under them.
+    was made under them. `version` counts the changes of the role's parameters: those that the call reads have so many,
+    or those that it makes.
     """
 
     step: int
@@ -62,14 +64,16 @@ class Work:
     minibatches: tuple[tuple[str, ...], ...] = ()
     record: Mapping[str, Any] | None = None
     experiment: Any = None
+    version: int = 0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call produced. Only train_step has a record; only the others have a sample.
+    """What a call produced. Only train_step and blend have a record; only the others have a sample.
 
-    A record is JSON-able, equal on all ranks of the role, and holds all that a replay follows and
-    `digest`, a hex string over this role's parameters and optimizer state.
+    A record is JSON-able, equal on all ranks of the role, and holds all that a replay follows and two digests, each a
+    hex string that says nothing of the layout: `digest` over all of the role's state, `parameters` over its parameters
+    alone, as a move has it. A worker that only gives a blend the parameters that it takes in has none.
     """
 
     sample: SequenceSample | None = None
@@ -77,6 +81,20 @@ class Outcome:
     record: Mapping[str, Any] | None = None
     inexact: str = ""
     """Of a train_step: an operation on this rank that may give other bits every time, by name."""
+    held: Mapping[str, tuple[int, int, int]] = field(default_factory=dict, compare=False)
+    """Role and kind ("actor.optimizer") → bytes on this worker's device before, in and after the call; nothing that the
+    call made."""
+    releasing_s: float = field(default=0.0, compare=False)
+    """What letting go of models took at its end."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """Digests of a role's parameters once they are moved, over all ranks that hold some of them: on those of its home,
+    of the replica, or both; "" where this rank has no part."""
+
+    home: str = ""
+    replica: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,21 +116,39 @@ class Host(Protocol):
     def prepare(self) -> str:
         """What the peers need to find this worker (rank 0: address of the store of the process group), or ""."""
 
-    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         """Join the peers (what `prepare` returned on each worker of this host, by rank) and load all roles placed here.
 
-        `checkpoint` maps a trained role to the shard files of the cut, in rank order; a role that is not in it
-        starts from its base weights.
+        A trained role that is not in `checkpoint` starts from its base weights. Raises DamagedCheckpointError where
+        what was loaded has another digest, or a file is no shard.
         """
 
-    def execute(self, work: Work) -> Outcome: ...
+    def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
+        """The batch of the part's head, on each of its ranks: they all call this together. Empty ones are shared too.
+
+        Not asked for where a part has one rank.
+        """
+        ...
+
+    def execute(self, work: Work) -> Outcome:
+        """The work of this rank's part; of what changes a role, together with all of its ranks.
+
+        Ranks that hold the role a blend takes in, and not the one that it changes, execute it too.
+        """
+        ...
+
+    def move(self, replica: ModelName, version: int) -> Arrived:
+        """Bring a role's parameters, which have so many changes, from its home to another replica of it.
+
+        All ranks of both call this together. What else of the role's state its calls read elsewhere, as a value
+        normaliser, comes along. A replica has nothing before its first move; the home stays as it is.
+        """
+        ...
+
+    def let_go(self, replica: ModelName) -> None:
+        """Let the parameters of a replica go, which is not its role's home; its next use follows a move."""
+        ...
 
     def snapshot(self, role: str) -> Snapshot: ...
-
-    def exporter(self, role: str) -> Callable[[Path], None] | None:
-        """Copy the role's weights now; what is returned writes them to a directory later, from another thread.
-
-        None where this rank has nothing to write.
-        """
 
     def close(self) -> None: ...

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.checkpoints import DamagedCheckpointError
 from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError, PeerLostError
 from hpcrl.foreign import plain
@@ -21,6 +22,7 @@ from hpcrl.wire.holders import InSpill
 from hpcrl.wire.messages import (
     Ack,
     AreYouThere,
+    Assemble,
     Beat,
     Begin,
     BrokenOperation,
@@ -29,7 +31,9 @@ from hpcrl.wire.messages import (
     Finish,
     Forget,
     Here,
+    LetGo,
     Message,
+    Move,
     Request,
     Rows,
     Save,
@@ -40,7 +44,7 @@ from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import Transport, TransportArgs
 
-Job = Begin | Save | Finish | tuple[Request, SequenceSample]
+Job = Begin | Save | Assemble | Finish | Move | LetGo | tuple[Request, SequenceSample]
 READERS = 2
 USERS = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE)
 
@@ -69,6 +73,7 @@ class Mailbox:
             fail=self.failed,
         )
         self._inputs = Inputs(rank, store, through)
+        self._moves: dict[int, Move] = {}
 
     @property
     def address(self) -> str:
@@ -100,15 +105,19 @@ class Mailbox:
         code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
         text = "" if is_users(error) else "".join(traceback.format_exception(error))
         said = plain(f"{type(error).__name__}: {error}")
-        self.post(Failed(self._rank, what, said, plain(text), int(code), time.time(), _broken(error)))
+        damaged = error.damage if isinstance(error, DamagedCheckpointError) else ""
+        self.post(Failed(self._rank, what, said, plain(text), int(code), time.time(), _broken(error), damaged))
 
     # ── on the talking thread ─────────────────────────────────────────────────────────────────────────────────────────
     def from_master(self, body: Message) -> None:
         match body:
             case Request():
                 self._inputs.gather(body)
+            case Move():
+                self._moves[body.id] = body
+                self._transport.send(Syn(body.id, self._rank))
             case Ack():
-                ready = self._inputs.take(body.request)
+                ready = self._moves.pop(body.request, None) or self._inputs.take(body.request)
                 if ready is not None:
                     self.jobs.put(ready)
             case AreYouThere():
@@ -118,7 +127,7 @@ class Mailbox:
             case Begin():
                 self._inputs.meet(body.addresses)
                 self.jobs.put(body)
-            case Save() | Finish():
+            case Save() | Assemble() | LetGo() | Finish():
                 self.jobs.put(body)
 
     def serve(self, fetch: Fetch) -> tuple[Rows, list[bytes]]:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from hpcrl.config.experiment import ExperimentConfig
@@ -23,13 +24,25 @@ from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError
-from hpcrl.events import CallBegun, CallFailed, EventLog
+from hpcrl.events import CallBegun, CallFailed, EventLog, MemoryHeld
 from hpcrl.foreign import LONGEST, plain
-from hpcrl.placement.plan import Plan
+from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.wire.channel import RunKey
-from hpcrl.wire.messages import Begin, Finish, Reply, Request, Save, WorkerHello, WorkerReady
+from hpcrl.wire.messages import (
+    Assemble,
+    Begin,
+    Finish,
+    LetGo,
+    Move,
+    Moved,
+    Reply,
+    Request,
+    Save,
+    WorkerHello,
+    WorkerReady,
+)
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
@@ -58,7 +71,7 @@ class ModelWorker:
         self._experiment: ExperimentConfig = experiment_from(plan.experiment)
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
-        self._forms = algorithm.forms
+        self._forms = algorithm.forms(self._experiment)
         self._choice = algorithm.choice(self._experiment)
         self._datasets = open_datasets(
             self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
@@ -68,7 +81,7 @@ class ModelWorker:
         self._host: Host
         self._failed = threading.Event()
         self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
-        self._writers = Writers(self._run, args.attempt, args.rank, self._mailbox.post, self._fail)
+        self._writers = Writers(self._run, self._experiment, args.attempt, args.rank, self._mailbox.post, self._fail)
 
     def run(self) -> ExitCode:
         """Serve until told to finish. An exception, the host's making included, is told to the master, which ends the
@@ -125,9 +138,17 @@ class ModelWorker:
             case Begin():
                 with self._telling("starting"):
                     self._begin(job)
+            case Assemble():
+                self._writers.assemble(job, self._index(job.role), len(self._plan.home(job.role).ranks))
             case Save():
                 with self._telling(f"saving {job.role}"):
                     self._save(job)
+            case LetGo():
+                with self._telling(f"letting go of {job.role}"):
+                    self._host.let_go(ModelName(job.role, job.replica))
+            case Move():
+                with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
+                    self._move(job)
             case (request, inputs):
                 with self._telling(f"step {request.step} {request.call}, part {request.part}"):
                     self._execute(request, inputs)
@@ -160,9 +181,8 @@ class ModelWorker:
         started = time.monotonic()
         inputs = self._compared()
         self._mailbox.doing("joining its peers")
-        checkpoint = {role: [self._run.root / path for path in paths] for role, paths in begin.checkpoint.items()}
         peers = self._plan.peers(self._args.rank)
-        self._host.load([begin.prepared[rank] for rank in peers], checkpoint)
+        self._host.load([begin.prepared[rank] for rank in peers], begin.checkpoint)
         for path, stamp in inputs.items():
             refuse_written(path, stamp)
         self._mailbox.doing("idle")
@@ -187,9 +207,11 @@ class ModelWorker:
         return stamps
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:
-        call = self._plan.call(request.call)
+        call, part = self._plan.call(request.call), self._part(request)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
+        if part is not None and len(part.ranks) > 1 and not call.blends:
+            inputs = self._host.share(part, inputs)
         work = Work(
             step=request.step,
             call=request.call,
@@ -198,6 +220,7 @@ class ModelWorker:
             minibatches=request.minibatches,
             record=request.record,
             experiment=self._earlier.get(request.settings),
+            version=request.version,
         )
         replay = request.record is not None
         self._log.write(CallBegun(request.step, request.call, request.part, replay))
@@ -206,10 +229,20 @@ class ModelWorker:
         started = time.monotonic()
         outcome = self._host.execute(work)
         seconds = time.monotonic() - started
+        if outcome.held:
+            at = request.step, request.call, request.part
+            self._log.write(MemoryHeld(*at, dict(outcome.held), outcome.releasing_s))
         self._mailbox.doing("idle")
         self._fault("worker.executed")
+        if part is not None and part.head != self._args.rank:
+            outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
         self._answer(request, call, outcome, seconds)
         self._fault("worker.replied")
+
+    def _part(self, request: Request) -> Part | None:
+        """The one of the call's parts that this rank works in; None where it only gives what a blend takes in."""
+        parts = self._plan.working(request.call, request.part)
+        return next((part for part in parts if self._args.rank in part.ranks), None)
 
     def _answer(self, request: Request, call: MFC, outcome: Outcome, seconds: float) -> None:
         """Keep the outputs, reply, and spill them behind the work."""
@@ -238,12 +271,25 @@ class ModelWorker:
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""
         self._mailbox.doing(f"copying {save.role} after step {save.step}")
-        if save.checkpoint:
-            index = self._plan.home(save.role).ranks.index(self._args.rank)
-            self._writers.checkpoint(save, index, self._host.snapshot(save.role))
         if save.export:
-            self._writers.export(save, self._host.exporter(save.role))
+            self._fault("export.begin")
+        self._writers.save(save, self._index(save.role), self._host.snapshot(save.role))
         self._mailbox.doing("idle")
+
+    def _index(self, role: str) -> int:
+        """The place of this worker among those of the role's home."""
+        return self._plan.home(role).ranks.index(self._args.rank)
+
+    def _move(self, move: Move) -> None:
+        replica = ModelName(move.role, move.replica)
+        self._mailbox.doing(f"moving version {move.version} of {move.role} to {replica}")
+        self._fault("move.begin")
+        started = time.monotonic()
+        arrived = self._host.move(replica, move.version)
+        seconds = time.monotonic() - started
+        self._mailbox.doing("idle")
+        self._fault("move.end")
+        self._mailbox.post(Moved(move.id, self._args.rank, arrived.home, arrived.replica, seconds))
 
     def _leave(self, code: ExitCode) -> ExitCode:
         self._writers.close()

@@ -1,15 +1,16 @@
 """The host of CPU workers: holds roles that have no model, and imports no torch. It has no peers and keeps nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcrl.data.datasets import open_texts
+from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.errors import InternalError
-from hpcrl.placement.plan import ModelName
+from hpcrl.placement.plan import ModelName, Part
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
-from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
 from hpcrl.workers.role import Role, RoleContext
 
 
@@ -28,7 +29,7 @@ class RewardHost:
     def prepare(self) -> str:
         return ""
 
-    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         texts = open_texts(self._experiment, self._context.datasets)
         for replica in self._plan.replicas:
             if self._context.rank in replica.ranks:
@@ -44,11 +45,17 @@ class RewardHost:
         outcome: Outcome = getattr(role, call.method or call.kind)(work, call)
         return outcome
 
+    def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
+        raise InternalError(f"ranks {list(part.ranks)} are one part: CPU workers are one each.")
+
+    def move(self, replica: ModelName, version: int) -> Arrived:
+        raise InternalError(f"{replica} has no parameters: a CPU worker holds it.")
+
+    def let_go(self, replica: ModelName) -> None:
+        raise InternalError(f"{replica} has no parameters: a CPU worker holds it.")
+
     def snapshot(self, role: str) -> Snapshot:
         raise InternalError(f"{role} has no state: a CPU worker holds it.")
-
-    def exporter(self, role: str) -> Callable[[Path], None] | None:
-        raise InternalError(f"{role} has no weights: a CPU worker holds it.")
 
     def close(self) -> None:
         for role in self._roles.values():

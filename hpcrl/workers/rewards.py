@@ -1,12 +1,13 @@
 """The reward role: texts to numbers by the run's reward function. It has no model; any host holds it, without torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.generation import EvaluationConfig, GenerationConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
@@ -37,6 +38,16 @@ class Reward:
 
         NaN is where there is none. With `token_rewards` of length 0 all of a reward is at the end.
         """
+        return self._score(work, call)[0]
+
+    def judge(self, work: Work, call: MFC) -> Outcome:
+        """As `inference`, of the responses of an evaluation: also how likely one of several is right."""
+        outcome, scored = self._score(work, call)
+        own: EvaluationConfig = self.experiment.generation.evaluation
+        return replace(outcome, stats={**outcome.stats, **pass_statistics(self._settings, scored, own.pass_at)})
+
+    def _score(self, work: Work, call: MFC) -> tuple[Outcome, list[list[Scored]]]:
+        """The outcome, and what it is of: the scores of each sample's responses."""
         parts = work.batch.parts("responses")
         scored = self._function().score(self._responses(work.batch, call))
         tokens = [part for of_sample in parts for part in of_sample]
@@ -49,17 +60,8 @@ class Reward:
         wanted = {
             key: _grouped(made, counts) for key, made in flat.items() if call.output_remap.get(key, key) in call.outputs
         }
-        stats = {**statistics(self._settings, scored), **self._passes(_grouped(scored, counts))}
-        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), stats)
-
-    def _passes(self, scored: list[list[Scored]]) -> Mapping[str, tuple[float, float]]:
-        """Of samples that an evaluation has drawn several responses for."""
-        generation: GenerationConfig | None = getattr(self.experiment, "generation", None)
-        if generation is None:
-            return {}
-        own = generation.evaluation
-        drawn = [of_sample for of_sample in scored if len(of_sample) == own.samples_per_prompt]
-        return pass_statistics(self._settings, drawn, own.pass_at)
+        stats = statistics(self._settings, scored)
+        return Outcome(SequenceSample.from_rows(work.batch.ids, wanted), stats), _grouped(scored, counts)
 
     def _responses(self, batch: SequenceSample, call: MFC) -> list[Response]:
         """The texts of every response, up to a string that ended it, one sample's after the other's."""

@@ -1,106 +1,61 @@
 """The smallest roles there are: vectors in numpy. They try a cluster's plumbing in seconds and carry the tests.
 
-A trained role is a vector `w` with a momentum, of which each rank saves a slice. `generate` adds seeded noise to w,
-inferences are fixed functions of rows, `train_step` moves w towards the mean of its minibatch: a stand-in for a model
-whose arithmetic is exact to check.
+A trained role is a vector `w` with a momentum, cut over the ranks of each part of its layout; the momentum and `w` are
+saved by one rank an element. `generate` adds seeded noise to w, inferences are fixed functions of rows, `train_step`
+moves w towards the mean of its minibatch: a stand-in for a model whose arithmetic is exact to check. All ranks of a
+part put w together and then do the same.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample, sample_seed
+from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading, read_shard
 from hpcrl.durable.keys import read_key
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import PeerLostError
-from hpcrl.placement.plan import ModelName
-from hpcrl.recipes.algorithm import experiment_from
+from hpcrl.errors import InternalError
+from hpcrl.placement.plan import ModelName, Part, ReplicaPlan
+from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.recipes.toy import ToyExperiment
-from hpcrl.wire.address import Network, listen
-from hpcrl.workers.host import HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.exchange import Exchange
+from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
+from hpcrl.workers.pieces import Transfer, held, saved, transfers
 
-
-class Exchange:
-    """All-to-all of small byte strings between the ranks of the run, over authenticated sockets."""
-
-    def __init__(self, rank: int, secret: bytes, network: Network) -> None:
-        self._rank = rank
-        self._secret = secret
-        self._listener = listen(network)
-        self._peers: dict[int, Connection] = {}
-        self._number = 0
-
-    @property
-    def address(self) -> str:
-        host, port = self._listener.getsockname()
-        return f"{host}:{port}"
-
-    def connect(self, addresses: Sequence[str]) -> None:
-        """Every lower rank listens to every higher one."""
-        with self._together("connecting", range(len(addresses))):
-            for peer, address in enumerate(addresses[: self._rank]):
-                host, port = address.split(":")
-                self._peers[peer] = Client((host, int(port)), authkey=self._secret)
-                self._peers[peer].send_bytes(str(self._rank).encode())
-            for _ in addresses[self._rank + 1 :]:
-                connection = Connection(self._listener.accept()[0].detach())
-                deliver_challenge(connection, self._secret)
-                answer_challenge(connection, self._secret)
-                self._peers[int(connection.recv_bytes())] = connection
-
-    def begin_unit(self) -> None:
-        """Count operations anew: a unit of work begins."""
-        self._number = 0
-
-    def sum(self, mine: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
-        """The sum of everybody's array, added in rank order."""
-        total = np.zeros_like(mine)
-        with self._together("sum", ranks):
-            for peer in ranks:
-                if peer != self._rank:
-                    self._peers[peer].send_bytes(mine.tobytes())
-            for peer in ranks:
-                theirs = mine if peer == self._rank else np.frombuffer(self._peers[peer].recv_bytes(), mine.dtype)
-                total += theirs.reshape(mine.shape)
-        return total
-
-    @contextmanager
-    def _together(self, operation: str, ranks: Sequence[int]) -> Iterator[None]:
-        self._number += 1
-        try:
-            yield
-        except (EOFError, OSError, AuthenticationError) as error:
-            raise PeerLostError(ranks, operation, self._number, self._rank, error) from error
-
-    def close(self) -> None:
-        for connection in self._peers.values():
-            connection.close()
-        self._listener.close()
+EMPTY = -1
+"""The version of a replica that has nothing yet."""
 
 
 class ToyRole:
-    """A vector, its momentum, and how often it was trained."""
+    """One rank's piece of a vector and of its momentum, and how often it was changed."""
 
-    def __init__(self, name: str, width: int) -> None:
-        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-        self.w = np.random.default_rng(seed).standard_normal(width)
-        self.momentum = np.zeros(width)
-        self.version = 0
+    def __init__(self, at: ReplicaPlan, rank: int, width: int) -> None:
+        seed = int.from_bytes(hashlib.blake2b(at.role.encode(), digest_size=8).digest(), "little")
+        self.at = at
+        self.index = at.ranks.index(rank)
+        self.piece = held(at.arrangement, self.index, width)
+        self.own = saved(at.arrangement, self.index, width)
+        self.part = next(part for part in at.parts if rank in part.ranks)
+        self.momentum = np.zeros(self.piece.size)
+        if at.model.replica:
+            self.w, self.version = np.full(self.piece.size, np.nan), EMPTY
+        else:
+            whole = np.random.default_rng(seed).standard_normal(width)
+            self.w, self.version = whole[self.piece.first : self.piece.stop], 0
 
-    def digest(self) -> str:
-        state = hashlib.blake2b(self.w.tobytes() + self.momentum.tobytes(), digest_size=8)
-        state.update(str(self.version).encode())
-        return state.hexdigest()
+    @property
+    def column(self) -> list[int]:
+        """The ranks of all parts that have the same piece, in the order of the parts."""
+        position = self.part.ranks.index(self.at.ranks[self.index])
+        return [part.ranks[position] for part in self.at.parts]
 
-    def move(self, gradient: np.ndarray, lr: float) -> None:
-        self.momentum = 0.9 * self.momentum + gradient
+    def update(self, gradient: np.ndarray, lr: float) -> None:
+        self.momentum = 0.9 * self.momentum + gradient[self.piece.first : self.piece.stop]
         self.w = self.w - lr * self.momentum
 
 
@@ -122,40 +77,46 @@ class ToyHost:
     def prepare(self) -> str:
         return self._exchange.address
 
-    def load(self, peers: Sequence[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
-        from hpcrl.durable.checkpoints import read_shard
-
+    def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         self._exchange.connect(peers)
         for replica in self._plan.replicas:
             if self._context.rank not in replica.ranks:
                 continue
-            role = self._roles[replica.model] = ToyRole(replica.role, self._experiment.toy.width)
+            role = self._roles[replica.model] = ToyRole(replica, self._context.rank, self._experiment.toy.width)
             if replica in self._plan.changed and replica.role in checkpoint:
-                shards = [read_shard(path) for path in checkpoint[replica.role]]
-                role.momentum = np.concatenate([arrays["momentum"] for arrays, _ in shards])
-                role.w, role.version = shards[0][0]["w"], shards[0][1]["version"]
+                self._resume(role, checkpoint[replica.role])
+
+    def share(self, part: Part, batch: SequenceSample) -> SequenceSample:
+        self._exchange.begin_unit()
+        mine = to_bytes(batch) if self._context.rank == part.head else b""
+        return from_bytes(self._exchange.broadcast(mine, part.head, part.ranks))
 
     def execute(self, work: Work) -> Outcome:
         self._exchange.begin_unit()
         call = self._plan.call(work.call)
         if self._experiment.toy.delay_s:
             time.sleep(self._experiment.toy.delay_s)
-        return getattr(self, call.method or call.kind)(work, self._roles[self._plan.at[call.name]])
+        role = self._roles.get(self._plan.at[call.name])
+        if role is not None and role.version != work.version - bool(call.changes):
+            raise InternalError(
+                f"{role.at.model} has version {role.version} where {call.name} is about {work.version}."
+            )
+        if call.kind == "blend":
+            return self._blend(work)
+        return getattr(self, call.method or call.kind)(work, role)
 
     def generate(self, work: Work, role: ToyRole) -> Outcome:
-        rows = []
+        rows, w = [], self._whole(role, role.w)
         for sample_id, x in zip(work.batch.ids, work.batch.rows("x"), strict=True):
             seed = sample_seed(self._experiment.seed, work.step, work.call, sample_id)
-            rows.append(np.resize(x, role.w.shape) + role.w + np.random.default_rng(seed).standard_normal(role.w.shape))
+            rows.append(np.resize(x, w.shape) + w + np.random.default_rng(seed).standard_normal(w.shape))
         stats = {"norm": (float(sum(np.abs(row).sum() for row in rows)), float(len(rows)))}
         return Outcome(SequenceSample.from_rows(work.batch.ids, {"y": rows}), stats)
 
     def inference(self, work: Work, role: ToyRole) -> Outcome:
-        call = self._plan.call(work.call)
+        call, w = self._plan.call(work.call), self._whole(role, role.w)
         output = {"reward": "r", "reference": "z", "critic": "v"}[call.role]
-        rows = [
-            np.array([(y @ role.w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * role.w for y in work.batch.rows("y")
-        ]
+        rows = [np.array([(y @ w) * 0.01]) if output == "r" else 0.5 * y + 0.1 * w for y in work.batch.rows("y")]
         made = {output: rows}
         if "s" in call.outputs:
             made["s"] = [np.floor(4 * y[:1]) % 2 for y in work.batch.rows("y")]
@@ -163,45 +124,118 @@ class ToyHost:
         return Outcome(SequenceSample.from_rows(work.batch.ids, made), stats)
 
     def train_step(self, work: Work, role: ToyRole) -> Outcome:
-        ranks, lr = self._plan.replica(work.call).ranks, (work.experiment or self._experiment).toy.lr
+        lr = (work.experiment or self._experiment).toy.lr
         run, losses = len(work.minibatches), []
         if work.record is not None:
             run = work.record["minibatches"]
         mine = set(work.batch.ids)
         for minibatch in work.minibatches[:run]:
             here = [sample_id for sample_id in minibatch if sample_id in mine]
-            target = np.zeros_like(role.w)
+            w = self._whole(role, role.w)
+            target = np.zeros_like(w)
             if here:
                 rows = work.batch.select(here)
                 for y, z, v, r in zip(rows.rows("y"), rows.rows("z"), rows.rows("v"), rows.rows("r"), strict=True):
                     target += 0.5 * (y + z + v) + r[0]
-            gradient = role.w - self._exchange.sum(target, ranks) / len(minibatch)
-            role.move(gradient, lr)
+            gradient = w - self._exchange.sum(target, role.column) / len(minibatch)
+            role.update(gradient, lr)
             losses.append(float(gradient @ gradient))
         role.version += 1
-        record: dict[str, Any] = {"minibatches": run, "lr": lr, "losses": losses, "digest": role.digest()}
+        record: dict[str, Any] = {"minibatches": run, "lr": lr, "losses": losses, **self._digests(role)}
         return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
 
-    def blend(self, work: Work, role: ToyRole) -> Outcome:
-        settings = (work.experiment or self._experiment).toy.reference_ema
-        decay = settings.at(work.step) if work.record is None else work.record["decay"]
-        source = self._roles[self._plan.home(self._plan.call(work.call).blends).model]
-        role.w = decay * role.w + (1.0 - decay) * source.w
-        role.version += 1
-        return Outcome(record={"decay": decay, "digest": role.digest()})
+    def move(self, replica: ModelName, version: int) -> Arrived:
+        self._exchange.begin_unit()
+        home, target = self._plan.home(replica.role), self._plan.placed(replica)
+        w = self._bring(home, target)
+        source, role = self._roles.get(home.model), self._roles.get(replica)
+        if source is not None and source.version != version:
+            raise InternalError(f"version {version} is to be moved to {replica}, but home has {source.version}.")
+        if role is not None:
+            role.w, role.version = w, version
+        return Arrived(*("" if held is None else self._digests(held)["parameters"] for held in (source, role)))
+
+    def let_go(self, replica: ModelName) -> None:
+        """Whoever reads it all the same gets what is no number."""
+        self._roles[replica].w = np.full_like(self._roles[replica].w, np.nan)
 
     def snapshot(self, role: str) -> Snapshot:
-        home = self._plan.home(role)
-        held, ranks = self._roles[home.model], home.ranks
-        own = np.array_split(held.momentum, len(ranks))[ranks.index(self._context.rank)]
-        return Snapshot({"w": held.w.copy(), "momentum": own.copy()}, {"version": held.version})
-
-    def exporter(self, role: str) -> Callable[[Path], None] | None:
-        home = self._plan.home(role)
-        if home.ranks[0] != self._context.rank:
-            return None
-        w = self._roles[home.model].w.copy()
-        return lambda folder: np.save(folder / "w.npy", w, allow_pickle=False)
+        held = self._roles[self._plan.home(role).model]
+        own = slice(held.own.first - held.piece.first, held.own.stop - held.piece.first)
+        state = {"version": held.version, "offset": held.own.first}
+        return Snapshot({"w": held.w[own].copy(), "momentum": held.momentum[own].copy()}, state)
 
     def close(self) -> None:
         self._exchange.close()
+
+    def _blend(self, work: Work) -> Outcome:
+        """Among the ranks of both roles; one that does not have the role only gives its piece of the other."""
+        call, settings = self._plan.call(work.call), work.experiment or self._experiment
+        keeps = algorithm_of(settings).roles[call.role].decay
+        assert keeps is not None, "the check of a declaration refuses a blended role without"
+        decay = keeps(settings, work.step) if work.record is None else work.record["decay"]
+        home = self._plan.home(call.role)
+        source = self._bring(self._plan.home(call.blends), home)
+        if self._context.rank not in home.ranks:
+            return Outcome()
+        role = self._roles[home.model]
+        role.w = decay * role.w + (1.0 - decay) * source
+        role.version += 1
+        return Outcome(record={"decay": decay, **self._digests(role)})
+
+    def _resume(self, role: ToyRole, of: SavedRole) -> None:
+        """Read what the shards, of any layout, have of this rank's piece."""
+        for name in of.shards:
+            with loading():
+                arrays, state = read_shard(self._context.run_dir / name)
+            role.version, first = state["version"], state["offset"]
+            for name, mine in (("w", role.w), ("momentum", role.momentum)):
+                common = role.piece.common(role.piece._replace(first=first, stop=first + len(arrays[name])))
+                theirs = arrays[name][common.first - first : common.stop - first]
+                mine[common.first - role.piece.first : common.stop - role.piece.first] = theirs
+        if of.digest not in ("", digest := self._digests(role)["digest"]):
+            raise DamagedCheckpointError(f"saved with digest {of.digest}, and loaded with {digest}")
+
+    def _whole(self, role: ToyRole, mine: np.ndarray) -> np.ndarray:
+        """All pieces of an array, on all ranks of a part."""
+        return mine if len(role.part.ranks) == 1 else self._exchange.gather(mine, role.part.ranks)
+
+    def _digests(self, role: ToyRole) -> dict[str, str]:
+        """Of all state, and of the parameters, whatever the layout."""
+        w, momentum = self._whole(role, role.w), self._whole(role, role.momentum)
+        state = hashlib.blake2b(w.tobytes() + momentum.tobytes(), digest_size=8)
+        state.update(str(role.version).encode())
+        return {"digest": state.hexdigest(), "parameters": hashlib.blake2b(w.tobytes(), digest_size=8).hexdigest()}
+
+    def _bring(self, source: ReplicaPlan, target: ReplicaPlan) -> np.ndarray:
+        """The source's elements that this rank's piece of the target has; none where it has no part in the target."""
+        rank, width = self._context.rank, self._experiment.toy.width
+        ranks = tuple(dict.fromkeys((*source.ranks, *target.ranks)))
+        due = transfers(source, target, width)
+        have = self._roles.get(source.model)
+
+        def data(one: Transfer) -> bytes:
+            assert have is not None, one
+            return have.w[one.piece.first - have.piece.first : one.piece.stop - have.piece.first].tobytes()
+
+        sends = [(one.target, data(one)) for one in due if one.source == rank != one.target]
+        mine = [one for one in due if one.target == rank]
+        arrived = iter(self._exchange.swap(sends, [one.source for one in mine if one.source != rank], ranks))
+        pieces = [data(one) if one.source == rank else next(arrived) for one in mine]
+        return np.concatenate([np.zeros(0), *map(np.frombuffer, pieces)])
+
+
+class ToyExport:
+    """A toy role's vector as a file of numpy's. Fulfils `hpcrl.placement.exporting.RoleExport`."""
+
+    arrays, files = ("w",), ("w.npy",)
+
+    def __init__(self, experiment: ToyExperiment, role: str) -> None:
+        """Of any role alike."""
+
+    def write_file(self, folder: Path, file: str, shards: Sequence[Path]) -> None:
+        pieces = {state["offset"]: arrays["w"] for arrays, state in map(read_shard, shards)}
+        np.save(folder / file, np.concatenate([pieces[first] for first in sorted(pieces)]), allow_pickle=False)
+
+    def write_description(self, folder: Path) -> None:
+        """There is none."""

@@ -5,11 +5,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.append_log import naming_full_disk
 from hpcrl.durable.checkpoints import write_shard
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import write_spill
-from hpcrl.wire.messages import ExportWritten, Message, Request, Save, ShardWritten, Spilled
+from hpcrl.placement.exporting import export_of
+from hpcrl.wire.messages import Assemble, ExportWritten, Message, Request, Save, ShardWritten, Spilled
 from hpcrl.workers.host import Snapshot
 
 
@@ -19,12 +22,14 @@ class Writers:
     def __init__(
         self,
         run: RunDirectory,
+        experiment: ExperimentConfig,
         attempt: int,
         rank: int,
         post: Callable[[Message], None],
         fail: Callable[[str, Exception], None],
     ) -> None:
         self._run = run
+        self._experiment = experiment
         self._attempt = attempt
         self._rank = rank
         self._post = post
@@ -43,29 +48,39 @@ class Writers:
 
         self._submit(self._spiller, f"spilling {request.call} of step {request.step}", write)
 
-    def checkpoint(self, save: Save, index: int, snapshot: Snapshot) -> None:
-        """Shard number `index` of a role."""
+    def save(self, save: Save, index: int, snapshot: Snapshot) -> None:
+        """Shard number `index` of a role: for a checkpoint, for an export, or one file for both."""
 
         def write() -> None:
-            started = time.monotonic()
-            folder = self._run.checkpoint(save.step, self._attempt)
-            shard = write_shard(self._run.files, folder, save.role, index, snapshot.arrays, snapshot.state)
-            self._post(ShardWritten(save.step, save.role, self._rank, shard, time.monotonic() - started))
+            started, files = time.monotonic(), self._run.files
+            of_export = self._run.export_shards(save.role, save.step, self._attempt)
+            if save.checkpoint:
+                folder, arrays = self._run.checkpoint(save.step, self._attempt), snapshot.arrays
+            else:
+                needed = export_of(self._experiment, save.role).arrays
+                folder, arrays = of_export, {name: snapshot.arrays[name] for name in needed}
+            shard = write_shard(files, folder, save.role, index, arrays, snapshot.state)
+            if save.checkpoint and save.export:
+                files.link(shard, of_export / Path(shard.name).name, "export")
+            seconds = time.monotonic() - started
+            self._post(ShardWritten(save.step, save.role, self._rank, shard, seconds, save.checkpoint, save.export))
 
-        self._submit(self._saver, f"checkpointing {save.role} after step {save.step}", write)
+        self._submit(self._saver, f"saving {save.role} after step {save.step}", write)
 
-    def export(self, save: Save, exporter: Callable[[Path], None] | None) -> None:
-        """A role in Hugging Face format; None: this rank has nothing to write."""
+    def assemble(self, order: Assemble, index: int, of: int) -> None:
+        """Of the files of an export those that fall to number `index` of its role's workers."""
 
         def write() -> None:
-            path = None
-            if exporter is not None and not self._run.superseded(self._attempt):
-                target = self._run.export(save.role, save.step)
-                self._run.files.publish_folder(target, self._attempt, exporter, "export")
-                path = str(target.relative_to(self._run.root))
-            self._post(ExportWritten(save.step, save.role, self._rank, path))
+            folder = self._run.export_shards(order.role, order.step, self._attempt)
+            shards = [folder / name for name in self._run.files.listing(folder)]
+            export = export_of(self._experiment, order.role)
+            for file in export.files[index::of]:
+                with naming_full_disk(folder.parent / file, None):
+                    self._run.files.fault("export.write")
+                    export.write_file(folder.parent, file, shards)
+            self._post(ExportWritten(order.step, order.role, self._rank))
 
-        self._submit(self._saver, f"exporting {save.role} after step {save.step}", write)
+        self._submit(self._saver, f"exporting {order.role} after step {order.step}", write)
 
     def close(self) -> None:
         """Wait until everything is written."""

@@ -9,12 +9,14 @@ import pytest
 from support.chaos import begin, create_run, finish, remains, started_twice
 from support.faults import Strike
 from support.hosts import run_of, write_task
+from support.judges import write_judge
 from support.pool import gloo_pool
 
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Opened
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of, experiment_from
+from hpcrl.recipes.reward_model import RewardModelExperiment
 
 WORKERS = 3
 SIZES = range(1, 2 * WORKERS + 2)
@@ -24,6 +26,7 @@ SIZES = range(1, 2 * WORKERS + 2)
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
+    write_judge(folder, labels=1)
     pairs = [{"prompt": f"{n}+1=", "chosen": f"{n + 1}", "rejected": f"{n + 2}"} for n in range(8 * max(SIZES))]
     for name in ("pairs", "held_out_pairs"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
@@ -65,7 +68,8 @@ def experiment_of(algorithm: str, task: Path, dtype: str = "fp64", **sections: A
         },
     }
     if learns_pairs(algorithm):
-        values["reward_model"] = trained
+        trains = algorithm_of(algorithm).experiment is RewardModelExperiment
+        values["reward_model"] = trained if trains else {"path": str(task / "judge"), "dtype": dtype}
     had = {field.name for field in fields(algorithm_of(algorithm).experiment)}
     chosen = {key: value for key, value in (values | sections).items() if key in had}
     if "toy" in had:

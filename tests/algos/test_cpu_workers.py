@@ -19,9 +19,9 @@ from hpcrl.recipes.ppo import PPOExperiment
 
 LONGEST_S = 240.0
 REWARD = """
-def quarters(response):
-    \"\"\"Sums of these are exact, so that a mean does not depend on how many workers there are.\"\"\"
-    return response.count("1") / 4
+def uneven(response):
+    \"\"\"Sums of these are inexact: a mean must not depend on how many workers add them up.\"\"\"
+    return response.count("1") / 10 - 0.3 * len(response) + 1 / 3
 """
 
 
@@ -29,7 +29,7 @@ def quarters(response):
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
-    (folder / "quarters.py").write_text(REWARD)
+    (folder / "uneven.py").write_text(REWARD)
     return folder
 
 
@@ -51,7 +51,7 @@ def scored_by(task: Path, workers: int, nodes: int) -> PPOExperiment:
     """Two model workers on one node or two, and so many CPU workers on each."""
     experiment = tiny_ppo(task, nodes=nodes, workers=2 // nodes)
     return dataclasses.replace(
-        experiment, reward=RewardConfig(function=f"{task / 'quarters.py'}:quarters", workers=workers)
+        experiment, reward=RewardConfig(function=f"{task / 'uneven.py'}:uneven", workers=workers)
     )
 
 

@@ -1,9 +1,8 @@
-"""The advantages of all algorithms, and every switch of the loss, against float64 formulas written out one by one."""
+"""The advantages of all algorithms against float64 formulas written out one by one, for every switch."""
 
-import itertools
 import math
+import random
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,14 +10,14 @@ import torch
 from support.pool import everyone, gloo_pool
 from support.rollouts import group_rollout, policy_experiment
 
-from hpcrl.algos import grpo, ppo, reinforce_plus_plus, remax
+from hpcrl.algos import grpo, ppo, reinforce_plus_plus, remax, rloo
 from hpcrl.algos.estimates import estimate
-from hpcrl.algos.functional.losses import Denominators, token_weights
+from hpcrl.algos.functional.groups import Groups, standardised
 from hpcrl.algos.functional.totals import alone
-from hpcrl.algos.policy import policy_loss
 from hpcrl.data.order import group_of
+from hpcrl.data.samples import SequenceSample
 from hpcrl.engines.engine import Sequences
-from hpcrl.recipes.policy import KLConfig, PolicyConfig
+from hpcrl.recipes.policy import KLConfig
 from hpcrl.workers.host import Work
 
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
@@ -26,7 +25,6 @@ BATCH = group_rollout(rows=5, per_row=4)
 LONGEST = 20
 
 
-# ── advantages ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def found(batch, whole, name, section, total=alone, coef=0.3):
     experiment = policy_experiment(name, **section)
     own = getattr(experiment, name)
@@ -64,11 +62,13 @@ def rewards_by_hand(batch, own, coef, key=""):
             score -= min(max(into, 0.0), 1.0) * own.overlong_penalty
         if own.cut == "penalty" and not ended:
             score -= own.cut_penalty
-        tokens = [0.0] * len(response)
+        placed = numbers(batch, "token_rewards")[i] if "token_rewards" in batch.keys and not key else []
+        tokens = [number * own.reward_scale for number in placed or [0.0] * len(response)]
+        tokens[-1] += score - sum(tokens)
         if own.kl.mode == "reward" and not key:
-            pairs = zip(numbers(batch, "logprobs")[i], numbers(batch, "ref_logprobs")[i], strict=True)
-            tokens = [-coef * estimator(own.kl.by, a - b) for a, b in pairs]
-        tokens[-1] += score
+            before = "old_logprobs" if "old_logprobs" in batch.keys else "logprobs"
+            pairs = zip(numbers(batch, before)[i], numbers(batch, "ref_logprobs")[i], strict=True)
+            tokens = [x - coef * estimator(own.kl.by, a - b) for x, (a, b) in zip(tokens, pairs, strict=True)]
         if own.cut == "bootstrap" and not ended and not key:
             tokens[-1] += own.discount * numbers(batch, "values_after")[i][0]
         rewards.append(tokens)
@@ -99,6 +99,10 @@ def gae(tokens, values, discount, lam):
     return found
 
 
+def spread(scores):
+    return np.std(scores, ddof=1) if len(scores) > 1 else 0.0
+
+
 def by_hand(batch, name, own, coef=0.3):
     rewards = rewards_by_hand(batch, own, coef)
     sums = [None if row is None else sum(row) for row in rewards]
@@ -112,16 +116,16 @@ def by_hand(batch, name, own, coef=0.3):
         return groups[group_of(batch.ids[i])]
 
     def above(i):
-        return sums[i] - (np.mean(of_group(i)) if len(of_group(i)) > 1 else 0.0)
+        return sums[i] - np.mean(of_group(i))
 
     rows = []
     for i, tokens in enumerate(rewards):
         if tokens is None:
             rows.append(None)
         elif name == "grpo":
-            deviation = {"none": 1.0, "batch": np.std(scores, ddof=1) + 1e-6}.get(own.std)
+            deviation = {"none": 1.0, "batch": spread(scores) + 1e-6}.get(own.std)
             if own.std == "group":
-                deviation = (np.std(of_group(i), ddof=1) if len(of_group(i)) > 1 else 1.0) + 1e-6
+                deviation = spread(of_group(i)) + 1e-6
             rows.append([above(i) / deviation] * len(tokens))
         elif name == "reinforce_plus_plus":
             rows.append([above(i)] * len(tokens) if own.baseline else to_come(tokens, own.discount))
@@ -155,12 +159,68 @@ ADVANTAGES = [
 ]
 
 
+def drawn_section(pick, name):
+    """Every switch of an algorithm, set at random."""
+    cuts = ["score", "penalty", "mask", *["bootstrap"] * (name == "ppo")]
+    kl = KLConfig(mode=pick.choice(["reward", "loss"]), coef=0.3, estimator=pick.choice(["k1", "k2", "k3", "abs"]))
+    own = {
+        "grpo": {"std": pick.choice(["group", "batch", "none"])},
+        "ppo": {"gae_lambda": pick.choice([0.0, 0.5, 1.0]), "whiten_advantages": pick.choice([True, False])},
+        "reinforce_plus_plus": {"baseline": pick.choice([True, False])},
+        "remax": {},
+    }[name]
+    return {
+        "reward_bias": pick.choice([0.0, 0.2, -1.0]),
+        "reward_scale": pick.choice([1.0, 1.5, -0.5]),
+        "reward_clip": pick.choice([None, 0.6]),
+        "cut": pick.choice(cuts),
+        "cut_penalty": 0.7,
+        "overlong_buffer": pick.choice([None, 1, 9, LONGEST]),
+        "overlong_penalty": pick.choice([0.5, 2.0]),
+        "whiten_rewards": pick.choice([False, True]),
+        "kl": pick.choice([KLConfig(), kl]),
+        **({"discount": pick.choice([1.0, 0.9])} if name in ("ppo", "reinforce_plus_plus") else {}),
+        **own,
+    }
+
+
+def drawn_batch(pick, seed):
+    """Groups of which some have one response that counts, with scores of tokens and recomputed log-probabilities or
+    without."""
+    batch = group_rollout(rows=pick.choice([1, 2, 5]), per_row=pick.choice([2, 4, 7]), seed=seed)
+    draw, lengths = np.random.default_rng(seed), batch.length("responses")
+    more = {
+        "token_rewards": [draw.normal(0, 1, n if i % 3 else 0).astype(np.float32) for i, n in enumerate(lengths)],
+        "old_logprobs": [draw.normal(-1, 1, n).astype(np.float32) for n in lengths],
+    }
+    kept = {key: rows for key, rows in more.items() if pick.choice([True, False])}
+    return batch.merge(SequenceSample.from_rows(batch.ids, kept)) if kept else batch
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_advantages_equal_the_formulas_whatever_is_set(seed):
+    pick = random.Random(seed)
+    name = pick.choice(sorted(MODULES))
+    section, batch = drawn_section(pick, name), drawn_batch(pick, seed)
+    own = getattr(policy_experiment(name, **section), name)
+    expected = torch.tensor(by_hand(batch, name, own), dtype=torch.float64)
+    torch.testing.assert_close(found(batch, batch, name, section), expected, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize(("name", "section"), ADVANTAGES)
 def test_advantages_equal_the_formulas(name, section):
     own = getattr(policy_experiment(name, **section), name)
     assert any(math.isnan(row[0]) for row in BATCH.rows("rewards"))
     expected = torch.tensor(by_hand(BATCH, name, own), dtype=torch.float64)
     torch.testing.assert_close(found(BATCH, BATCH, name, section), expected, **TOLERANCE)
+
+
+@pytest.mark.parametrize("std", ["group", "batch", "none"])
+def test_a_response_whose_mates_do_not_count_teaches_nothing(std):
+    scores, counted = torch.tensor([7.0, 5.0, 1.0, 3.0]).double(), torch.tensor([True, False, True, True])
+    groups = Groups(torch.tensor([0, 0, 1, 1]), counted, 2)
+    for advantages in (standardised(scores, groups, std), rloo.left_out(scores, groups)):
+        assert advantages[:2].tolist() == [0.0, 0.0] and advantages[3] == -advantages[2] > 0
 
 
 @pytest.fixture(scope="module")
@@ -187,127 +247,6 @@ def test_ranks_that_hold_any_part_of_a_group_find_what_one_finds(pool, parts):
         rows = np.split(torch.cat([rank[case] for rank in here]).numpy(), cuts)
         together = [torch.from_numpy(rows[ids.index(sample)]) for sample in BATCH.ids]
         torch.testing.assert_close(torch.cat(together), found(BATCH, BATCH, name, section), **TOLERANCE)
-
-
-# ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-LENGTHS = [3, 1, 7, 4, 6, 2]
-LOSSES = [
-    {},
-    {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": None},
-    {"dual_clip": 1.2, "entropy_coef": 0.03, "aggregation": "seq-mean-token-sum"},
-    {"ratio": "sequence", "clip_low": 0.02, "clip_high": 0.03, "aggregation": "seq-mean-token-mean"},
-    {"objective": "cispo", "clip_low": 0.1, "clip_high": 0.2, "aggregation": "token-sum"},
-    {"objective": "cispo", "ratio": "sequence", "importance_cap": 1.1},
-    {"importance_cap": 1.05, "aggregation": "seq-mean-token-sum-norm"},
-    *({"kl": KLConfig(mode="loss", coef=0.2, estimator=kind)} for kind in ("k1", "k2", "k3", "abs")),
-    {"kl": KLConfig(mode="loss", coef=0.2), "importance_cap": 1.2, "entropy_coef": 0.01},
-]
-COLUMNS = ("old_log_probs", "sampled_log_probs", "ref_log_probs", "advantages", "entropy")
-
-
-def drawn():
-    draw = torch.Generator().manual_seed(5)
-    log_probs = -torch.rand(sum(LENGTHS), generator=draw, dtype=torch.float64) * 3
-    near = {name: log_probs + torch.randn(len(log_probs), generator=draw).double() * 0.3 for name in COLUMNS[:3]}
-    others = {name: torch.randn(len(log_probs), generator=draw).double() for name in COLUMNS[3:]}
-    mask = torch.rand(len(log_probs), generator=draw) < 0.8
-    mask[:3] = False  # of the first sequence nothing counts
-    mask[3] = True
-    return log_probs, {**near, **others}, mask
-
-
-def held(columns, config):
-    """The columns that a loss is given under these settings."""
-    unused = set() if config.importance_cap else {"sampled_log_probs"}
-    unused |= set() if config.kl.mode == "loss" else {"ref_log_probs"}
-    return {name: column for name, column in columns.items() if name not in {*unused, "entropy"}}
-
-
-def in_parts(config, parts):
-    """The loss and the gradient in log-probabilities, of micro-batches of whole sequences."""
-    log_probs, columns, mask = drawn()
-    log_probs.requires_grad_()
-    bounds = torch.tensor([0, *LENGTHS]).cumsum(0)
-    rows = [mask[a:b] for a, b in itertools.pairwise(bounds)]
-    whole = Denominators(int(mask.sum()), sum(bool(row.any()) for row in rows), float(LONGEST))
-    loss = 0.0
-    for part in parts:
-        places = torch.cat([torch.arange(bounds[i], bounds[i + 1]) for i in part])
-        cu_labels = torch.tensor([0, *(LENGTHS[i] for i in part)]).cumsum(0)
-        weights = token_weights(config.aggregation, mask[places], cu_labels, whole)
-        here = {name: column[places] for name, column in held(columns, config).items()}
-        says = SimpleNamespace(log_probs=log_probs[places], entropy=columns["entropy"][places], cu_labels=cu_labels)
-        given = {**here, "weights": weights, "mask": mask[places].double()}
-        share, _ = policy_loss(says, given, config, config.kl.coef)
-        share.backward()
-        loss += share.item()
-    return loss, log_probs.grad
-
-
-def loss_by_hand(config):
-    """Token by token, by automatic differentiation of the formula as it is printed."""
-    log_probs, columns, mask = drawn()
-    log_probs.requires_grad_()
-    bounds = [0, *np.cumsum(LENGTHS).tolist()]
-    kept = [[t for t in range(a, b) if mask[t]] for a, b in itertools.pairwise(bounds)]
-    tokens, sequences = sum(map(len, kept)), sum(bool(row) for row in kept)
-    total = torch.zeros((), dtype=torch.float64)
-    for row in kept:
-        for t in row:
-            share = {
-                "token-mean": 1 / tokens,
-                "seq-mean-token-mean": 1 / sequences / len(row),
-                "seq-mean-token-sum": 1 / sequences,
-                "seq-mean-token-sum-norm": 1 / sequences / LONGEST,
-                "token-sum": 1.0,
-            }[config.aggregation]
-            total = total + share * token_by_hand(log_probs, columns, config, row, t)
-    total.backward()
-    return total.item(), log_probs.grad
-
-
-def token_by_hand(log_probs, columns, config, row, t):
-    old, advantage = columns["old_log_probs"], columns["advantages"][t]
-    ratio = torch.exp(log_probs[t] - old[t])
-    if config.ratio == "sequence":
-        mean = sum(float(log_probs[k].detach() - old[k]) for k in row) / len(row)
-        ratio = math.exp(mean) * torch.exp(log_probs[t] - float(log_probs[t].detach()))
-    bounded = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    if config.objective == "cispo":
-        loss = -float(bounded.detach()) * advantage * log_probs[t]
-    else:
-        loss = -min(ratio * advantage, bounded * advantage)
-        if config.dual_clip is not None and advantage < 0:
-            loss = min(loss, -config.dual_clip * advantage)
-    if config.importance_cap is not None:
-        loss = loss * min(math.exp(old[t] - columns["sampled_log_probs"][t]), config.importance_cap)
-    if config.kl.mode == "loss":
-        d = log_probs[t] - columns["ref_log_probs"][t]
-        k = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d, "abs": abs(d)}[config.kl.by]
-        loss = loss + config.kl.coef * k
-    return loss - config.entropy_coef * columns["entropy"][t]
-
-
-@pytest.mark.parametrize("parts", [[range(6)], [[5, 0], [3], [1, 4, 2]], [[i] for i in range(6)]])
-@pytest.mark.parametrize("switches", LOSSES)
-def test_loss_and_gradient_equal_the_formulas_for_any_split(switches, parts):
-    config = PolicyConfig(**switches)
-    loss, gradient = in_parts(config, parts)
-    expected, slope = loss_by_hand(config)
-    assert loss == pytest.approx(expected, rel=1e-12, abs=1e-12)
-    torch.testing.assert_close(gradient, slope, **TOLERANCE)
-    assert slope.abs().max() > 0
-
-
-def test_log_probabilities_of_the_moment_make_every_ratio_one():
-    log_probs, columns, mask = drawn()
-    cu_labels = torch.tensor([0, *LENGTHS]).cumsum(0)
-    says = SimpleNamespace(log_probs=log_probs, entropy=columns["entropy"], cu_labels=cu_labels)
-    given = {"advantages": columns["advantages"], "weights": torch.ones(len(mask)), "mask": mask.double()}
-    _, statistics = policy_loss(says, given, PolicyConfig(), 0.0)
-    total, weight = statistics["ratio"]
-    assert total == weight and statistics["approx_kl"][0] == statistics["clip_fraction"][0] == 0
-    assert "entropy" not in statistics
 
 
 def test_sequences_name_what_counts():

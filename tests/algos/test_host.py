@@ -1,14 +1,17 @@
 """Whole steps through TorchHost, on one rank and on two: learn alike, save, load, continue and replay."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 from support import toy_family
+from support.forged import flip_unnoticed
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 from support.rows import open_datasets, training_steps
@@ -21,6 +24,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.durable.checkpoints import DamagedCheckpointError
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
@@ -123,6 +127,39 @@ def test_a_run_continued_from_its_checkpoint_is_bit_identical(folder, pool, tmp_
         resumed = conductor.step(2)
     assert resumed.records == through.records
     assert all(np.array_equal(resumed.rows.data[key], through.rows.data[key]) for key in through.rows.keys)
+
+
+def test_what_was_loaded_has_the_digest_that_was_saved_or_is_refused(folder, tmp_path):
+    experiment = sft(folder)
+    with run_of(experiment) as conductor:
+        records, saved = conductor.step(1).records, conductor.save(tmp_path)
+    (actor,) = saved.values()
+    checkpoint = {"actor": msgspec.structs.replace(actor, digest=records["actor_train"]["digest"])}
+    with run_of(experiment, checkpoint=checkpoint) as conductor:
+        conductor.step(2)
+    for at, why in ((-1, r"actor was saved with digest .*, and loaded with"), (20, "is no shard any more")):
+        flip_unnoticed(Path(actor.shards[0]), at)
+        with pytest.raises(DamagedCheckpointError, match=why):
+            run_of(experiment, checkpoint=checkpoint).__enter__()
+
+
+@pytest.mark.parametrize(("role", "remembered"), [("actor", "kl_coef"), ("critic", "square_sum")])
+def test_what_an_algorithm_remembers_is_loaded_as_it_was_saved_or_refused(folder, tmp_path, role, remembered):
+    experiment = ppo(folder)
+    with run_of(experiment) as conductor:
+        records, saved = conductor.step(1).records, conductor.save(tmp_path)
+    checkpoint = {
+        name: msgspec.structs.replace(of, digest=records[f"{name}_train"]["digest"]) for name, of in saved.items()
+    }
+    with run_of(experiment, checkpoint=checkpoint) as conductor:
+        conductor.step(2)
+    path = Path(saved[role].shards[0])
+    data = bytearray(path.read_bytes())
+    found = re.search(rf'{remembered}\\": [0-9.]*'.encode(), data)
+    data[found.end() - 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedCheckpointError, match=f"{role} was saved with digest .*, and loaded with"):
+        run_of(experiment, checkpoint=checkpoint).__enter__()
 
 
 @pytest.mark.parametrize(("make", "early_stop"), [(ppo, {}), (ppo, {"early_stop_kl": 1e-4}), (sft, {})])
@@ -249,12 +286,10 @@ def test_exports_are_the_trained_weights_in_hugging_face_format(folder, tmp_path
     with run_of(ppo(folder, "fp32")) as conductor:
         conductor.step(1)
         host = conductor.ranks.hosts[0]
-        writers = {role: host.exporter(role) for role in ("actor", "critic")}
-        exported = {role: flat(host._roles[ModelName(role)].engine).clone() for role in writers}
-        conductor.step(2)
-        for role, write in writers.items():
-            write(tmp_path / role)
-            assert torch.equal(new_model(tmp_path / role).memory.data, exported[role])
+        for role in ("actor", "critic"):
+            exported = flat(host._roles[ModelName(role)].engine)
+            conductor.export(role, tmp_path / role)
+            assert torch.equal(new_model(tmp_path / role).memory.data, exported)
     assert (tmp_path / "actor" / "tokenizer.json").is_file()
 
 
@@ -277,7 +312,7 @@ def split(folder, tmp_path):
 def test_exports_take_along_the_tokenizer_of_the_run(split, tmp_path):
     with run_of(split) as conductor:
         for role in ("actor", "critic"):
-            conductor.ranks.hosts[0].exporter(role)(tmp_path / role)
+            conductor.export(role, tmp_path / role)
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 assert (tmp_path / role / name).read_bytes() == (tmp_path / "tokenizer" / name).read_bytes()
 
@@ -307,7 +342,7 @@ def test_the_length_of_a_run_counts_epochs_once(folder):
 
 def test_a_folder_that_is_no_model_for_its_role_is_refused_naming_the_role(folder, tmp_path):
     with run_of(ppo(folder, "fp32")) as conductor:
-        conductor.ranks.hosts[0].exporter("critic")(tmp_path / "critic")
+        conductor.export("critic", tmp_path / "critic")
     plain = ppo(folder, "fp32")
     swapped = replace(plain, actor=replace(plain.actor, path=str(tmp_path / "critic")))
     message = rf"actor\.path = {tmp_path}/critic is no model(?s:.*)architectures names a model with a value head"
@@ -342,8 +377,9 @@ def test_a_host_has_the_threads_and_the_determinism_of_the_configuration(folder,
     assert torch.get_deterministic_debug_mode() == mode
 
 
-def test_a_layout_that_splits_the_model_is_refused(folder):
+def test_a_layout_that_the_backend_cannot_split_is_refused(folder, monkeypatch):
     experiment = sft(folder)
+    monkeypatch.setattr("hpcrl.algos.host.axes_of", lambda role, section: ("dp",))
     split = replace(
         experiment, actor=replace(experiment.actor, layout="t1p2"), cluster=ClusterConfig(workers_per_node=2)
     )
@@ -383,7 +419,7 @@ def test_a_family_and_a_backend_of_the_users_own_train_resume_and_export(folder,
         host = conductor.ranks.hosts[0]
         assert type(host._roles[ModelName("actor")].engine).__name__ == "Engine"
         trained = flat(host._roles[ModelName("actor")].engine).clone()
-        host.exporter("actor")(tmp_path / "export")
+        conductor.export("actor", tmp_path / "export")
     with run_of(own, None, checkpoint) as conductor:
         assert conductor.step(2).records == through.records
     exported = new_model(tmp_path / "export", family=toy, dtype=torch.float64)

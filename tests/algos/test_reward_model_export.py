@@ -1,11 +1,12 @@
 """A trained reward model in transformers: the same scores, for texts of any length in one padded batch."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.hosts import LETTERS, write_model
+from support.hosts import LETTERS, export_role, write_model
 from support.pairs import reward_model_experiment
 from support.tiny import engine_of
 from torch.nn.utils.rnn import pad_sequence
@@ -14,6 +15,9 @@ from hpcrl.algos.reward_model import RewardModel
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import load_tokens
 from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.checkpoints import write_shard
+from hpcrl.durable.files import Files
+from hpcrl.durable.shards import span_state
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import DataError
 from hpcrl.workers.host import Work
@@ -26,6 +30,16 @@ def name_padding(folder, token):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pad_token": token}))
 
 
+def export(engine, folder):
+    """out/, of an engine of the model in in/."""
+    experiment = reward_model_experiment()
+    trained = replace(experiment.reward_model, path=str(folder / "in"))
+    shard = engine.snapshot()
+    state = {"spans": span_state(shard.spans), **shard.state}
+    written = write_shard(Files(folder), folder / "shards", "reward_model", 0, shard.arrays, state)
+    export_role(replace(experiment, reward_model=trained), "reward_model", [folder / written.name], folder / "out")
+
+
 @pytest.mark.parametrize("padding", [None, "<eos>", " "])
 def test_exported_it_gives_the_same_scores(tmp_path, padding):
     transformers = pytest.importorskip("transformers")
@@ -33,7 +47,6 @@ def test_exported_it_gives_the_same_scores(tmp_path, padding):
     if padding is not None:
         name_padding(tmp_path / "in", padding)
     engine = engine_of(new_model(tmp_path / "in", head="reward", seed=4, trained=True))
-    engine._tokenizer = tmp_path / "in"
     tokens = load_tokens(tmp_path / "in")
     prompts, *answers = zip(*TEXTS, strict=True)
     rows = {"prompts": tokens.encode_prompts(prompts), "margins": [np.zeros(1, np.float32)] * 3}
@@ -41,7 +54,7 @@ def test_exported_it_gives_the_same_scores(tmp_path, padding):
     batch = SequenceSample.from_rows(["0@0", "1@0", "2@0"], rows)
     call = MFC("eval", "reward_model", "evaluate", ())
     made = RewardModel(engine, reward_model_experiment()).evaluate(Work(1, "eval", 0, batch), call).sample
-    engine.export()(tmp_path / "out")
+    export(engine, tmp_path)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     assert theirs.config.num_labels == 1
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")

@@ -1,9 +1,8 @@
 """The page of measurements is made of what is kept beside it: a part measured anew leaves the others as they are."""
 
-import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,14 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """bench/run.py; its neighbours' plain names, such as `slurm`, are forgotten again."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
-    before = set(sys.modules)
-    yield importlib.import_module("run")
-    for name in set(sys.modules) - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(ROOT / "bench"):
-            del sys.modules[name]
+def bench(bench_file: Callable[[str], ModuleType]) -> ModuleType:
+    return bench_file("run")
 
 
 def test_the_page_is_of_what_is_kept(bench: ModuleType) -> None:

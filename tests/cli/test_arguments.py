@@ -3,7 +3,8 @@
 import pytest
 from support.experiments import KNOWN
 
-from hpcrl.cli.arguments import command_parser, help_with_settings, parse, separate
+from hpcrl.cli.arguments import command_parser, parse, separate
+from hpcrl.cli.settings import help_with_settings
 from hpcrl.config.fields import settings
 from hpcrl.errors import ConfigurationError
 from hpcrl.recipes.algorithm import algorithm_of

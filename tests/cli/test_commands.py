@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.commands import cpu_seconds
+from support.commands import work_of
 from support.experiments import ppo_values, write_config, write_inputs
 
 import hpcrl.cli.draw
@@ -41,16 +42,32 @@ def test_plan_prints_calls_roles_workers_memory_and_the_run_directory(config, ca
     assert str(tmp_path / "runs" / "run-<time>") in text.replace("\n", "")
 
 
+def test_plan_names_the_copy_that_makes_a_call(config, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["plan", config, "--actor.layout", "p2", "--calls", "{actor_gen: {layout: d2}}"]) == ExitCode.DONE
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+    assert ["actor_gen", "actor@1", "generate"] in rows and ["actor_train", "actor", "train_step"] in rows
+
+
 def test_plan_as_json_holds_the_plan_itself(config, capsys):
     assert main(["plan", config, "--json"]) == ExitCode.DONE
     shown = json.loads(capsys.readouterr().out)
     plan = msgspec.convert(shown["plan"], Plan)
     assert plan == make_plan(experiment_from(plan.experiment), nodes=1)
     assert len(shown["memory_gib"]) == 2
+    assert shown["fullest_calls"] == ["actor_train", "actor_train"] and shown["host_memory_gib"] == [0, 0]
 
 
-def test_plan_takes_less_than_a_second(config):
-    assert min(cpu_seconds("plan", config) for _ in range(3)) < 1.0
+def test_plan_says_what_waits_in_the_memory_of_a_gpus_host(config, capsys):
+    words = ["plan", config, "--cluster.device", "cuda", "--actor.between.optimizer", "host"]
+    assert main(words) == ExitCode.DONE
+    text = capsys.readouterr().out
+    assert "on its host" in text and "most in" in text and "critic_train" in text
+
+
+def test_plan_comes_in_about_a_second(config):
+    calls, modules = work_of("plan", config)
+    assert calls < 1_200_000 and modules < 700, (calls, modules)
 
 
 def test_plan_makes_nothing(config, capsys):
@@ -92,6 +109,27 @@ def test_a_drawn_svg_names_every_call(config):
     text = " ".join(ElementTree.parse("graph.svg").getroot().itertext())
     for call in ("actor_gen", "rew_inf", "ref_inf", "critic_inf", "actor_train", "critic_train"):
         assert call in text
+
+
+def texts_of_the_graph(config, *words):
+    assert main(["draw", config, "--out", "graph.svg", *words]) == ExitCode.DONE
+    texts = ElementTree.parse("graph.svg").iter("{http://www.w3.org/2000/svg}text")
+    return [(text.text or "").replace("\xa0", " ") for text in texts]
+
+
+def test_a_drawing_says_where_each_call_is_made_and_which_copies_are_moved_to(config):
+    texts = texts_of_the_graph(
+        config, "--actor.layout", "p2", "--critic.mesh", "1", "--calls", "{actor_gen: {layout: d2}}"
+    )
+    begin = texts.index("actor_gen")
+    assert texts[begin : begin + 3] == ["actor_gen", "actor@1 · generate", "d2 on 0-1"]
+    begin = texts.index("critic_train")
+    assert texts[begin : begin + 3] == ["critic_train", "critic · train_step", "d1 on 1"]
+    assert {"p2 on 0-1", "actor parameters to actor@1, next step"} <= set(texts)
+
+
+def test_a_drawing_of_one_worker_speaks_of_no_place(config):
+    assert not re.search(r"@| on \d", " ".join(texts_of_the_graph(config, "--cluster.workers_per_node", "1")))
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])

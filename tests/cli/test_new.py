@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hpcrl.cli.main import main
 from hpcrl.config.fields import settings
 from hpcrl.config.yaml_file import read_yaml
 from hpcrl.errors import ExitCode
+from hpcrl.models.pretrained import read_config, write_random_pretrained
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 
@@ -24,8 +26,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write_rows_for(algorithm):
-    """rows.jsonl, where this algorithm asks for other rows than most do."""
+def write_inputs_for(algorithm):
+    """rows.jsonl, and model/config.json, where this algorithm asks for others than most do."""
+    if algorithm == "evaluate_pairs":
+        config = read_config(Path("model"))
+        Path("model/model.safetensors").unlink()
+        write_random_pretrained("model", replace(config, head="reward"), seed=1)
     if "chosen" in algorithm_of(algorithm).rows.fields:
         row = {"prompt": "1+1=", "chosen": "#### 2", "rejected": "#### 3"}
         Path("rows.jsonl").write_text(f"{json.dumps(row)}\n" * 8)
@@ -33,7 +39,7 @@ def write_rows_for(algorithm):
 
 @pytest.mark.parametrize("algorithm", names(ALGORITHMS))
 def test_what_is_written_can_be_planned(folder, algorithm, capsys):
-    write_rows_for(algorithm)
+    write_inputs_for(algorithm)
     assert main(["new", "mine.yaml", "--algorithm", algorithm, *MINE]) == ExitCode.DONE
     assert "hpcrl plan mine.yaml" in capsys.readouterr().out
     assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
@@ -43,10 +49,21 @@ def test_what_is_written_can_be_planned(folder, algorithm, capsys):
         assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^ *# ", "", text, flags=re.MULTILINE).split())
 
 
+def test_data_may_be_a_folder_of_files(folder, capsys):
+    rows = Path("rows")
+    rows.mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        lines = (json.dumps({"prompt": f"{name} {i}+1=", "answer": str(i + 1)}) for i in range(20))
+        (rows / name).write_text("\n".join(lines) + "\n")
+    assert main(["new", "mine.yaml", "--model", "model", "--data", "rows"]) == ExitCode.DONE
+    assert main(["plan", "mine.yaml"]) == ExitCode.DONE, capsys.readouterr().err
+    assert read_yaml(Path("mine.yaml"))["data"]["batch_size"] == 32
+
+
 @pytest.mark.parametrize("algorithm", names(ALGORITHMS))
 def test_what_is_a_comment_is_a_default(folder, algorithm):
     """With every # that has no space behind it removed, and nothing else, the configuration is the same."""
-    write_rows_for(algorithm)
+    write_inputs_for(algorithm)
     main(["new", "mine.yaml", "--algorithm", algorithm, *MINE])
     lines = Path("mine.yaml").read_text().splitlines()
     Path("all.yaml").write_text("\n".join(re.sub(r"^( *)#(?! )", r"\1", line) for line in lines))
@@ -95,12 +112,12 @@ def test_what_is_missing_is_named_and_nothing_is_written(folder, capsys, words, 
 
 
 def test_what_is_written_after_its_advice_is_followed(folder, capsys):
-    """Give it; give a .jsonl file; give another file."""
+    """Give it; give a file .jsonl or .parquet, or a folder of them; give another file."""
     Path("there.yaml").touch()
     words = ["new", "there.yaml", "--model", "model"]
     for advice, follow in (
         ("Give it, or see hpcrl new --help.", ["--data", "none.jsonl"]),
-        ("Give a .jsonl file.", ["--data", "rows.jsonl"]),
+        ("Give a file .jsonl or .parquet, or a folder of them.", ["--data", "rows.jsonl"]),
         ("Give another file.", ["mine.yaml"]),
     ):
         assert main(words) == ExitCode.CONFIGURATION

@@ -1,6 +1,7 @@
 """What of a run may change when it is resumed, and how what changed is written down and read."""
 
 import dataclasses
+from typing import Annotated
 
 import pytest
 from support.experiments import KNOWN, load_config, ppo_values, write_config, write_inputs
@@ -19,6 +20,14 @@ from hpcrl.recipes.toy import ToyExperiment
 TOY = ToyExperiment(run_root="/runs", control=ControlConfig(steps=3))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnExperiment(ToyExperiment):
+    """With a setting of a type that no setting of hpcrl's own has."""
+
+    weights: Annotated[list[float], ChangeClass.NUMBERS] = dataclasses.field(default_factory=list)
+    """Numbers."""
+
+
 @pytest.fixture
 def ppo(tmp_path, monkeypatch) -> PPOExperiment:
     write_inputs(tmp_path)
@@ -33,6 +42,12 @@ def problems_of(experiment, *overrides) -> list[str]:
         change_settings(experiment, overrides, ALL_CHECKS)
     assert raised.value.exit_code == ExitCode.CONFIGURATION
     return list(raised.value.problems)
+
+
+def test_a_wrong_value_of_an_own_type_is_told_the_type_in_words():
+    own = OwnExperiment(run_root="/runs", control=ControlConfig(steps=3))
+    assert change_settings(own, ["weights=[1, 2.5]"], ()).weights == [1.0, 2.5]
+    assert problems_of(own, "weights=[x]") == ["weights = [x] (command line) must be a list of numbers. Set weights."]
 
 
 @pytest.mark.parametrize("algorithm", KNOWN)

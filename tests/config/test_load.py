@@ -101,15 +101,15 @@ def test_all_problems_are_reported_together(folder):
     values = ppo_values() | {"nmae": "x", "seed": -1}
     values["actor"]["optimizer"] = {"lr": "fast"}
     values["control"] = {"steps": 3, "epochs": 4}
-    del values["data"]["batch_size"]
+    del values["actor"]["path"]
     found = problems_of(values, "cluster.nods=2", "generation.top_p=0", "actor.dtype")
     starts = [
         "actor.dtype (command line) has no value",
         "actor.optimizer.lr = fast (ppo.yaml) must be a number",
         "nmae",
     ]
-    starts += ["cluster.nods = 2 (command line)", "data.batch_size is not set", "seed = -1", "generation.top_p = 0.0"]
-    starts += ["Either control.steps or control.epochs"]
+    starts += ["cluster.nods = 2 (command line)", "actor.path is not set", "seed = -1", "generation.top_p = 0.0"]
+    starts += ["Exactly one of control.steps and control.epochs"]
     assert len(found) == len(starts)
     for text, start in zip(found, starts, strict=True):
         assert text.startswith(start)
@@ -130,6 +130,11 @@ def test_an_unknown_key_is_told_the_nearest_known_one(folder, key, nearest):
     assert problems_of(ppo_values(), f"{key}=1") == [
         f"{key} = 1 (command line) is not a setting of algorithm ppo. The nearest is {nearest}."
     ]
+
+
+def test_a_key_that_is_like_no_other_of_its_section_is_told_none(folder):
+    (problem,) = problems_of(ppo_values(), "ppo.filter_groups=x")
+    assert "is not a setting of algorithm ppo. Leave it out" in problem
 
 
 def test_an_unknown_section_is_one_problem(folder):

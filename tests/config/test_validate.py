@@ -46,7 +46,7 @@ def problems_of(experiment):
         (["cluster.ports=20000-20002", "cluster.workers_per_node=2"], "has 3 ports, but a machine needs 4"),
         (["name=a/b"], "name = a/b must be letters"),
         (["seed=-1"], "seed = -1 must be between 0"),
-        (["control.steps=null"], "Either control.steps or control.epochs must be set, but both are null"),
+        (["control.steps=null"], "Exactly one of control.steps and control.epochs must be set, but both are null"),
         (["control.epochs=2"], "they are 3 and 2"),
         (["control.checkpoint.steps=0"], "control.checkpoint.steps = 0 must be at least 1"),
         (["control.keep_checkpoints=1"], "control.keep_checkpoints = 1 must be at least 2"),
@@ -57,8 +57,11 @@ def problems_of(experiment):
             ["data.train=none.jsonl"],
             "none.jsonl must be a file of JSON lines or parquet, or a folder of them",
         ),
-        (["data.train=null"], "Either data.train or data.sources must be set, but neither is"),
-        (["data.sources={a: {path: rows.jsonl}}"], "Either data.train or data.sources must be set, but both are"),
+        (["data.train=null"], "Exactly one of data.train and data.sources must be set, but neither is"),
+        (
+            ["data.sources={a: {path: rows.jsonl}}"],
+            "one of data.train and data.sources must be set, but both are",
+        ),
         (["data.sources={a: {weight: 2}}", "data.train=null"], "Object missing required field `path`"),
         (["data.sources={a: {path: rows.jsonl, weight: 0}}", "data.train=null"], "Expected `float` > 0.0"),
         (["data.sources={a: {path: none.jsonl}}", "data.train=null"], "data.sources.a = "),
@@ -67,6 +70,12 @@ def problems_of(experiment):
             ["control.epochs=1", "data.train=null", "data.sources={a: {path: rows.jsonl}}", "control.steps=null"],
             "control.epochs = 1 is set, but each of data.sources has epochs of its own",
         ),
+        (
+            ["data.batch_size=null"],
+            "Exactly one of data.batch_size and data.batch_tokens must be set, but both",
+        ),
+        (["data.batch_tokens=9", "data.batch_size=null"], "data.batch_tokens = 9 must be null for ppo"),
+        (["data.balance=true"], "data.balance must be false for ppo"),
         (["data.prompt_template=Q"], "a text with {prompt} in it"),
         (["data.fields={prmpt: question}"], "data.fields names prmpt, but what it can name is prompt, answer"),
         (["data.fields={prompt: 3}"], "data.fields = {'prompt': 3} must be `str`"),
@@ -116,6 +125,11 @@ def test_a_valid_experiment_has_no_problem(load):
 def test_the_tokenizer_of_a_model_without_one_must_be_named(load, tmp_path):
     (tmp_path / "model" / "tokenizer.json").unlink()
     with pytest.raises(ConfigurationError, match=r"must hold tokenizer\.json"):
+        load()
+    (tmp_path / "model" / "tokenizer.model").touch()
+    with pytest.raises(
+        ConfigurationError, match=r"but does not\. transformers makes it of tokenizer\.model: `pip install "
+    ):
         load()
 
 

@@ -17,7 +17,7 @@ def problems(export: tuple[str, ...] = (), **settings: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        ({}, "Either reward.function or reward.components must be set, but neither is."),
+        ({}, "Exactly one of reward.function and reward.components must be set, but neither is."),
         (
             {"function": "exact", "components": {"a": {"function": "exact"}}},
             "both are: reward.function = exact. Set one",

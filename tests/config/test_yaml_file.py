@@ -1,7 +1,5 @@
 """YAML as a user means it."""
 
-import time
-
 import pytest
 
 from hpcrl.config.yaml_file import read_yaml
@@ -72,9 +70,9 @@ CHAIN = "".join(f"c{i}: &c{i} [*c{i - 1}]\n" for i in range(1, 5000))
     ("text", "what"),
     [
         ("a0: &a0 1\n" + LAUGHS, r"line 6: with its aliases written out this is 111,111 values; 100,000 are allowed"),
-        ("b0: &b0 {x: 1}\n" + MERGES, r"line \d: with its aliases written out this is .* values"),
+        ("b0: &b0 {x: 1}\n" + MERGES, "line 6: with its aliases written out this is 333,331 values"),
         ("a: &a\n  - *a\n", "line 1: an alias stands within what it names"),
-        ("c0: &c0 1\n" + CHAIN, r"line \d+: values are nested more than 100 deep"),
+        ("c0: &c0 1\n" + CHAIN, "line 101: values are nested more than 100 deep"),
         ("a: " + "[" * 100_000, "line 1: values are nested more than 100 deep"),
         ("a: " + "{b: " * 50_000, "line 1: values are nested more than 100 deep"),
         ("\n".join(f"{' ' * i}a:" for i in range(700)), "line 100: values are nested more than 100 deep"),
@@ -83,7 +81,6 @@ CHAIN = "".join(f"c{i}: &c{i} [*c{i - 1}]\n" for i in range(1, 5000))
     ids=["aliases", "merges", "cycle", "chain", "lists", "mappings", "indented", "long"],
 )
 def test_what_would_unfold_without_bound_is_refused_before_it_does(tmp_path, text, what):
-    began = time.process_time()
+    """At the first line that is too much: what follows is not even read."""
     with pytest.raises(ConfigurationError, match=what):
         read(tmp_path, text)
-    assert time.process_time() - began < 1

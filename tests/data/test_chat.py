@@ -4,6 +4,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,24 @@ WHOLE = [SYSTEM, USER, FOUR, ASKED, SIX]
 def texts_of(folder: Path, learn: Any = "last", **arguments: Any) -> Texts:
     chat = find_template(folder, None, arguments)
     return Texts(tokens=load_tokens(folder), prompt_template="{prompt}", chat=chat, learn=learn)
+
+
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """They take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_readers_that_render_at_the_same_time_find_the_same_answers(eager_threads: None) -> None:
+    chats = [[USER, {"role": "assistant", "content": "4" * length}] * 4 for length in range(1, 41)]
+    templates = [ChatTemplate(MARKED, {}, {}) for _ in range(4)]
+    expected = [templates[0].answered(chat, every=True) for chat in chats]
+    with ThreadPoolExecutor(len(templates)) as pool:
+        found = pool.map(lambda template: [template.answered(chat, every=True) for chat in chats], templates)
+        assert all(each == expected for each in found)
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED, DATED.replace("strftime_now", "undefined")])

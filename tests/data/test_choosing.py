@@ -8,7 +8,8 @@ from math import inf, nan
 import pytest
 
 from hpcrl.data.choice import Choice
-from hpcrl.data.choosing import Choose, Extend, Shortage, choose, differs, histogram
+from hpcrl.data.choosing import MOST_EMPTY_STEPS, Choose, Extend, Shortage, choose, differs, histogram
+from hpcrl.data.cutting import ByRows
 from hpcrl.data.order import SampleOrder, group_of
 
 RULE = Choice(key="rewards", max_rounds=3, on_shortage="fail", setting="grpo.filter_groups")
@@ -74,14 +75,23 @@ def test_after_the_last_round_a_shortage_is_told_or_the_step_is_smaller() -> Non
     assert choose(SMALLER, 2, rounds, scores) == Choose(ids("a@0"), ("b@0", "c@0"))
 
 
-def test_a_step_is_never_so_small_that_there_is_nothing_to_train_on() -> None:
+def test_a_step_that_may_be_smaller_may_train_on_nothing_but_the_tenth_in_a_row_is_told() -> None:
     rounds = [ids("a@0"), ids("b@0"), ids("c@0")]
-    found = choose(SMALLER, 2, rounds, dict.fromkeys(chain(*rounds), 0.5))
-    assert isinstance(found, Shortage) and found.kept == 0
+    scores = dict.fromkeys(chain(*rounds), 0.5)
+    assert choose(SMALLER, 2, rounds, scores, MOST_EMPTY_STEPS - 2) == Choose((), ("a@0", "b@0", "c@0"))
+    found = choose(SMALLER, 2, rounds, scores, MOST_EMPTY_STEPS - 1)
+    assert isinstance(found, Shortage)
+    assert found.describe(SMALLER) == (
+        "after grpo.filter_groups.max_rounds = 3, 0 of 3 groups have samples of different scores, and a step trains "
+        "on 2. In the 9 steps before it was none either, so that they trained on nothing. Scores: 0.5 ×6"
+    )
+    scores["a@0#1"] = 0.6
+    assert choose(SMALLER, 2, rounds, scores, MOST_EMPTY_STEPS - 1) == Choose(ids("a@0"), ("b@0", "c@0"))
 
 
 def test_many_scores_are_shown_in_ranges() -> None:
     assert histogram([1.0, 0.0, 1.0]) == "0 ×1, 1 ×2"
+    assert histogram([-0.0] * 16) == "0 ×16"
     shown = histogram([i / 100 for i in range(101)])
     assert shown.startswith("0 to 0.1 ×10, 0.1 to 0.2 ×10") and shown.endswith("0.9 to 1 ×11")
     assert histogram([*map(float, range(11)), inf]) == "0 to inf ×12"
@@ -89,7 +99,7 @@ def test_many_scores_are_shown_in_ranges() -> None:
 
 def test_rounds_are_decided_alike_however_the_rows_came_into_them() -> None:
     """The choice depends on the sequence of groups alone."""
-    order = SampleOrder([f"r{i}" for i in range(7)], batch_size=4, seed=1, samples_per_prompt=3)
+    order = SampleOrder([f"r{i}" for i in range(7)], ByRows(4), seed=1, samples_per_prompt=3)
     for seed in range(200):
         rng, cursor, rounds, scores = random.Random(seed), 0, [], {}
         rows = 4

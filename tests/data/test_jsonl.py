@@ -41,7 +41,7 @@ REFUSED = [
     ),
     ("no object", ["[1]"], "line 1: Expected `object`"),
     ("no prompt", [GOOD, '{"answer": "a"}'], "line 2: .*`prompt`"),
-    ("other columns", ['{"q": "a", "a": "b"}'], "columns q, a, but expected are prompt and answer, or messages"),
+    ("other columns", ['{"q": "a", "a": "b"}'], "columns q, a, but data.train needs prompt and answer, or messages"),
     (
         "two kinds",
         [GOOD[:-1] + ', "messages": []}'],
@@ -56,7 +56,7 @@ REFUSED = [
     ),
     ("an empty prompt", ['{"prompt": "", "answer": "a"}'], "line 1: prompt is empty"),
     ("no UTF-8", [b'{"prompt": "\xff", "answer": "a"}'], "line 1: "),
-    ("an id twice", ['{"prompt": "p", "answer": "a", "id": "1"}', GOOD], "lines 1 and 2: both have id '1'"),
+    ("an id twice", ['{"prompt": "p", "answer": "a", "id": "1"}', GOOD], "lines 1 and 2 have the same id '1'"),
     ("nothing", ["", ""], "has no rows. Give data.train"),
 ]
 

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcrl.data.cutting import ByRows, ByTokens
 from hpcrl.data.mixture import MixedIds, MixedOrder, Turns
 from hpcrl.data.order import group_of, row_of
 
 WEIGHTS = st.lists(st.integers(1, 40).map(lambda tenths: tenths / 10), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(WEIGHTS)
 def test_every_prefix_has_each_source_to_within_one_row(weights: list[float]) -> None:
     exact = [Fraction(str(weight)) for weight in weights]
@@ -23,7 +24,7 @@ def test_every_prefix_has_each_source_to_within_one_row(weights: list[float]) ->
         assert all(abs(own - position * share / sum(exact)) < 1 for own, share in zip(had, exact, strict=True))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(WEIGHTS, st.integers(0, 3000))
 def test_a_turn_follows_from_its_position_alone(weights: list[float], position: int) -> None:
     straight = Turns(weights)
@@ -43,7 +44,7 @@ def test_weights_that_are_no_simple_shares_are_kept_exactly() -> None:
 
 def order(batch_size: int = 4, **sources: int) -> MixedOrder:
     rows = MixedIds({name: [f"{i}" for i in range(count)] for name, count in sources.items()}, {"a": 3, "b": 1})
-    return MixedOrder(rows, batch_size=batch_size, seed=5, samples_per_prompt=1)
+    return MixedOrder(rows, ByRows(batch_size), seed=5, samples_per_prompt=1)
 
 
 def test_each_source_is_read_whole_before_it_is_read_again() -> None:
@@ -79,10 +80,28 @@ def test_samples_of_a_row_have_their_source_in_their_names() -> None:
     rows = MixedIds({"a": ["x/y@z", "w"], "b": ["w"]}, {"a": 1, "b": 1})
     assert list(rows) == ["a/x/y@z", "a/w", "b/w"] == [rows[i] for i in range(3)] and rows[-1] == "b/w"
     assert "a/w" in rows and "b/x/y@z" not in rows and "c/w" not in rows and len(rows) == 3
-    mixed = MixedOrder(rows, batch_size=3, seed=1, samples_per_prompt=2)
+    mixed = MixedOrder(rows, ByRows(3), seed=1, samples_per_prompt=2)
     samples = mixed.batch_at(0).ids
     assert len(samples) == 6 and len({group_of(sample) for sample in samples}) == 3
     assert {row_of(sample) for sample in samples} <= set(rows)
+
+
+def test_a_step_by_tokens_has_the_rows_of_the_same_order_that_fit() -> None:
+    rows = MixedIds(
+        {name: [f"{i}" for i in range(count)] for name, count in {"a": 10, "b": 7}.items()}, {"a": 3, "b": 1}
+    )
+    lengths = np.random.default_rng(3).integers(1, 20, 17)
+    of_row = dict(zip(rows, lengths.tolist(), strict=True))
+    by_tokens, by_rows = (MixedOrder(rows, cutting, seed=5) for cutting in (ByTokens(24, lengths), ByRows(1)))
+    cursor = 0
+    for _ in range(40):
+        step = by_tokens.batch_at(cursor)
+        count, tokens = len(step.ids), sum(of_row[row_of(sample)] for sample in step.ids)
+        assert step == by_rows.draw(cursor, count) and tokens <= 24
+        (more,) = by_rows.draw(cursor + count, 1).ids
+        assert tokens + of_row[row_of(more)] > 24
+        cursor = step.next_cursor
+    assert MixedOrder(rows, ByTokens(1, lengths), seed=5).batch_at(4).next_cursor == 5
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1e-3, 1.0]])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrl.data.prefixes import LEAST_SHARED, cut_rows, prompt_numbers
@@ -37,7 +37,6 @@ def test_a_shared_prompt_is_read_once_and_its_last_token_predicts_first_labels()
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 6)), min_size=1, max_size=9))
 def test_every_label_is_predicted_after_the_tokens_that_stand_before_it_in_its_row(rows):
     """Whatever prompts are shared: what a label's row of inputs has read, with its prefixes, is its row up to it."""

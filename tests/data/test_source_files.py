@@ -11,7 +11,7 @@ import pytest
 
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.jsonl import JsonLines
-from hpcrl.data.rows.lines import ANSWERED, JUDGED
+from hpcrl.data.rows.lines import ANSWERED, JUDGED, AnsweredChatLine, AnswerLine
 from hpcrl.data.source_files import RowMaker, row_maker
 from hpcrl.errors import ConfigurationError, DataError, MissingExtraError, UserCodeError
 
@@ -59,7 +59,7 @@ def test_a_folder_has_the_rows_of_its_files_by_name(tmp_path: Path, kind: str) -
     folder = tmp_path / "set"
     write(folder / f"b.{kind}", PLAIN[3:])
     write(folder / f"a.{kind}", PLAIN[:3])
-    (folder / "state.json").write_text("{}")
+    (folder / "about.json").write_text("{}")
     assert records(folder) == records(write(tmp_path / "rows.jsonl", PLAIN))
     (tmp_path / "empty").mkdir()
     with pytest.raises(
@@ -156,3 +156,74 @@ def test_a_function_that_is_not_there_is_named(tmp_path: Path, own: Path) -> Non
     path = write(tmp_path / "rows.jsonl", [{"q": "1", "a": "x"}])
     with pytest.raises((ConfigurationError, UserCodeError), match=r"own.py"):
         records(path, ANSWERED, maker_of(own, "gone"))
+
+
+def save(folder: Path, rows: list[dict[str, Any]], shards: int = 1, schema: arrow.Schema | None = None) -> Path:
+    """As `save_to_disk` of datasets 5.2 does: streams, and a file that names them."""
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
+    for i, name in enumerate(names):
+        table = arrow.Table.from_pylist(rows[len(rows) * i // shards : len(rows) * (i + 1) // shards], schema)
+        with arrow.ipc.new_stream(str(folder / name), table.schema) as out:
+            out.write_table(table)
+    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "da500d32b06bcb9e", "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+LARGE = arrow.schema([("prompt", arrow.large_string()), ("answer", arrow.large_string())])
+TURNS = [[{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": f"a{i}"}] for i in range(5)]
+CHATS = [{"messages": turns} for turns in TURNS]
+LISTS = [{"messages": {name: [turn[name] for turn in turns] for name in ("role", "content")}} for turns in TURNS]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("rows", "same", "schema"),
+    [
+        (PLAIN, PLAIN, None),
+        ([{key: row[key] for key in LARGE.names} for row in PLAIN],) * 2 + (LARGE,),
+        (CHATS, CHATS, None),
+        (LISTS, CHATS, None),
+    ],
+    ids=["texts", "large strings", "chats", "chats of older versions"],
+)
+def test_a_folder_that_datasets_has_saved_has_its_rows_and_none_that_were_once_made_of_them(
+    tmp_path: Path, rows: Any, same: Any, schema: Any, shards: int
+) -> None:
+    folder = save(tmp_path / "saved", rows, shards, schema)
+    write(folder / "cache-48f81629bb276eb1.arrow", [{"indices": 3}])
+    lines = (AnswerLine, AnsweredChatLine)
+    assert records(folder, lines) == records(write(tmp_path / "rows.jsonl", same), lines)
+    (folder / "state.json").unlink()
+    assert records(folder, lines) == records(tmp_path / "rows.jsonl", lines)
+
+
+def test_of_a_folder_with_splits_one_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    save(folder / "train", PLAIN[:3])
+    (folder / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    assert len(records(folder)) == 3
+    save(folder / "test", PLAIN[3:])
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(
+        DataError,
+        match=r"^data.train = .*saved has the splits train, test, but rows are read from one. Submit .* as data.train",
+    ):
+        records(folder)
+    assert len(records(folder / "test")) == 2
+
+
+def test_of_a_data_set_as_the_hub_has_it_one_split_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "hub" / "data"
+    folder.parent.mkdir()
+    for i in range(2):
+        write(folder / f"train-{i:05d}-of-00002.parquet", PLAIN[2 * i : 2 * i + 2])
+    assert records(folder.parent) == records(write(tmp_path / "rows.jsonl", PLAIN[:4]))
+    write(folder / "test-00000-of-00001.parquet", PLAIN[4:])
+    with pytest.raises(
+        DataError, match=r"the splits data/test.parquet, data/train.parquet, but rows are read from one"
+    ):
+        records(folder.parent)
+    assert len(records(folder / "test-00000-of-00001.parquet")) == 1

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from support.events import checkpointed, done, journals, opened, trained
 from support.miniature import make_run
 
+from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import (
     History,
     Line,
@@ -27,6 +28,7 @@ from hpcrl.durable.journal import (
     Checkpointed,
     Closed,
     Compacted,
+    Damaged,
     Event,
     Journal,
     Opened,
@@ -236,7 +238,7 @@ def test_lost_opening_of_a_step_makes_older_cuts_count() -> None:
     assert not supports_cut(lines_of(written, {2}), 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(journals(), damages)
 def test_what_is_believed_of_later_steps_is_a_prefix_of_what_was_written(
     written: list[Event], damaged: set[int]
@@ -255,7 +257,7 @@ def test_what_is_believed_of_later_steps_is_a_prefix_of_what_was_written(
         assert kept == later[: len(kept)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(journals(), damages)
 def test_cut_is_supported_unless_damage_can_have_hit_what_it_needs(written: list[Event], damaged: set[int]) -> None:
     lines = lines_of(written, damaged)
@@ -299,6 +301,14 @@ def test_how_far_a_run_is_changes_with_everything_that_is_finished_and_with_noth
     assert progress_of(run) == said[-1]
     begin(run, read_history(run)).append([done(2, "gen", 0)])
     assert len({*said, progress_of(run)}) == 7
+
+
+def test_an_attempt_that_found_a_checkpoint_damaged_is_not_one_in_vain(root: Path) -> None:
+    run = make_run(root / "run")
+    begin(run).append([opened(1)])
+    begin(run).append([Damaged(1, FileRef("checkpoints/step-00000001.a000/MANIFEST.json", 1, 1), "other bits")])
+    begin(run).append([opened(1)])
+    assert attempts_without_progress(run, "s") == 2
 
 
 def test_what_broke_is_known_until_something_was_trained_after_it_and_to_its_own_submission_alone(root: Path) -> None:

@@ -106,7 +106,7 @@ def test_lines_end_where_they_say() -> None:
     assert ends == [sum(map(len, lines[: i + 1])) for i in range(len(lines))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(events, max_size=5), st.data())
 def test_journal_cut_anywhere_gives_the_lines_before_the_cut(written: Sequence[Event], data: st.DataObject) -> None:
     lines = [encode_line(event) for event in written]
@@ -116,7 +116,7 @@ def test_journal_cut_anywhere_gives_the_lines_before_the_cut(written: Sequence[E
     assert parsed(whole[:cut]) == list(written[:complete])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(events, min_size=1, max_size=5), st.data())
 def test_flipped_bit_damages_its_line_and_no_earlier_one(written: Sequence[Event], data: st.DataObject) -> None:
     lines = [encode_line(event) for event in written]
@@ -133,7 +133,7 @@ def test_flipped_bit_damages_its_line_and_no_earlier_one(written: Sequence[Event
     assert intact_behind == list(written[hit + 1 + merged :])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=200))
 def test_garbage_is_never_an_event(garbage: bytes) -> None:
     assert all(event is None for event in parsed(garbage))

@@ -20,15 +20,17 @@ from hpcrl.durable.records import (
 )
 
 WRITTEN = """
-Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions chooses
+Opened: step ids epoch cursor calls partitions minibatches seed checkpoint export eval_ids eval_partitions chooses \
+empty_before
 Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
-Done: step call part spill group stats settings scores
-Trained: step call record stats before numerics settings
-Blended: step call record stats before numerics settings source
+Done: step call part spill group stats settings scores version
+Trained: step call record stats before numerics settings version
+Blended: step call record stats before numerics settings version source
 Closed: step metrics
 Compacted: step spill
 Checkpointed: step manifest
+Damaged: step manifest what
 Exported: step role path
 Archived: step samples
 Pruned: before_step
@@ -38,7 +40,7 @@ Broken: what group operation number
 Forked: parent step settings
 Adopted: prefixes files
 Prefix: attempt size crc32
-Numerics: workers hardware software threads inexact micro_batch_tokens deterministic
+Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours
 FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest
@@ -76,7 +78,7 @@ def test_the_format_is_of_these_fields() -> None:
         Answer,
     ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
-    assert (FORMAT, "\n".join(lines)) == (4, WRITTEN.strip())
+    assert (FORMAT, "\n".join(lines)) == (6, WRITTEN.strip())
 
 
 def test_changed_added_and_missing_inputs_are_named() -> None:

@@ -138,7 +138,7 @@ def oracle(events: list[Event], cut: int, whole: set[str]) -> dict[str, object]:
     }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(journals(), st.data())
 def test_plan_equals_a_slow_search_through_all_lines(events: list[Event], data: st.DataObject) -> None:
     closed = [event.step for event in events if isinstance(event, Closed)]
@@ -152,7 +152,7 @@ def test_plan_equals_a_slow_search_through_all_lines(events: list[Event], data: 
     assert plan.replay == expected["replay"] and plan.metrics == expected["metrics"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(journals(), st.data())
 def test_replay_brings_every_role_through_all_versions_after_the_cut(events: list[Event], data: st.DataObject) -> None:
     cut = data.draw(st.sampled_from([0, *(event.step for event in events if isinstance(event, Closed))]))

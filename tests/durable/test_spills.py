@@ -73,7 +73,7 @@ def test_reading_some_rows_and_keys_equals_selecting_them_from_the_whole(root: P
     written = sample(6)
     write_spill(Files(root), root / "s.h5", written)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.lists(st.sampled_from(written.ids), unique=True), st.lists(st.sampled_from(DTYPES), unique=True))
     def check(ids: list[str], keys: list[str]) -> None:
         read = read_spill(root / "s.h5", keys=keys, ids=ids)

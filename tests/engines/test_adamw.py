@@ -9,9 +9,12 @@ from support.pool import everyone, gloo_pool
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.errors import InternalError
-from hpcrl.parallel.context import Group
+from hpcrl.families.places import whole
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import over_data
 
 TOTAL = 101
+SPANS = [whole("one", 60), whole("other", 41).moved(60)]
 UNDECAYED = [(0, 7), (40, 20), (99, 2)]
 CONFIG = OptimizerConfig(lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, grad_clip=1.0)
 ALONE = Group((0,), 0, torch.device("cpu"))
@@ -34,7 +37,7 @@ def gradient(update, rank=0, dtype=torch.float64):
 
 
 def optimizer(flat, group=ALONE, config=CONFIG):
-    return ShardedAdamW("actor", flat, UNDECAYED, group, config)
+    return ShardedAdamW("actor", flat, SPANS, UNDECAYED, over_data(group), config)
 
 
 def trained(flat, updates, group=ALONE):
@@ -118,7 +121,7 @@ def test_two_ranks_equal_one_in_float64(pool):
 
 def test_bf16_parameters_follow_fp32_masters(pool):
     first, second = pool.run(two_ranks, torch.bfloat16)
-    masters = torch.cat([torch.from_numpy(arrays["master"]) for arrays, _ in (first[3], second[3])])
+    masters = torch.cat([torch.from_numpy(shard.arrays["master"]) for shard in (first[3], second[3])])
     assert masters.dtype == torch.float32
     assert torch.equal(first[0], masters.bfloat16())
     assert not torch.equal(masters, masters.bfloat16().float())
@@ -128,7 +131,7 @@ def continued(context, shards):
     flat = torch.zeros(TOTAL, dtype=torch.float64)
     adamw = optimizer(flat, everyone(context))
     adamw.load(iter(shards))
-    assert adamw.snapshot()[1]["length"] in (50, 51)
+    assert sum(span.place.numel for span in adamw.snapshot().spans) in (50, 51)
     return flat, adamw.digest()
 
 
@@ -164,7 +167,7 @@ def test_state_moves_between_one_and_two_ranks(pool):
 def test_a_state_is_a_copy():
     flat = parameters()
     adamw = trained(flat, 1)
-    arrays, _ = adamw.snapshot()
+    arrays = adamw.snapshot().arrays
     before = arrays["master"].copy()
     adamw.step(gradient(5), 0.1)
     assert (arrays["master"] == before).all()
@@ -174,5 +177,6 @@ def test_missing_shards_and_other_models_are_refused(pool):
     shards = [state for *_, state in pool.run(two_ranks, torch.float64)]
     with pytest.raises(InternalError, match="hold 51 of the 101 elements"):
         optimizer(torch.zeros(TOTAL, dtype=torch.float64)).load(shards[:1])
-    with pytest.raises(InternalError, match="of 101 elements, the model has 3"):
-        ShardedAdamW("actor", torch.zeros(3), [], ALONE, CONFIG).load(shards)
+    other = [whole("third", 3)]
+    with pytest.raises(InternalError, match="hold 0 of the 3 elements"):
+        ShardedAdamW("actor", torch.zeros(3), other, [], over_data(ALONE), CONFIG).load(shards)

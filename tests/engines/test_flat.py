@@ -1,7 +1,11 @@
+import pytest
 import torch
-from support.tiny_models import tiny_config, tiny_model
+from support.tiny_models import odd_config, tiny_config, tiny_model
 
+from hpcrl.engines.flat import FlatParameters
+from hpcrl.families.reader import parameters_of
 from hpcrl.models.packing import Packing
+from hpcrl.placement.shards import WHOLE, Cut, held
 
 PACKING = Packing.of((7, 40, 1, 40, 12))
 TOKENS = torch.randint(0, 64, (100,), generator=torch.Generator().manual_seed(0))
@@ -56,3 +60,26 @@ def test_a_frozen_model_has_no_gradient_and_builds_no_graph():
     model = tiny_model(trainable=False)
     assert model.memory.grad is None
     assert not model.hidden(TOKENS, PACKING).requires_grad
+
+
+@pytest.mark.parametrize("cut", [WHOLE, Cut(tensor=1, tp=2), Cut(tensor=3, tp=4, stage=1, pp=2)])
+def test_spans_say_which_places_lie_where_in_the_buffers(cut):
+    config = odd_config(heads=4, kv_heads=2, blocks=2, vocabulary_size=29, intermediate_size=24)
+    wholes = {p.name: torch.arange(p.numel, dtype=torch.float64) + 1e6 * i for i, p in enumerate(parameters_of(config))}
+    memory = FlatParameters(config, cut, torch.float64, torch.device("cpu"), trainable=True)
+    for span in memory.spans:
+        place = span.place
+        here = memory.data.as_strided((place.rows, place.run), (span.step, 1), span.offset)
+        assert (here == 0).all()
+        there = wholes[place.parameter].as_strided((place.rows, place.run), (place.stride, 1), place.first)
+        here.copy_(there + 1)
+    offsets = dict(memory.layout.spans())
+    for part in held(config, cut):
+        view, of_itself = memory.views[part.parameter.name], torch.zeros(part.parameter.numel, dtype=torch.float64)
+        for span in part.spans:
+            place = span.place
+            there = wholes[place.parameter].as_strided((place.rows, place.run), (place.stride, 1), place.first)
+            of_itself.as_strided((place.rows, place.run), (span.step, 1), span.offset).copy_(there + 1)
+        assert torch.equal(view.detach(), of_itself.view(part.parameter.shape)), part.parameter.name
+        assert offsets[part.parameter] % 16 == 0
+    assert memory.data.count_nonzero() == sum(span.place.numel for span in memory.spans)

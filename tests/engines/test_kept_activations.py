@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.tiny_models import tiny_config, tiny_model
+from support.tiny_models import CONFIGS, tiny_model
 
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.engine import Sequences
@@ -13,9 +13,15 @@ from hpcrl.engines.model import PackedModel
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import role_memory
 
-CONFIG = replace(
-    tiny_config(tied=True), hidden_size=128, intermediate_size=352, blocks=5, heads=4, kv_heads=2, head_dim=32
-)
+SIZES = {
+    "tied": True,
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "blocks": 5,
+    "heads": 4,
+    "head_dim": 32,
+    "max_positions": 256,
+}
 
 
 def kept(model, sequences):
@@ -36,14 +42,15 @@ def kept(model, sequences):
     return sum(size for place, (size, _) in storages.items() if place != parameters), tokens[0]
 
 
+@pytest.mark.parametrize("config", [make(**SIZES) for make in CONFIGS.values()], ids=CONFIGS)
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_a_micro_batch_keeps_is_within_a_tenth_of_the_estimate(shared):
+def test_what_a_micro_batch_keeps_is_within_a_tenth_of_the_estimate(shared, config):
     draw = np.random.default_rng(0)
     prompts = [prompt for prompt in draw.integers(0, 64, (4, 96)) for _ in range(6)]
     sequences = Sequences.from_rows(prompts, [draw.integers(0, 64, draw.integers(16, 48)) for _ in prompts])
     if not shared:
         sequences = replace(sequences, prompts=np.zeros(len(prompts), np.int64))
-    model = PackedModel("actor", tiny_model(CONFIG, dtype=torch.float32))
+    model = PackedModel("actor", tiny_model(config, dtype=torch.float32))
     size, tokens = kept(model, sequences)
-    config = TrainedModelConfig(path="m", micro_batch_tokens=tokens)
-    assert size == pytest.approx(role_memory(CONFIG, 0, config, Layout(), cached=0).activations, rel=0.1)
+    role = TrainedModelConfig(path="m", micro_batch_tokens=tokens)
+    assert size == pytest.approx(role_memory(config, 0, role, Layout()).activations, rel=0.1)

@@ -8,9 +8,12 @@ from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.errors import InternalError
-from hpcrl.parallel.context import Group
+from hpcrl.families.places import whole
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import over_data
 
 TOTAL = 101
+SPANS = [whole("one", 60), whole("other", 41).moved(60)]
 ALONE = Group((0,), 0, torch.device("cpu"))
 DECAYS = (0.9, 0.0, 0.75)
 
@@ -29,9 +32,9 @@ def weights(seed, dtype):
 def blended(dtype, group=ALONE):
     """The flat buffer, and its masters, after some blends with others that change."""
     flat = weights(0, dtype)
-    masters = ShardedMasters("reference", flat, group)
+    masters = ShardedMasters("reference", flat, SPANS, over_data(group))
     for number, decay in enumerate(DECAYS):
-        masters.blend(ShardedMasters("actor", weights(1 + number, dtype), group), decay)
+        masters.blend(ShardedMasters("actor", weights(1 + number, dtype), SPANS, over_data(group)).master_S, decay)
     return flat, masters
 
 
@@ -54,10 +57,10 @@ def test_a_blend_is_a_weighted_mean_in_at_least_fp32(dtype):
 
 def test_many_small_steps_of_a_bf16_model_are_not_lost():
     flat = torch.ones(TOTAL, dtype=torch.bfloat16)
-    masters = ShardedMasters("reference", flat, ALONE)
-    source = ShardedMasters("actor", torch.full((TOTAL,), 2.0, dtype=torch.bfloat16), ALONE)
+    masters = ShardedMasters("reference", flat, SPANS, over_data(ALONE))
+    source = ShardedMasters("actor", torch.full((TOTAL,), 2.0, dtype=torch.bfloat16), SPANS, over_data(ALONE))
     for _ in range(1000):
-        masters.blend(source, 0.999)
+        masters.blend(source.master_S, 0.999)
     assert float(flat[0]) == pytest.approx(2 - 0.999**1000, rel=1e-2)
 
 
@@ -67,7 +70,7 @@ def test_two_ranks_have_the_bits_of_one(pool, dtype):
     results = pool.run(two_ranks, dtype)
     assert all(torch.equal(both, flat) and digest == masters.digest() for both, _, digest in results)
     merged = torch.zeros(TOTAL, dtype=dtype)
-    alone = ShardedMasters("reference", merged, ALONE)
+    alone = ShardedMasters("reference", merged, SPANS, over_data(ALONE))
     alone.load([shard for _, shard, _ in results])
     assert torch.equal(merged, flat) and alone.digest() == masters.digest()
 
@@ -76,21 +79,21 @@ def test_a_blended_engine_is_saved_and_goes_on_with_the_same_bits():
     source = native(dtype=torch.bfloat16)
     one, other = (native(dtype=torch.bfloat16, optimizer=None, blended=True) for _ in range(2))
     one.fill((name, view.detach() * 0.5) for name, view in tiny_model(CONFIG).memory.views.items())
-    one.blend(source, 0.9)
+    one.blend(source.masters()[1], 0.9)
     other.load([one.snapshot()])
     assert other.digest() == one.digest()
     for engine in (one, other):
-        engine.blend(source, 0.9)
+        engine.blend(source.masters()[1], 0.9)
     assert other.digest() == one.digest()
-    one.release()
-    one.restore()
+    one.release({"parameters": "host", "optimizer": "host"})
     assert other.digest() == one.digest()
 
 
 def test_models_of_other_shapes_are_not_blended():
     models = [("reference", tiny_model(CONFIG)), ("actor", tiny_model(tiny_config(tied=False)))]
     one, other = (
-        MasterState(role, model.memory, ShardedMasters(role, model.memory.data, ALONE)) for role, model in models
+        MasterState(role, it.memory, ShardedMasters(role, it.memory.data, it.memory.spans, over_data(ALONE)))
+        for role, it in models
     )
-    with pytest.raises(InternalError, match=r"reference's parameters are laid out as .* those of actor"):
-        one.blend(other, 0.5)
+    with pytest.raises(InternalError, match=r"reference has \d+ masters here, and \d+ are blended in"):
+        one.blend(other.masters, 0.5)

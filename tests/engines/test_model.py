@@ -31,8 +31,15 @@ def one_at_a_time(sequences, head, temperature=1.0):
 def test_packed_predictions_equal_one_sequence_at_a_time(head, temperature, micro_batch_tokens):
     sequences = random_sequences(13)
     got = native(head, micro_batch_tokens=micro_batch_tokens, optimizer=None).forward(sequences, temperature)
-    assert got.dtype == np.float32
-    np.testing.assert_allclose(got, one_at_a_time(sequences, head, temperature), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(got, one_at_a_time(sequences, head, temperature), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_numbers_are_in_the_models_precision_at_least_float32(dtype):
+    engine, wide = native(dtype=dtype, optimizer=None), np.float64 if dtype == torch.float64 else np.float32
+    assert engine.forward(random_sequences(3)).dtype == engine.forward(random_sequences(3).select([])).dtype == wide
+    made = engine.generate([np.array([1, 2])], [0], GenerationConfig(max_new_tokens=6))
+    assert made.logprobs[0].dtype == wide
 
 
 def test_no_sequences_have_no_predictions():
@@ -58,7 +65,6 @@ def test_predictions_that_are_not_finite_are_an_error_that_names_the_role(head, 
 def test_released_memory_comes_back_bit_for_bit():
     engine, sequences = native(optimizer=None), random_sequences(4)
     before = engine.forward(sequences)
-    engine.release()
-    assert all(tensor.untyped_storage().nbytes() == 0 for tensor in engine._memory())
-    engine.restore()
+    engine.release({"parameters": "host"})
+    assert engine.held() == {"parameters": 0, "gradients": 0, "optimizer": 0}
     assert np.array_equal(engine.forward(sequences), before)

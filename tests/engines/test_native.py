@@ -12,7 +12,7 @@ from support.tiny_models import logits_of, tiny_model
 
 from hpcrl.algos.functional.losses import Denominators, clipped_loss, counted, token_ratio, token_weights, value_loss
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Update
+from hpcrl.engines.engine import KINDS, Columns, Decision, Objective, Predictions, Update
 from hpcrl.errors import InternalError
 from hpcrl.models.init import random_init
 from hpcrl.models.packing import Packing
@@ -210,7 +210,7 @@ def test_bf16_trains_with_fp32_masters_and_gradients(device):
     engine = native(dtype=torch.bfloat16, device=device)
     results, flat = train(engine, range(COUNT), "vocabulary", updates=20)
     assert flat.dtype == torch.bfloat16
-    assert engine.snapshot()[0]["master"].dtype == np.float32
+    assert engine.snapshot().arrays["master"].dtype == np.float32
     assert results[-1].loss < results[0].loss
 
 
@@ -243,12 +243,12 @@ def test_masters_of_a_bf16_model_begin_as_the_file_has_them_on_any_number_of_ran
     alone.fill(as_in_a_file())
     exact = native(dtype=torch.float32)
     exact.fill(as_in_a_file())
-    (masters, _), rounded = alone.snapshot(), flat(alone)
+    masters, rounded = alone.snapshot().arrays, flat(alone)
     assert torch.equal(torch.from_numpy(masters["master"]), flat(exact))
     assert torch.equal(rounded, flat(exact).bfloat16())
     on_ranks = pool.run(loaded)
     assert all(torch.equal(of_rank, rounded) for of_rank, _ in on_ranks)
-    slices = np.concatenate([arrays["master"] for _, (arrays, _) in on_ranks])
+    slices = np.concatenate([shard.arrays["master"] for _, shard in on_ranks])
     assert np.array_equal(slices, masters["master"])
 
 
@@ -257,11 +257,11 @@ def test_released_memory_is_free_comes_back_and_trains_on_bit_for_bit(dtype, dev
     engine, other = (native(dtype=dtype, device=device) for _ in range(2))
     for each in (engine, other):
         train(each, range(COUNT), "vocabulary")
-    engine.release()
+    engine.release(dict.fromkeys(KINDS, "host"))
     memory, optimizer = engine._model.transformer.memory, engine._training._optimizer
     for held in (memory.data, memory.grad, optimizer.master_S, optimizer.first_S, optimizer.second_S):
         assert held.untyped_storage().nbytes() == 0
-    engine.restore()
+    assert engine.held() == dict.fromkeys(KINDS, 0)
     assert torch.equal(train(engine, range(COUNT), "vocabulary")[1], train(other, range(COUNT), "vocabulary")[1])
 
 

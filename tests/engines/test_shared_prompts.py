@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.pool import everyone, gloo_pool
 from support.tiny import ALONE, CONFIG, flat, native
+from support.tiny_models import gpt2_config
 
 from hpcrl.algos.functional.losses import counted
 from hpcrl.config.model import OptimizerConfig
@@ -30,10 +31,10 @@ APART = replace(SHARING, prompts=np.zeros(len(SHARING), np.int64))
 
 
 @pytest.mark.parametrize("labelled", ["response", "response and after", "after"])
-@pytest.mark.parametrize("head", ["vocabulary", "value"])
-def test_predictions_equal_those_of_rows_with_a_prompt_of_their_own(head, labelled, device):
+@pytest.mark.parametrize(("head", "config"), [("vocabulary", CONFIG), ("value", CONFIG), ("vocabulary", gpt2_config())])
+def test_predictions_equal_those_of_rows_with_a_prompt_of_their_own(head, config, labelled, device):
     sharing = sequences(labelled)
-    model = native(head, optimizer=None, device=device)._model
+    model = native(head, optimizer=None, device=device, config=config)._model
     apart = replace(sharing, prompts=np.zeros(len(sharing), np.int64))
     found, expected = (model.forward(rows, 0.8, with_entropy=True) for rows in (sharing, apart))
     for name in ("log_probs", "entropy", "values"):
@@ -47,8 +48,9 @@ def loss(predictions, columns):
     return (share * chosen.square()).sum(), {"chosen": counted(chosen.detach(), torch.ones_like(chosen))}
 
 
-def trained(rows, head, group=ALONE, micro_batch_tokens=1000, part=None, device="cpu"):
-    engine = native(head, group=group, micro_batch_tokens=micro_batch_tokens, optimizer=OPTIMIZER, device=device)
+def trained(rows, head, group=ALONE, micro_batch_tokens=1000, part=None, device="cpu", config=CONFIG):
+    options = {"optimizer": OPTIMIZER, "device": device, "config": config}
+    engine = native(head, group=group, micro_batch_tokens=micro_batch_tokens, **options)
     numbers = np.split(np.sin(np.arange(rows.labels.sum())), np.cumsum(rows.labels)[:-1])
     held = range(len(rows)) if part is None else part
     labels = {"advantages": np.concatenate([numbers[row] for row in held])}
@@ -57,11 +59,11 @@ def trained(rows, head, group=ALONE, micro_batch_tokens=1000, part=None, device=
     return result.loss, flat(engine).cpu()
 
 
-@pytest.mark.parametrize("head", ["vocabulary", "value"])
+@pytest.mark.parametrize(("head", "config"), [("vocabulary", CONFIG), ("value", CONFIG), ("vocabulary", gpt2_config())])
 @pytest.mark.parametrize("micro_batch_tokens", [1, 40, 1000])
-def test_an_update_equals_that_of_rows_with_a_prompt_of_their_own(head, micro_batch_tokens, device):
-    expected, parameters = trained(APART, head)
-    found, moved = trained(SHARING, head, micro_batch_tokens=micro_batch_tokens, device=device)
+def test_an_update_equals_that_of_rows_with_a_prompt_of_their_own(head, config, micro_batch_tokens, device):
+    expected, parameters = trained(APART, head, config=config)
+    found, moved = trained(SHARING, head, micro_batch_tokens=micro_batch_tokens, device=device, config=config)
     assert found == pytest.approx(expected, rel=0, abs=1e-12)
     torch.testing.assert_close(moved, parameters, rtol=0, atol=1e-12)
 

@@ -10,12 +10,13 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Decision, Update
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.engines.updater import Updater
+from hpcrl.parallel.replica import over_data
 
 COSINE = OptimizerConfig(lr=0.01, schedule="cosine", warmup_steps=3)
 
 
 def updater(steps: int) -> Updater:
-    return Updater("actor", tiny_model(CONFIG).memory, ALONE, COSINE, steps)
+    return Updater("actor", tiny_model(CONFIG).memory, over_data(ALONE), COSINE, steps)
 
 
 def test_a_rate_follows_from_the_place_in_the_run_alone():
@@ -34,7 +35,7 @@ def test_what_is_refused_has_the_rate_that_it_would_have_had():
 
 def test_a_model_without_gradients_has_no_updater():
     with pytest.raises(ValueError, match="actor's model was built without gradients"):
-        Updater("actor", tiny_model(CONFIG, trainable=False).memory, ALONE, COSINE, 1)
+        Updater("actor", tiny_model(CONFIG, trainable=False).memory, over_data(ALONE), COSINE, 1)
 
 
 def test_a_frozen_role_has_no_state():

@@ -1,18 +1,19 @@
 """Runs over pairs, a model on real processes, killed here and there: they end with the bits of an undisturbed run."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.chaos import Remains, create_run, finish, outputs, remains, started_twice
-from support.cluster import alive_of
+from support.chaos import Remains, create_run, ends_alike, finish, outputs, remains
 from support.faults import Strike
 from support.hosts import write_task
+from support.judges import write_judge, write_pairs
 from support.tiny_runs import tiny_cluster, tiny_control, tiny_data
 
-from hpcrl.config.model import OptimizerConfig, ReferenceConfig
+from hpcrl.config.control import ControlConfig
+from hpcrl.config.ema import EMAConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, ReferenceConfig
 from hpcrl.recipes.dpo import DPOConfig, DPOExperiment, DPOModelConfig
+from hpcrl.recipes.evaluate_pairs import EvaluatePairsExperiment
 from hpcrl.recipes.reward_model import RewardModelConfig, RewardModelExperiment
 
 OPTIMIZER = OptimizerConfig(lr=0.01)
@@ -29,32 +30,34 @@ MORE = [
     ("master", "manifest.synced", 1, "KILL", "all"),
     ("master", "journal.after", 10, "TERM", "agent-0"),
 ]
-ALGORITHMS = ("dpo", "reward_model")
+TRAINING = ("dpo", "reward_model")
+ALGORITHMS = (*TRAINING, "evaluate_pairs")
 CASES = [
     *(pytest.param(algorithm, point) for algorithm in ALGORITHMS for point in POINTS),
-    *(pytest.param(algorithm, point, marks=pytest.mark.slow) for algorithm in ALGORITHMS for point in MORE),
+    *(pytest.param(algorithm, point, marks=pytest.mark.slow) for algorithm in TRAINING for point in MORE),
 ]
 
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, and sums with right and wrong answers; every third has two pairs."""
+    """A model, one that scores, and sums with right and wrong answers; every third has two pairs."""
     folder = tmp_path_factory.mktemp("task")
     write_task(folder, rows=12)
+    write_judge(folder, labels=1)
     for name in ("rows.jsonl", "held_out.jsonl"):
-        rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
-        (folder / name).write_text("".join(json.dumps(with_pairs(i, row)) + "\n" for i, row in enumerate(rows)))
+        write_pairs(folder / name, folder / name)
     return folder
 
 
-def with_pairs(number: int, row: dict[str, Any]) -> dict[str, Any]:
-    right, count = row["answer"], 2 if number % 3 == 0 else 1
-    wrong = [f"# {number + 3 * i + 40}"[: 2 + i + number % 3] for i in range(count)]
-    return {"prompt": row["prompt"], "chosen": [right] * count, "rejected": wrong}
-
-
-def experiment(algorithm: str, task: Path) -> DPOExperiment | RewardModelExperiment:
+def experiment(algorithm: str, task: Path) -> DPOExperiment | RewardModelExperiment | EvaluatePairsExperiment:
     path = str(task / "model")
+    if algorithm == "evaluate_pairs":
+        return EvaluatePairsExperiment(
+            control=ControlConfig(epochs=1),
+            cluster=tiny_cluster(),
+            data=tiny_data(task, evaluate=None),
+            reward_model=ModelConfig(path=str(task / "judge")),
+        )
     if algorithm == "dpo":
         return DPOExperiment(
             control=tiny_control(STEPS),
@@ -62,7 +65,7 @@ def experiment(algorithm: str, task: Path) -> DPOExperiment | RewardModelExperim
             data=tiny_data(task),
             actor=DPOModelConfig(path=path, optimizer=OPTIMIZER),
             reference=ReferenceConfig(path=path),
-            dpo=DPOConfig(label_smoothing=0.1),
+            dpo=DPOConfig(label_smoothing=0.1, reference_ema=EMAConfig(decay=0.5)),
         )
     return RewardModelExperiment(
         control=tiny_control(STEPS),
@@ -89,8 +92,4 @@ def test_killed_at_a_point_it_ends_with_the_same_bits(
     role, at, nth, what, target = point
     run = create_run(tmp_path / "run", experiment(algorithm, task))
     strike = Strike(tmp_path, "strike", role, at, what, target, nth)
-    finish(run, strike)
-    assert strike.marker.exists(), "the strike never came: the test tests nothing"
-    assert remains(run) == undisturbed[algorithm], outputs(run)
-    assert started_twice(run) == []
-    assert alive_of(run.root) == []
+    ends_alike(run, undisturbed[algorithm], strike)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.experiments import load_config
 from support.hosts import run_of, write_task
+from support.judges import write_judge, write_pairs
 
 from hpcrl.config.control import Frequency
 from hpcrl.config.fields import settings
@@ -17,11 +18,13 @@ CONFIGURATIONS = sorted((ROOT / "examples").rglob("*.yaml"))
 STEPS = 2
 
 
-def small(task: Path) -> dict[str, Any]:
+def small(task: Path, algorithm: str) -> dict[str, Any]:
     """Setting → its stand-in."""
+    kind = "pairs-" * (algorithm in ("dpo", "reward_model", "evaluate_pairs"))
     return {
-        "data.train": task / "rows.jsonl",
-        "data.evaluate": task / "held_out.jsonl",
+        "data.train": task / f"{kind}rows.jsonl",
+        "data.evaluate": task / f"{kind}held_out.jsonl",
+        "reward_model.path": task / ("model" if algorithm == "reward_model" else "judge"),
         "data.evaluate_rows": 2,
         "data.batch_size": 6,
         "data.max_prompt_tokens": 40,
@@ -34,6 +37,9 @@ def small(task: Path) -> dict[str, Any]:
 def task(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
+    write_judge(folder, labels=1)
+    for name in ("rows.jsonl", "held_out.jsonl"):
+        write_pairs(folder / name, folder / f"pairs-{name}")
     yield folder
 
 
@@ -42,13 +48,16 @@ def test_a_shipped_configuration_runs_two_steps(path: Path, task: Path) -> None:
     own = load_config(path, checks=())
     known = {setting.key: setting.of(own) for setting in settings(type(own))}
     buffers = {key: 4 for key, value in known.items() if key.endswith(".overlong_buffer") and value}
-    changes = [f"{key}={value}" for key, value in (small(task) | buffers).items() if key in known]
+    on_one_worker = {key: "null" for key, value in known.items() if key.endswith((".layout", ".mesh")) and value}
+    chosen = small(task, own.algorithm) | buffers | on_one_worker | {"calls": "{}"}
+    changes = [f"{key}={value}" for key, value in chosen.items() if key in known]
     experiment = load_config(path, changes)
     control = replace(experiment.control, steps=STEPS, epochs=None, evaluate=Frequency(steps=1))
     with run_of(replace(experiment, control=control)) as conductor:
         for step in range(1, STEPS + 1):
             done = conductor.step(step)
             trained = [outcome for outcome in done.outcomes.values() if outcome.record is not None]
-            assert trained and all(outcome.record.get("outcomes", True) for outcome in trained)
+            assert bool(trained) == any(call.changes for call in conductor.plan.calls)
+            assert all(outcome.record.get("outcomes", True) for outcome in trained)
         if any(call.dataset == "eval" for call in conductor.plan.calls):
             assert conductor.evaluate(STEPS).outcomes

@@ -1,7 +1,7 @@
 """The one list of parameters: names, layers, cuts, decay."""
 
 import pytest
-from support.tiny_models import odd_config
+from support.tiny_models import gpt2_config, odd_config
 
 from hpcrl.families.reader import parameter_count, parameters_of
 
@@ -24,20 +24,23 @@ def test_the_number_of_parameters_equals_the_closed_one():
 
 
 def test_norms_and_biases_alone_do_not_decay():
-    for parameter in parameters_of(odd_config(head="value")):
+    for parameter in (*parameters_of(odd_config(head="value")), *parameters_of(gpt2_config(head="value"))):
         assert parameter.decays == (not parameter.name.endswith(("norm", "bias"))), parameter.name
 
 
-def test_tensor_parallel_cuts_hold_every_element_once():
-    for whole in parameters_of(odd_config()):
+@pytest.mark.parametrize(
+    "config", [odd_config(), gpt2_config(), odd_config(head_norms=True, output_bias=True, mlp_bias=True)]
+)
+def test_tensor_parallel_cuts_hold_every_element_once(config):
+    for whole in parameters_of(config):
         cut = whole.cut(2)
         assert cut.numel * (1 if whole.tp_dim is None else 2) == whole.numel
         assert (cut.name, cut.layer, cut.decays) == (whole.name, whole.layer, whole.decays)
         if whole.tp_dim is not None:
-            assert sum(whole.tp_blocks) == whole.shape[whole.tp_dim]
+            assert sum(block.numel for block in whole.tp_blocks) == whole.shape[whole.tp_dim]
 
 
 def test_a_tp_that_does_not_divide_is_refused_by_name():
     fused = next(parameter for parameter in parameters_of(odd_config()) if parameter.name == "layers.1.qkv")
-    with pytest.raises(ValueError, match=r"layers\.1\.qkv has a piece of 12 along dimension 1, which tp = 8"):
+    with pytest.raises(ValueError, match=r"layers\.1\.qkv cannot be cut along dimension 1: tp = 8 does not divide 4"):
         fused.cut(8)

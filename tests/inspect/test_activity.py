@@ -5,9 +5,9 @@ from hpcrl.events import (
     CommandHeard,
     DrainBegun,
     Entry,
+    JournalWritten,
     PartExecuted,
     PartSent,
-    RowsLeftOut,
     StepClosed,
     StepOpened,
     WorkerEnded,
@@ -88,4 +88,5 @@ def test_phases_follow_orders_and_the_ending() -> None:
 
 
 def test_an_event_of_no_use_changes_nothing_but_the_time() -> None:
-    assert fold([Entry(5.0, RowsLeftOut("x")), Entry(7.0, RowsLeftOut("y"))]) == Activity(began=5.0, last=7.0)
+    written = JournalWritten(lines=1, seconds=0.1)
+    assert fold([Entry(5.0, written), Entry(7.0, written)]) == Activity(began=5.0, last=7.0)

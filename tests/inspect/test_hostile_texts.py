@@ -72,7 +72,7 @@ def assert_harmless(printed: str) -> None:
     assert len(printed) < 500_000
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(HOSTILE, st.lists(st.sampled_from(MARKUP), max_size=3).map("".join))
 @example("[/x]", "[/x]")
 @example(LONG, "run")

@@ -15,7 +15,7 @@ from support.slurm_made import made_on_slurm, reclaim, seen
 
 from hpcrl.config.changes import with_settings
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import CallFailed, CommandHeard, DrainBegun, StepClosed, WorkersReady
+from hpcrl.events import CallFailed, CommandHeard, DrainBegun, RowsLeftOut, StepClosed, WorkersReady
 from hpcrl.inspect.listing import list_runs
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.status import is_over, read_status
@@ -94,6 +94,23 @@ def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> No
     assert status.skipped.events == 3
     assert "skipped  3 event lines that are damaged, or of another hpcrl" in status.render()
     assert (status.state, status.step, status.workers) == (before.state, before.step, before.workers)
+
+
+def test_rows_that_are_left_out_are_counted_before_and_after_a_new_attempt_has_counted_them(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin(ready=False)
+    assert read_status(made.run.root).skipped.rows == {}
+    made.write(RowsLeftOut("3 of 20 rows …", "train", 3, 20))
+    made.write(RowsLeftOut("1 of 4 rows …", "eval", 1, 4))
+    made.begin(submission="again")
+    status = read_status(made.run.root)
+    assert msgspec.to_builtins(status)["skipped"]["rows"] == {
+        "train": {"rows": 3, "of": 20},
+        "eval": {"rows": 1, "of": 4},
+    }
+    assert "left out 3 of 20 rows to train on, which are too long\nleft out 1 of 4 rows to eval" in status.render()
+    made.write(RowsLeftOut("5 of 20 rows …", "train", 5, 20))
+    assert read_status(made.run.root).skipped.rows["train"].rows == 5
 
 
 def test_a_master_that_is_gone_without_a_verdict_was_killed(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import to_dict
-from hpcrl.durable.fork import forked_from
 from hpcrl.durable.journal import Forked
+from hpcrl.durable.origin import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.status import read_status

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, outputs, toy_experiment
+from support.cluster import wait_until_gone
 from support.faults import Strike
 from support.formats import of_format
 
@@ -24,6 +25,7 @@ def interrupted(tmp_path: Path) -> RunDirectory:
     jobs = begin(run, "first", strike)
     jobs.wait_for("master", 90)
     jobs.kill_all()
+    wait_until_gone(run.root)
     assert strike.marker.exists()
     of_format(run, 0)
     return run

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from support.chaos import rows_of
+from support.chaos import rows_of, wait_until
+from support.cluster import is_alive
 from support.experiments import load_config
 from support.fake_slurm.cluster import FakeSlurm
 from support.made_run import MadeRun, submit_with
@@ -140,3 +141,13 @@ def test_jobs_that_could_not_be_started_say_why_without_a_word_from_their_proces
         InternalError, match=r"could not be started:\n/bin/false -m hpcrl.launch.local .* ended with 1$"
     ):
         LocalLauncher().start(run, "nonce")
+
+
+def test_what_a_starter_that_broke_off_has_started_is_ended(tmp_path, monkeypatch):
+    starter = tmp_path / "starter"
+    starter.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {tmp_path}/pid\nkill -KILL $$\n")
+    starter.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(starter))
+    with pytest.raises(InternalError, match="ended with -9"):
+        LocalLauncher().start(RunDirectory(tmp_path), "nonce")
+    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())), 10, "its end")

@@ -31,6 +31,8 @@ def test_workers_on_gpus_have_the_smallest(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(FakeNode(gpus)))
     found = local_memory.memory(ClusterConfig())
     assert (found.bytes, found.of) == (40 << 30, "worker")
+    assert found.host is not None
+    assert (found.host().bytes, found.host().of) == (local_memory.machine_bytes(), "node")
     assert local_memory.memory(ClusterConfig(device="cpu")).of == "node"
 
 

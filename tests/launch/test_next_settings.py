@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support.chaos import create_run, remains, toy_experiment
+from support.chaos import create_run, patient_experiment, remains
 from support.elastic import finish_on
 from support.hosts import write_task
 
@@ -26,7 +26,7 @@ from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
 
 
 def toy(steps: int):
-    return toy_experiment(steps=steps, type="local")
+    return patient_experiment(steps=steps, type="local")
 
 
 def ppo_run(folder: Path) -> RunDirectory:

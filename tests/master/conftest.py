@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import Remains, create_run, finish, outputs, remains, toy_experiment
+from support.chaos import Remains, remains, toy_experiment, whole_run
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
@@ -20,6 +20,4 @@ def folder() -> Iterator[Path]:
 def undisturbed() -> Remains:
     """What an undisturbed run leaves."""
     with tempfile.TemporaryDirectory(dir=FAST) as name:
-        run = create_run(Path(name, "run"), toy_experiment())
-        assert finish(run) == [0], outputs(run)
-        return remains(run)
+        return remains(whole_run(Path(name), toy_experiment()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.allocations import Lacks
-from support.chaos import create_run, outputs, toy_experiment, wait_until
+from support.chaos import create_run, outputs, rows_of, toy_experiment, wait_until
 from support.cluster import start
 
 from hpcrl.durable.records import Verdict
@@ -57,6 +57,13 @@ def test_a_node_that_is_gone_for_good_ends_the_run_long_before_the_deadline(tmp_
     verdict = meet(run, Absence("gone", "job 7_0 was cancelled"))
     assert (verdict.state, verdict.exit_code) == ("failed", ExitCode.NEVER_REQUEUE)
     assert "node 0: job 7_0 was cancelled. `hpcrl resume" in verdict.reason
+
+
+def test_an_agent_that_only_another_submission_starts_again_is_not_waited_for(tmp_path: Path) -> None:
+    run = made(tmp_path, start_timeout_s=300.0)
+    verdict = meet(run, Absence("ended", "agent-0 was killed"))
+    assert (verdict.state, verdict.exit_code) == ("incomplete", ExitCode.REQUEUE)
+    assert "agent-0 was killed. `hpcrl resume" in verdict.reason and "start_timeout_s" not in verdict.reason
 
 
 @dataclass(frozen=True)
@@ -126,3 +133,22 @@ def test_a_second_master_of_a_submission_takes_the_agents_over(tmp_path: Path) -
         assert "superseded" in [verdict and verdict.state for verdict in verdicts][:-1]
     finally:
         jobs.kill_all()
+
+
+def test_an_agent_goes_over_to_a_second_master_before_its_attempt_has_a_plan(tmp_path: Path) -> None:
+    here = {"type": "slurm", "topology": "array", "nodes": 2, "workers_per_node": 1}
+    run = made(tmp_path, **here, start_timeout_s=60.0, replace_timeout_s=60.0)
+
+    def met(attempt: int) -> bool:
+        return any(row["event"] == "node" for row in rows_of(run.events(attempt)))
+
+    first = start(run.root, "first", nodes=1)
+    second = None
+    try:
+        wait_until(lambda: run.numbers() and met(0), 90, "the agent in the first attempt")
+        assert not run.plan(0).exists()
+        second = start(run.root, "first", nodes=0)
+        wait_until(lambda: len(run.numbers()) > 1 and met(1), 60, "the agent in the second attempt")
+    finally:
+        for jobs in filter(None, (first, second)):
+            jobs.kill_all()

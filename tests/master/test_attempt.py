@@ -196,6 +196,17 @@ def test_of_a_broken_collective_agents_and_peers_are_asked_and_no_worker_of_anot
     assert sorted(asked) == [b"agent0", b"agent1", b"worker0", b"worker1", b"worker2"]
 
 
+def test_what_is_found_damaged_is_written_down_whatever_ends_the_attempt(tmp_path: Path) -> None:
+    at = stage(tmp_path, ALL_CAME)
+    written: list[str] = []
+    at.attempt._files.damaged = written.append  # type: ignore[method-assign]
+    told = Failed(0, "loading", "other bits", "", int(ExitCode.REQUEUE), 1.0, damaged="other bits")
+    at.script.at_work = [(b"worker0", told), (b"agent1", WorkerExited(0, 3, "killed", None, "logs/worker-3.err"))]
+    ending = at.ends()
+    assert (ending.state, ending.exit_code) == ("lost", ExitCode.REQUEUE)
+    assert written == ["other bits"]
+
+
 def test_a_node_that_goes_is_let_go_with_its_workers_and_the_others_stay(tmp_path: Path) -> None:
     at = stage(tmp_path, ALL_CAME)
     at.script.at_work = [(b"agent1", NodeDraining(1, "got SIGTERM"))]

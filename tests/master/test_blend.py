@@ -4,10 +4,19 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from support.chaos import Remains, begin, create_run, finish, outputs, remains, started_twice, toy_experiment
+from support.chaos import (
+    Remains,
+    create_run,
+    finish,
+    kill_once,
+    outputs,
+    remains,
+    started_twice,
+    toy_experiment,
+    whole_run,
+)
 from support.choosing import choosing_experiment
 from support.cluster import alive_of
-from support.faults import Strike
 
 from hpcrl.config.ema import EMAConfig
 from hpcrl.durable.history import read_history
@@ -42,9 +51,7 @@ def following(decay: float | None = 0.9, every: int = 1, steps: int = STEPS) -> 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    run = create_run(tmp_path_factory.mktemp("whole") / "run", following())
-    assert finish(run) == [0], outputs(run)
-    return run
+    return whole_run(tmp_path_factory.mktemp("whole"), following())
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +81,12 @@ def test_a_blend_is_recorded_after_the_train_step_that_it_reads_and_saved_with_t
 
 
 def test_a_reference_that_follows_gives_other_numbers_than_one_that_does_not(folder: Path, whole: RunDirectory) -> None:
-    run = create_run(folder / "run", toy_experiment(steps=STEPS))
-    assert finish(run) == [0], outputs(run)
-    still, moved = remains(run).metrics, remains(whole).metrics
+    still, moved = remains(whole_run(folder, toy_experiment(steps=STEPS))).metrics, remains(whole).metrics
     assert still[1]["ref_inf/z"] == moved[1]["ref_inf/z"] and still[2]["ref_inf/z"] != moved[2]["ref_inf/z"]
 
 
 def test_between_two_changes_the_reference_stays_as_it_is(folder: Path) -> None:
-    run = create_run(folder / "run", following(decay=0.0, every=2))
-    assert finish(run) == [0], outputs(run)
+    run = whole_run(folder, following(decay=0.0, every=2))
     assert [line.record["decay"] for line in blends(run)] == [1.0, 0.0, 1.0, 0.0, 1.0]
 
 
@@ -93,8 +97,7 @@ def choosing() -> ToyExperiment:
 
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Remains:
-    run = create_run(tmp_path_factory.mktemp("chosen") / "run", choosing())
-    assert finish(run) == [0], outputs(run)
+    run = whole_run(tmp_path_factory.mktemp("chosen"), choosing())
     assert blends(run)
     return remains(run)
 
@@ -104,9 +107,7 @@ def test_where_steps_choose_their_rows_it_ends_as_if_nothing_had_happened(
     folder: Path, chosen: Remains, point: str, nth: int
 ) -> None:
     run = create_run(folder / "run", choosing())
-    jobs = begin(run, "first", Strike(folder, "kill", "master", point, "KILL", "all", nth))
-    jobs.wait_for("master", 90)
-    jobs.kill_all()
+    kill_once(run, "master", point, nth)
     finish(run)
     assert remains(run) == chosen, outputs(run)
     assert started_twice(run) == []
@@ -117,11 +118,7 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_happened(
     folder: Path, undisturbed: Remains, role: str, point: str, nth: int
 ) -> None:
     run = create_run(folder / "run", following())
-    strike = Strike(folder, "kill", role, point, "KILL", "all", nth)
-    jobs = begin(run, "first", strike)
-    jobs.wait_for("master", 90)
-    jobs.kill_all()
-    assert strike.marker.exists(), "the strike never came: the test tests nothing"
+    kill_once(run, role, point, nth)
     recovery = plan_next_attempt(run, make_plan(following(), 1).changes)
     assert ("ref_blend" in recovery.describe()) == any(isinstance(line, Blended) for line in recovery.replay)
     finish(run)

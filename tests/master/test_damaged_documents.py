@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, toy_experiment
-from support.cluster import no_fault
+from support.cluster import no_fault, wait_until_gone
 from support.faults import Strike
 from support.mishaps import At, OnceThereIsACheckpoint, ToFiles, garbage, half, remove, unreadable
 
@@ -114,6 +114,7 @@ def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     jobs = begin(run, FIRST, strike(folder, "kill", "worker-1", "spill.published", "KILL", "all", nth=nth))
     jobs.wait_for("master", LIMIT_S)
     jobs.kill_all()
+    wait_until_gone(run.root)
     return run
 
 

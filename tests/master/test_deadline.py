@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 from support.allocations import EndsAt
-from support.chaos import Remains, begin, create_run, finish, outputs, remains, rows_of, started_twice, toy_experiment
+from support.chaos import (
+    Remains,
+    begin,
+    create_run,
+    finish,
+    outputs,
+    patient_experiment,
+    remains,
+    rows_of,
+    started_twice,
+)
 
 from hpcrl.config.control import ControlConfig
 from hpcrl.durable.history import read_history
@@ -19,7 +29,7 @@ STEPS = 20
 
 
 def experiment(delay_s: float):
-    made = toy_experiment(delay_s=delay_s)
+    made = patient_experiment(delay_s=delay_s)
     return dataclasses.replace(made, control=ControlConfig(steps=STEPS))
 
 

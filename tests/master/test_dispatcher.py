@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from hpcrl.data.samples import KeyMeta, SampleMeta
-from hpcrl.dataflow.readiness import Readiness, Task, Unit, Version
+from hpcrl.dataflow.readiness import Readiness
+from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Done, Numerics, Trained
 from hpcrl.errors import InternalError
-from hpcrl.events import Event
-from hpcrl.master.dispatcher import Dispatcher, Job
+from hpcrl.events import Event, ParametersMoved
+from hpcrl.master.dispatcher import Dispatcher, Job, Movers
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
 from hpcrl.master.pace import Pace
@@ -19,7 +20,7 @@ from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.recipes.algorithm import DropLimit
 from hpcrl.wire.holders import FROM_DATA, InDataset, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Ack, Message, Reply, Request, Spilled, Syn
+from hpcrl.wire.messages import Ack, LetGo, Message, Move, Moved, Reply, Request, Spilled, Syn
 
 IDS = ("a", "b")
 ONE, TWO, TRAIN = (Unit(1, call, 0) for call in ("one", "two", "train"))
@@ -41,8 +42,15 @@ class Stage:
         metrics = StepMetrics(DropLimits({"rew_inf": DropLimit("reward.max_dropped", 0.25)}, lambda _: 2))
         metrics.opened(1)
         self.readiness = Readiness()
-        self.dispatcher = Dispatcher(self.readiness, drift, lambda *_: numerics, metrics, self.pace, around)
+        self.dispatcher = Dispatcher(
+            self.readiness, drift, lambda *_: numerics, metrics, self.pace, around, self.movers
+        )
         self.dispatcher.rows.put(1, FROM_DATA, ["x"], IDS, InDataset("train"))
+
+    def movers(self, version: Version) -> Movers:
+        """Replica n is on rank n, the home on the ranks 0 and 1. What replica 1 has goes once it is read."""
+        helpers = tuple(rank for rank in (0, 1) if rank != version.replica)
+        return Movers((version.replica,), helpers, drops=version.replica == 1)
 
     def requests(self) -> list[tuple[int, Request]]:
         """What was sent since the last look."""
@@ -190,3 +198,63 @@ def test_a_drain_is_over_at_once_where_nothing_is_under_way(stage: Stage) -> Non
     assert not stage.dispatcher.has_drained(5.0)
     stage.dispatcher.drain()
     assert stage.dispatcher.has_drained(5.0)
+
+
+READS = Unit(2, "reads", 0)
+
+
+@pytest.fixture
+def elsewhere(stage: Stage) -> Stage:
+    """The train_step of step 1 is executed; in step 2 a call reads what it made at replica 1."""
+    ones = run_both(stage)
+    job = Job(Task(READS, reads=Version("actor", 1, 1)), (), ("y",), (1,), (1,), IDS)
+    stage.dispatcher.open(2, [job])
+    stage.dispatcher.send_ready()
+    for rank, request in stage.requests():
+        assert request.version == 1, "of its role, with the change that it makes"
+        stage.reply(request, rank, {"digest": "d", "parameters": "p"})
+    for rank, request in enumerate(ones):
+        stage.spill(request, rank)
+    stage.sent.clear()
+    stage.dispatcher.send_ready()
+    assert stage.sent == [], "the line of the train_step is not written"
+    assert [line.version for line in stage.dispatcher.lines()] == [0, 0, 1]
+    return stage
+
+
+def moved(stage: Stage, home: str, replica: str) -> None:
+    """The move to replica 1 is sent, and executed with these digests."""
+    stage.dispatcher.send_ready()
+    assert [(rank, body) for rank, body in stage.sent if isinstance(body, Move)] == [
+        (rank, Move(4, "actor", 1, 1)) for rank in (1, 0)
+    ]
+    stage.sent.clear()
+    for rank in (0, 1):
+        stage.dispatcher.hear(Syn(4, rank))
+    assert stage.sent == [(1, Ack(4)), (0, Ack(4))]
+    stage.dispatcher.hear(Moved(4, 0, home, "", 0.1))
+    stage.dispatcher.send_ready()
+    assert stage.requests() == []
+    stage.dispatcher.hear(Moved(4, 1, home, replica, 0.1))
+
+
+def test_a_replica_is_read_once_it_has_the_parameters_whose_line_is_written(elsewhere: Stage) -> None:
+    moved(elsewhere, "p", "p")
+    elsewhere.dispatcher.send_ready()
+    ((rank, request),) = elsewhere.requests()
+    assert (rank, request.call, request.version) == (1, "reads", 1)
+    assert any(isinstance(event, ParametersMoved) and event.digest == "p" for event in elsewhere.events)
+    assert elsewhere.dispatcher.lines() == [], "a move has none"
+    elsewhere.dispatcher.metrics.opened(2)
+    elsewhere.reply(request, 1)
+    assert elsewhere.sent[-1] == (1, LetGo("actor", 1)), "nobody who was told is still to read it"
+
+
+@pytest.mark.parametrize(("home", "replica"), [("p", "q"), ("q", "q")])
+def test_other_parameters_than_those_at_home_are_an_error(elsewhere: Stage, home: str, replica: str) -> None:
+    says = (
+        f"version 1 of actor was moved to actor@1, which now has the parameters {replica} on ranks \\[1\\], "
+        f"but home has {home} on ranks \\[0, 1\\], and its last change made p"
+    )
+    with pytest.raises(InternalError, match=says):
+        moved(elsewhere, home, replica)

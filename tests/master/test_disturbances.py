@@ -22,11 +22,15 @@ from support.chaos import (
 )
 from support.cluster import alive_of, children_of, is_alive, no_fault
 from support.faults import EventsLost, Ordering, Strike
+from support.forged import flip_unnoticed
 
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Checkpointed, Closed, Opened
+from hpcrl.durable.journal import Checkpointed, Closed, Damaged, Opened
 from hpcrl.durable.records import Command
+from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.errors import ExitCode
+from hpcrl.placement.plan import make_plan
+from hpcrl.recipes.algorithm import experiment_from
 
 FULL = [
     ("worker-0", "spill.write", 3),
@@ -125,6 +129,32 @@ def test_a_damaged_file_is_treated_as_absent(
     assert after == undisturbed, outputs(run)
 
 
+@pytest.mark.parametrize(("at", "found"), [(-1, "saved with digest "), (20, "is no shard any more: ")])
+def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_and_not_tried_again(
+    folder: Path, undisturbed: Remains, at: int, found: str
+) -> None:
+    """In its arrays, or in the header before them."""
+    run = create_run(folder / "run", toy_experiment())
+    jobs = begin(run, "first", Strike(folder, "kill", "master", "prune.unlink", "KILL", "all", nth=1))
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    victim = sorted(run.root.glob(KINDS["shard"]))[-1]
+    flip_unnoticed(victim, at)
+    experiment = experiment_from(run.configuration())
+    before = plan_next_attempt(run, make_plan(experiment, 1).changes)
+    assert not before.damage and before.checkpoint is not None, "nothing shows it before it is loaded"
+    finish(run)
+    assert remains(run, damaged=True) == undisturbed, outputs(run)
+    [line] = [line.event for line in read_history(run).lines if isinstance(line.event, Damaged)]
+    assert line.step == before.checkpoint.step
+    assert found in line.what
+    begun = [
+        row["recovered"] for number in run.numbers() for row in rows_of(run.events(number)) if row["event"] == "attempt"
+    ]
+    assert [f"checkpoint of step {line.step}," in text for text in begun[1:3]] == [True, False]
+    assert f"damaged: the checkpoint of step {line.step}: {line.what}" in begun[2]
+
+
 def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> None:
     for race in range(3):
         run = create_run(folder / f"run{race}", toy_experiment())
@@ -138,15 +168,21 @@ def test_two_resumes_at_once_do_no_harm(folder: Path, undisturbed: Remains) -> N
         jobs.kill_all()
 
 
-@pytest.mark.parametrize(("role", "point", "nth"), [("master", "journal.before", 9), ("master", "journal.after", 14)])
+@pytest.mark.parametrize(
+    ("point", "nth", "alone"),
+    [("journal.before", 9, False), ("journal.after", 14, False), ("journal.after", 14, True)],
+)
 def test_a_master_that_slept_while_another_finished_changes_nothing(
-    folder: Path, undisturbed: Remains, role: str, point: str, nth: int
+    folder: Path, undisturbed: Remains, point: str, nth: int, alone: bool
 ) -> None:
+    """Also where the first that it notices is that its own agent has gone."""
     run = create_run(folder / "run", toy_experiment())
-    strike = Strike(folder, "sleep", role, point, "STOP", nth=nth)
+    strike = Strike(folder, "sleep", "master", point, "STOP", nth=nth)
     old = begin(run, "old", strike)
     wait_until(strike.marker.exists, 90, "the strike")
     finish(run, no_fault)
+    if alone:
+        old.wait_for("agent-0", 90)
     before = remains(run)
     os.kill(old.pid("master"), signal.SIGCONT)
     codes = old.wait(90)

@@ -190,7 +190,7 @@ def test_a_replay_over_other_workers_may_differ_in_rounding_and_says_so(folder: 
     assert found and {row["role"] for row in found} == {"actor"}, "the critic has one worker in both"
     assert found[0]["why"].startswith("recorded over 2 workers of 1 thread (")
     assert "), replayed over 3 workers of 1 thread (" in found[0]["why"]
-    assert f"; numpy {np.__version__})" in found[0]["why"]
+    assert f"; numpy {np.__version__}; d2t1p1)" in found[0]["why"]
     assert {row["unlike"] for row in found} == {""}
     assert_nearly_equal(run, reference)
 

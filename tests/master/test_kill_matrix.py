@@ -38,6 +38,8 @@ MASTER_POINTS = [
     ("master", "parts.unlink", 3),
     ("master", "prune.unlink", 1),
     ("master", "prune.unlink", 4),
+    ("master", "export.synced", 1),
+    ("master", "export.published", 2),
 ]
 WORKER_POINTS = [
     ("worker-0", "worker.start", 1),
@@ -50,8 +52,8 @@ WORKER_POINTS = [
     ("worker-0", "shard.write", 1),
     ("worker-1", "shard.synced", 2),
     ("worker-1", "shard.published", 3),
+    ("worker-1", "export.begin", 1),
     ("worker-0", "export.write", 1),
-    ("worker-0", "export.synced", 1),
 ]
 
 

@@ -33,9 +33,9 @@ def test_the_run_has_exactly_its_epochs() -> None:
     assert [calendar.exists(9, epoch) for epoch in range(4)] == [True, True, False, False]
 
 
-def test_the_length_of_a_run_is_known_with_that_of_an_epoch() -> None:
-    assert RunSchedule(ControlConfig(steps=7), evaluates=False).steps(of_epoch=3) == 7
-    assert RunSchedule(ControlConfig(epochs=7), evaluates=False).steps(of_epoch=3) == 21
+def test_the_length_of_a_run_is_known_with_that_of_its_epochs() -> None:
+    assert RunSchedule(ControlConfig(steps=7), evaluates=False).steps(lambda epochs: 3 * epochs) == 7
+    assert RunSchedule(ControlConfig(epochs=7), evaluates=False).steps(lambda epochs: 3 * epochs) == 21
 
 
 def test_every_n_steps_is_due_on_multiples_and_the_last_step_is_evaluated() -> None:

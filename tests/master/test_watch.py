@@ -48,6 +48,15 @@ def test_that_a_node_is_gone_is_confirmed_soon() -> None:
     assert allocation.asked == 2 and watched.watch.gone == {3: "was cancelled"}
 
 
+def test_that_an_agent_has_ended_is_confirmed_soon() -> None:
+    watched = Watched(Says(Absence("ended", "was killed")))
+    watched.wait(0.0)
+    watched.wait(CONFIRM_S - 0.1)
+    assert watched.watch.ended == {}
+    watched.wait(0.2)
+    assert watched.watch.ended == {3: "was killed"} and watched.watch.gone == {}
+
+
 def test_who_is_not_gone_is_asked_for_every_while() -> None:
     allocation = Says(Absence("queued", "is pending"))
     watched = Watched(allocation)

@@ -7,6 +7,7 @@ from support.devices import DEVICES
 
 from hpcrl.models.attention import KERNELS, attention, choose_kernel
 from hpcrl.models.packing import Packing
+from hpcrl.models.softcapped_attention import softcapped
 
 LENGTHS = (1, 4, 4, 7, 7, 7, 20)
 
@@ -46,6 +47,19 @@ def naive(q, k, v, lengths):
     return torch.cat(out)
 
 
+def through_windows(q, k, v, packing, window=0, softcap=None):
+    """Each token by itself: it sees the last `window` of its prefix and its past, or all."""
+    out = []
+    for prefix, bounds in zip(packing.prefixes, pairwise(packing.cu_seqlens.tolist()), strict=True):
+        for row in range(*bounds):
+            seen = [*prefix, *range(bounds[0], row + 1)][-window:]
+            keys, values = (heads[seen].repeat_interleave(q.shape[1] // k.shape[1], 1) for heads in (k, v))
+            scores = torch.einsum("hd,shd->hs", q[row], keys).div(q.shape[2] ** 0.5)
+            weights = (scores if softcap is None else softcap * (scores / softcap).tanh()).softmax(-1)
+            out.append(torch.einsum("hs,shd->hd", weights, values).flatten())
+    return torch.stack(out)
+
+
 def heads(query_heads, key_heads, dtype=torch.float64, device="cpu", rows=50):
     generator = torch.Generator().manual_seed(0)
     shapes = [(rows, query_heads, 16), (rows, key_heads, 16), (rows, key_heads, 16)]
@@ -74,6 +88,51 @@ def test_texts_attend_to_one_copy_of_their_prefix_as_to_one_of_their_own(kernel,
     gradients = torch.autograd.grad((expected * weights).sum(), inputs)
     for ours_grad, gradient in zip(torch.autograd.grad((ours * weights).sum(), inputs), gradients, strict=True):
         torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("window", [1, 4, 7, 8, 13, 19, 20, 21, 30])
+@pytest.mark.parametrize("packing", [Packing.of(LENGTHS), SHARED], ids=["texts", "prefixes"])
+def test_a_token_sees_its_window_and_nothing_before_it(packing, window):
+    inputs = heads(4, 2, rows=packing.tokens)
+    ours, expected = attention(*inputs, packing, window), through_windows(*inputs, packing, window)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    weights = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+    for ours_grad, gradient in zip(torch.autograd.grad((ours * weights).sum(), inputs), gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("most", [None, 1, 200, 900], ids=["usual blocks", "one query", "some queries", "some texts"])
+@pytest.mark.parametrize(("window", "key_heads"), [(0, 4), (0, 1), (1, 2), (7, 2), (13, 4), (20, 2)])
+@pytest.mark.parametrize("packing", [Packing.of(LENGTHS), SHARED], ids=["texts", "prefixes"])
+def test_scores_are_softcapped_before_the_mask_however_many_are_held_at_once(packing, window, key_heads, most):
+    inputs, softcap = heads(4, key_heads, rows=packing.tokens), 0.7
+    ours = attention(*inputs, packing, window, softcap)
+    if most is not None:
+        ours = softcapped(*inputs, packing, window, softcap, most)
+    expected = through_windows(*inputs, packing, window, softcap)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    weights = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * weights).sum(), inputs)
+    for ours_grad, gradient in zip(torch.autograd.grad((ours * weights).sum(), inputs), gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_softcapped_attention_in_half_precision_is_that_of_its_rounded_inputs_and_has_the_same_bits_again(device):
+    seen, packing = [], shared(device)
+    for _ in range(2):
+        inputs = heads(4, 2, torch.bfloat16, device, rows=51)
+        ours = attention(*inputs, packing, 9, 2.0)
+        seen.append([ours, *torch.autograd.grad((ours * ours.detach().cos()).sum(), inputs)])
+    assert all(torch.equal(first, again) for first, again in zip(*seen, strict=True))
+    wide = [rows.detach().double().requires_grad_() for rows in inputs]
+    expected = through_windows(*wide, packing, 9, 2.0)
+    torch.testing.assert_close(ours.double(), expected, atol=0, rtol=2**-8)
+    weights = ours.detach().cos().double()
+    gradients = torch.autograd.grad((expected * weights).sum(), wide)
+    for ours_grad, gradient in zip(seen[0][1:], gradients, strict=True):
+        torch.testing.assert_close(ours_grad.double(), gradient, atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

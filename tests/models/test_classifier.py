@@ -46,12 +46,26 @@ def test_a_score_is_that_of_the_row_alone(
         assert score == pytest.approx(float(expected), abs=1e-6)
 
 
+def test_rows_that_leave_no_token_for_padding_are_scored_all_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    config = LlamaConfig(vocab_size=6, num_labels=1, max_position_embeddings=32, pad_token_id=5, **SIZES)
+    model = LlamaForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path)
+    train_tokenizer(tmp_path, ["1+2=3"], size=300)
+    rows = [[0, 1, 5], [2], [3, 4, 0], [5], [1, 1, 5, 5]]
+    scores = Classifier(tmp_path, None, torch.float32, torch.device("cpu"), most=100).score(rows)
+    model.config.pad_token_id = None
+    with torch.no_grad():
+        alone = [float(model(input_ids=torch.tensor([row])).logits) for row in rows]
+    assert scores == pytest.approx(alone, abs=1e-6)
+
+
 def test_a_text_is_read_by_its_end_where_it_is_too_long(tmp_path: Path) -> None:
     decoder(tmp_path, 1)
     train_tokenizer(tmp_path, ["1+2=3"], size=300)
-    model = Classifier(tmp_path, None, torch.float32, torch.device("cpu"), most=64)
-    short, long = model.encode(["1+2", "9" * 40 + "1+2"])
-    assert len(long) == model.longest == 32 and long[-len(short) :] == short
+    tokens = Classifier(tmp_path, None, torch.float32, torch.device("cpu"), most=64).tokens
+    short, long = tokens.encode(["1+2", "9" * 40 + "1+2"])
+    assert len(long) == tokens.longest == 32 and long[-len(short) :] == short
 
 
 def test_a_folder_that_is_no_classifier_is_named(tmp_path: Path) -> None:

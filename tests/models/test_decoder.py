@@ -1,6 +1,7 @@
 import numpy as np
+import pytest
 import torch
-from support.tiny_models import logits_of, tiny_model
+from support.tiny_models import CONFIGS, logits_of, tiny_model
 
 from hpcrl.models.decoder import Decoder
 from hpcrl.models.packing import Packing
@@ -14,9 +15,10 @@ def full_logits(model, tokens):
     return logits_of(model, model.hidden(torch.tensor(tokens), packing, packing.last_rows()))[0]
 
 
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @torch.inference_mode()
-def test_cached_steps_equal_the_whole_forward_pass():
-    model = tiny_model(dtype=torch.float64)
+def test_cached_steps_equal_the_whole_forward_pass(config):
+    model = tiny_model(config(), dtype=torch.float64)
     decoder = Decoder(model, slots=6, longest=30)
     texts = [prompt.tolist() for prompt in PROMPTS]
     logits = torch.cat([decoder.prefill(PROMPTS[:2], 0), decoder.prefill(PROMPTS[2:], 2)])

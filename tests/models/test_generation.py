@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 from support.devices import DEVICES
-from support.tiny_models import logits_of, save_hugging_face_model, tiny_config, tiny_model
+from support.tiny_models import (
+    gemma2_config,
+    gemma3_config,
+    gpt2_config,
+    logits_of,
+    save_hugging_face_model,
+    tiny_config,
+    tiny_model,
+)
 
 from hpcrl.engines.flat import new_model
 from hpcrl.models.decoder import Decoder
@@ -30,7 +38,19 @@ def next_logits(model, tokens):
     return logits_of(model, model.hidden(torch.from_numpy(np.asarray(tokens)), Packing.of([len(tokens)]))).detach()
 
 
-@pytest.mark.parametrize(("family", "changes"), [("qwen2", {}), ("llama", {"tie_word_embeddings": True})])
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("qwen2", {}),
+        ("llama", {"tie_word_embeddings": True}),
+        ("qwen3", {}),
+        ("gpt2", {}),
+        ("mistral", {"sliding_window": 8}),
+        ("gemma", {}),
+        ("gemma2", {"sliding_window": 17}),
+        ("gemma3_text", {"sliding_window": 17}),
+    ],
+)
 def test_greedy_equals_transformers_token_for_token(tmp_path, family, changes):
     theirs = save_hugging_face_model(tmp_path, family, **changes)
     model, prompts = new_model(tmp_path), some_prompts(14)
@@ -51,8 +71,9 @@ def test_greedy_equals_transformers_token_for_token(tmp_path, family, changes):
     [{}, {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.6}, {"temperature": 1.3, "top_k": 20, "top_p": 0.9}],
     ids=str,
 )
-def test_logprobs_equal_teacher_forced_recomputation_under_the_same_warping(sampling):
-    model, prompts = tiny_model(dtype=torch.float64), some_prompts(12)
+@pytest.mark.parametrize("config", [tiny_config, gemma2_config])
+def test_logprobs_equal_teacher_forced_recomputation_under_the_same_warping(sampling, config):
+    model, prompts = tiny_model(config(), dtype=torch.float64), some_prompts(12)
     responses = generate(model, prompts, min_new_tokens=3, eos_token_ids=(EOS,), **sampling)
     options = SamplingOptions(**sampling)
     for prompt, response, logprobs in zip(prompts, responses.tokens, responses.logprobs, strict=True):
@@ -71,8 +92,9 @@ def naive_logprob(logits, token, options):
     return logits[token] - logits[kept].logsumexp(-1)
 
 
-def test_untruncated_logprobs_equal_the_training_path_at_the_same_temperature():
-    model, prompts = tiny_model(), some_prompts(12)
+@pytest.mark.parametrize("config", [tiny_config, gemma2_config])
+def test_untruncated_logprobs_equal_the_training_path_at_the_same_temperature(config):
+    model, prompts = tiny_model(config()), some_prompts(12)
     responses = generate(model, prompts, temperature=0.8)
     lengths = [len(prompt) + len(response) - 1 for prompt, response in zip(prompts, responses.tokens, strict=True)]
     texts = [np.concatenate(pair)[:-1] for pair in zip(prompts, responses.tokens, strict=True)]
@@ -86,9 +108,10 @@ def test_untruncated_logprobs_equal_the_training_path_at_the_same_temperature():
     )
 
 
-def test_rows_of_one_prompt_are_the_same_to_the_bit_and_read_it_once_however_few_sit_side_by_side(monkeypatch):
+@pytest.mark.parametrize("config", [tiny_config, gemma2_config])
+def test_rows_of_one_prompt_are_the_same_to_the_bit_and_read_it_once_however_few_sit_side_by_side(config, monkeypatch):
     """Catches a slot copied after its row has left it, and logits that an earlier draw has banned tokens from."""
-    model, read = tiny_model(), []
+    model, read = tiny_model(config()), []
     prefill = Decoder.prefill
     monkeypatch.setattr(Decoder, "prefill", lambda *args: read.append(args[1]) or prefill(*args))
     prompts = [prompt for prompt in some_prompts(4) for _ in range(9)]
@@ -137,9 +160,11 @@ def test_the_same_call_gives_the_same_bits():
 
 
 @pytest.mark.parametrize("sampling", [{}, {"greedy": True}, {"top_k": 10, "top_p": 0.9}], ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_a_row_does_not_depend_on_the_batch_it_is_in(sampling, seed):
-    model, prompts = tiny_model(), some_prompts(30, seed)
+@pytest.mark.parametrize(
+    ("config", "seed"), [(tiny_config, 0), (tiny_config, 1), (gpt2_config, 2), (gemma3_config, 3), (gemma2_config, 4)]
+)
+def test_a_row_does_not_depend_on_the_batch_it_is_in(sampling, config, seed):
+    model, prompts = tiny_model(config()), some_prompts(30, seed)
     whole = generate(model, prompts, eos_token_ids=(EOS,), **sampling)
     rows = random.Random(seed).sample(range(30), 11)
     for subset, slots, prefill_tokens in ((rows, 256, 10**6), (rows, 3, 10), (rows[:1], 1, 1)):

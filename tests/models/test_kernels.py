@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from hpcrl.errors import InternalError
 from hpcrl.models.kernels import UNNAMED, Kernels, lacking_in
 
 
@@ -46,6 +47,51 @@ def test_a_gradient_that_differs_the_second_time_has_an_operation_that_nobody_na
     kernels, numbers = Kernels(), iter(range(9))
     kernels.gradients("actor", lambda: None, lambda: next(numbers))
     assert kernels.lacking == UNNAMED
+
+
+@pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
+def test_ranks_that_compute_together_find_out_without_stopping_and_continue_as_the_rest() -> None:
+    modes: list[int] = []
+
+    def put() -> None:
+        torch.zeros(1).put_(torch.tensor([0]), torch.ones(1))
+        modes.append(torch.get_deterministic_debug_mode())
+
+    kernels, asked = Kernels(), []
+    kernels.gradients("actor", put, lambda: 0, anyone=lambda so: asked.append(so) or so)
+    assert (modes, asked, kernels.lacking) == ([1], [False, True], "put_")
+    kernels.gradients("actor", put, lambda: 0, anyone=lambda so: so)
+    assert modes == [1, 1]
+
+
+def test_ranks_that_compute_together_compare_what_deterministic_kernels_gave() -> None:
+    kernels, modes = Kernels(), []
+    for _ in range(2):
+        kernels.gradients(
+            "actor", lambda: modes.append(torch.get_deterministic_debug_mode()), lambda: 0, anyone=lambda so: so
+        )
+    assert (modes, kernels.lacking) == ([1, 2, 2, 2], "")
+    # Another rank finds what this one does not have: this one compares nothing either.
+    told, others = iter([False, True]), Kernels()
+    others.gradients(
+        "actor", lambda: modes.append(torch.get_deterministic_debug_mode()), lambda: 0, anyone=lambda _: next(told)
+    )
+    assert modes[4:] == [1]
+
+
+@pytest.mark.filterwarnings("ignore:put_ does not have a deterministic")
+def test_an_operation_that_a_later_gradient_of_ranks_together_meets_ends_the_call() -> None:
+    kernels = Kernels()
+    kernels.gradients("actor", lambda: None, lambda: 0, anyone=lambda so: so)
+    with pytest.raises(InternalError, match=r"actor: put_ has no deterministic variant.*--deterministic false"):
+        kernels.gradients(
+            "actor",
+            lambda: torch.zeros(1).put_(torch.tensor([0]), torch.ones(1)),
+            lambda: 0,
+            anyone=lambda so: so,
+        )
+    free = Kernels(deterministic=False)
+    free.gradients("actor", lambda: torch.zeros(1).put_(torch.tensor([0]), torch.ones(1)), lambda: 0, lambda so: so)
 
 
 def test_another_error_stays_one_and_a_run_that_need_not_be_deterministic_asks_for_nothing() -> None:

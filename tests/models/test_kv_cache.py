@@ -6,11 +6,12 @@ from hpcrl.data.slots import Move
 from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded
 
 CONFIG = tiny_config(heads=4, kv_heads=2, head_dim=8, blocks=2)
+HEADS = (CONFIG.kv_heads, CONFIG.head_dim)
 
 
-def filled(lengths, slots=5):
+def filled(lengths, slots=5, softcap=None):
     """A cache with random tokens, and what was put into it: [block][slot] → keys, values."""
-    cache = KVCache(CONFIG, slots, 20, torch.float64, torch.device("cpu"))
+    cache = KVCache(CONFIG.blocks, HEADS, slots, 20, torch.float64, torch.device("cpu"), softcap=softcap)
     generator = torch.Generator().manual_seed(0)
     contents = []
     for block in range(CONFIG.blocks):
@@ -27,22 +28,23 @@ def mask(lengths, width):
     return torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, -torch.inf)[:, None, None, :]
 
 
-def naive(q, keys, values):
+def naive(q, keys, values, softcap=None):
     """One query over its own text, head by head."""
     heads = []
     for head in range(4):
         scores = keys[:, head // 2] @ q[head] / 8**0.5
+        scores = scores if softcap is None else softcap * (scores / softcap).tanh()
         heads.append(scores.softmax(-1) @ values[:, head // 2])
     return torch.cat(heads)
 
 
-@pytest.mark.parametrize("block", [0, 1])
-def test_attention_over_the_cache_equals_each_text_by_itself(block):
+@pytest.mark.parametrize(("block", "softcap"), [(0, None), (1, None), (1, 0.7)])
+def test_attention_over_the_cache_equals_each_text_by_itself(block, softcap):
     lengths = [3, 20, 1]
-    cache, contents = filled(lengths)
+    cache, contents = filled(lengths, softcap=softcap)
     q = torch.randn(3, 4, 8, dtype=torch.float64)
     out = cache.attend(block, q, mask(lengths, rounded(20)))
-    expected = torch.stack([naive(q[slot], *contents[block][slot]) for slot in range(3)])
+    expected = torch.stack([naive(q[slot], *contents[block][slot], softcap) for slot in range(3)])
     torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
 
 
@@ -56,4 +58,4 @@ def test_a_moved_row_attends_to_what_it_did_before():
 
 def test_capacity_and_lengths_are_multiples_of_the_step():
     assert [rounded(length) for length in (1, 16, 17)] == [LENGTH_STEP, 16, 32]
-    assert KVCache(CONFIG, 1, 17, torch.float32, torch.device("cpu")).capacity == 32
+    assert KVCache(CONFIG.blocks, HEADS, 1, 17, torch.float32, torch.device("cpu")).capacity == 32

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from hpcrl.models.logprobs import label_logprobs, rows_per_chunk
+from hpcrl.data.logit_rows import rows_per_chunk
+from hpcrl.models.logprobs import label_logprobs
 
 ROWS, HIDDEN, VOCABULARY = 11, 6, 30
 
@@ -14,17 +15,20 @@ def inputs(dtype=torch.float64):
     return hidden.to(dtype).requires_grad_(), head.to(dtype).requires_grad_(), labels
 
 
-def naive(hidden, head, labels, temperature):
-    logprobs = (hidden @ head.T / temperature).log_softmax(-1)
+def naive(hidden, head, labels, temperature, softcap=None):
+    logits = hidden @ head.T if softcap is None else softcap * (hidden @ head.T / softcap).tanh()
+    logprobs = (logits / temperature).log_softmax(-1)
     return logprobs.gather(-1, labels[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
 
 
+@pytest.mark.parametrize("softcap", [None, 1.5, 30.0])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("chunk_rows", [None, 4, 1])
-def test_logprobs_entropy_and_gradients_equal_log_softmax(temperature, chunk_rows):
+def test_logprobs_entropy_and_gradients_equal_log_softmax(temperature, chunk_rows, softcap):
     hidden, head, labels = inputs()
-    ours = label_logprobs(hidden, head, labels, temperature=temperature, with_entropy=True, chunk_rows=chunk_rows)
-    expected = naive(hidden, head, labels, temperature)
+    options = {"temperature": temperature, "softcap": softcap, "chunk_rows": chunk_rows}
+    ours = label_logprobs(hidden, head, labels, with_entropy=True, **options)
+    expected = naive(hidden, head, labels, temperature, softcap)
     weights = torch.linspace(-1, 2, ROWS, dtype=torch.float64)
     for actual, wanted in zip(ours, expected, strict=True):
         torch.testing.assert_close(actual, wanted, atol=1e-12, rtol=0)
@@ -54,19 +58,23 @@ def test_a_loss_of_one_output_alone_has_its_gradient(used):
         torch.testing.assert_close(actual, wanted, atol=1e-12, rtol=0)
 
 
-def test_backward_may_run_twice():
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_backward_may_run_twice(softcap):
     hidden, head, labels = inputs()
-    loss = label_logprobs(hidden, head, labels, with_entropy=True)[0].sum()
+    loss = label_logprobs(hidden, head, labels, with_entropy=True, softcap=softcap)[0].sum()
     first = torch.autograd.grad(loss, hidden, retain_graph=True)[0]
     assert torch.equal(torch.autograd.grad(loss, hidden)[0], first)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_bf16_logprobs_are_an_fp32_log_softmax_of_bf16_logits(temperature):
+@pytest.mark.parametrize(("temperature", "softcap"), [(1.0, None), (0.7, None), (0.7, 3.0)])
+def test_bf16_logprobs_are_an_fp32_log_softmax_of_bf16_products(temperature, softcap):
     hidden, head, labels = inputs(torch.bfloat16)
-    logprobs, entropy = label_logprobs(hidden, head, labels, temperature=temperature, with_entropy=True)
+    options = {"temperature": temperature, "softcap": softcap}
+    logprobs, entropy = label_logprobs(hidden, head, labels, with_entropy=True, **options)
     assert logprobs.dtype == entropy.dtype == torch.float32
-    table = ((hidden @ head.T).float() / temperature).log_softmax(-1)
+    products = (hidden @ head.T).float()
+    logits = products if softcap is None else softcap * (products / softcap).tanh()
+    table = (logits / temperature).log_softmax(-1)
     torch.testing.assert_close(logprobs, table.gather(-1, labels[:, None])[:, 0], atol=1e-5, rtol=0)
     torch.testing.assert_close(entropy, -(table.exp() * table).sum(-1), atol=1e-5, rtol=0)
 
@@ -84,16 +92,18 @@ def test_the_gradient_of_a_bf16_head_adds_up_over_chunks_in_fp32():
 
 
 def test_chunks_are_large_enough_for_the_device():
-    assert rows_per_chunk(151_936, "cpu") == 110
+    assert rows_per_chunk(151_936, "cpu") == 220
     assert rows_per_chunk(151_936, "cuda") == 1766
     assert rows_per_chunk(2**30, "cpu") == 1
 
 
-@pytest.mark.parametrize("chunk_rows", [None, 4])
-def test_rows_worked_on_in_small_pieces_have_the_same_bits(chunk_rows, monkeypatch):
+@pytest.mark.parametrize(("chunk_rows", "softcap"), [(None, None), (4, None), (None, 2.0), (4, 2.0)])
+def test_rows_worked_on_in_small_pieces_have_the_same_bits(chunk_rows, softcap, monkeypatch):
+    options = {"temperature": 0.7, "softcap": softcap, "chunk_rows": chunk_rows}
+
     def found():
         hidden, head, labels = inputs()
-        outputs = label_logprobs(hidden, head, labels, temperature=0.7, with_entropy=True, chunk_rows=chunk_rows)
+        outputs = label_logprobs(hidden, head, labels, with_entropy=True, **options)
         return *outputs, *torch.autograd.grad(sum(output.sum() for output in outputs), (hidden, head))
 
     whole = found()

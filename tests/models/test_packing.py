@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrl.models.packing import Packing, counting
@@ -10,7 +10,6 @@ from hpcrl.models.packing import Packing, counting
 lengths_of_texts = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(lengths_of_texts)
 def test_sorting_keeps_texts_whole_and_inverse_undoes_it(lengths):
     packing = Packing.of(lengths)
@@ -29,7 +28,6 @@ def test_sorting_keeps_texts_whole_and_inverse_undoes_it(lengths):
         assert torch.equal(packing.order[packing.inverse], torch.arange(sum(lengths)))
 
 
-@settings(deadline=None)
 @given(lengths_of_texts, st.data())
 def test_tail_rows_are_the_last_rows_of_each_text(lengths, data):
     counts = [data.draw(st.integers(0, length)) for length in lengths]

@@ -3,7 +3,15 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.tiny_models import LLAMA3_ROPE, save_hugging_face_model, tiny_config, tiny_model
+from support.tiny_models import (
+    LLAMA3_ROPE,
+    YARN_ROPE,
+    gpt2_config,
+    qwen3_config,
+    save_hugging_face_model,
+    tiny_config,
+    tiny_model,
+)
 
 from hpcrl.data.tokens import TOKENIZER_FILES
 from hpcrl.engines.flat import new_model
@@ -38,14 +46,25 @@ def hidden(model):
         ("qwen2", {}),
         ("qwen2", {"tie_word_embeddings": True}),
         ("llama", {"head_dim": 16}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"rope_parameters": YARN_ROPE | {"rope_theta": 500.0, "truncate": False, "mscale": 0.7}}),
+        ("mistral", {"sliding_window": None}),
+        ("mistral", {"sliding_window": 8}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
+        ("gemma", {}),
+        ("gemma2", {}),
+        ("gemma3_text", {}),
+        ("qwen3", {"tie_word_embeddings": True}),
+        ("gpt2", {}),
+        ("gpt2", {"tie_word_embeddings": False}),
         ("llama", {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500.0}}),
     ],
 )
-@pytest.mark.parametrize("max_shard_bytes", [10**9, 20_000])
-def test_a_folder_loads_saves_and_loads_in_transformers_with_equal_tensors(tmp_path, family, changes, max_shard_bytes):
+@pytest.mark.parametrize("max_file_bytes", [10**9, 20_000])
+def test_a_folder_loads_saves_and_loads_in_transformers_with_equal_tensors(tmp_path, family, changes, max_file_bytes):
     theirs = save_hugging_face_model(tmp_path / "in", family, **changes)
     model = new_model(tmp_path / "in")
-    save_pretrained(tmp_path / "out", model.config, model.views, max_shard_bytes=max_shard_bytes)
+    save_pretrained(tmp_path / "out", model.config, model.views, max_file_bytes=max_file_bytes)
     logits, again = logits_in_transformers(tmp_path / "out")
     for name, parameter in theirs.state_dict().items():
         assert torch.equal(again.state_dict()[name], parameter), name
@@ -61,7 +80,7 @@ def test_sharded_folders_are_read_and_written_with_an_index(tmp_path):
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     one, many = new_model(tmp_path / "one"), new_model(tmp_path / "many")
     assert torch.equal(one.memory.data, many.memory.data)
-    save_pretrained(tmp_path / "ours", many.config, many.views, max_shard_bytes=20_000)
+    save_pretrained(tmp_path / "ours", many.config, many.views, max_file_bytes=20_000)
     index = json.loads((tmp_path / "ours" / "model.safetensors.index.json").read_text())
     files = {file.name: load_file(file) for file in (tmp_path / "ours").glob("*.safetensors")}
     assert {name: file for file, tensors in files.items() for name in tensors} == index["weight_map"]
@@ -70,22 +89,19 @@ def test_sharded_folders_are_read_and_written_with_an_index(tmp_path):
     assert max(bytes_of_files) <= 20_000
 
 
+@pytest.mark.parametrize(("config", "prefix"), [(tiny_config, "Qwen2"), (qwen3_config, "Qwen3"), (gpt2_config, "GPT2")])
 @pytest.mark.parametrize(
-    ("head", "architecture", "class_name"),
-    [
-        ("value", "AutoModelForTokenClassification", "Qwen2ForTokenClassification"),
-        ("reward", "AutoModelForSequenceClassification", "Qwen2ForSequenceClassification"),
-    ],
+    ("head", "architecture"), [("value", "ForTokenClassification"), ("reward", "ForSequenceClassification")]
 )
-def test_a_critic_loads_in_transformers_with_equal_values(tmp_path, head, architecture, class_name):
-    model = tiny_model(tiny_config(head=head))
+def test_a_critic_loads_in_transformers_with_equal_values(tmp_path, config, prefix, head, architecture):
+    model = tiny_model(config(head=head))
     with torch.no_grad():
         for name, view in model.views.items():
             if name.endswith("head_bias"):
                 view.fill_(0.7)
     save_pretrained(tmp_path, model.config, model.views)
-    logits, theirs = logits_in_transformers(tmp_path, architecture)
-    assert type(theirs).__name__ == class_name
+    logits, theirs = logits_in_transformers(tmp_path, "AutoModel" + architecture)
+    assert type(theirs).__name__ == prefix + architecture
     values = model.output.values(hidden(model))
     torch.testing.assert_close(logits.flatten(), values if head == "value" else values[-1:], atol=1e-5, rtol=0)
     assert torch.equal(new_model(tmp_path).memory.data, model.memory.data)
@@ -148,6 +164,20 @@ def test_an_output_matrix_of_its_own_in_a_tied_models_folder_is_refused_with_bot
     assert "tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight" in str(raised.value)
 
 
+def test_an_old_gpt2_folder_names_its_tensors_without_their_prefix_and_holds_masks(tmp_path):
+    save_hugging_face_model(tmp_path, "gpt2")
+    new, file = new_model(tmp_path), tmp_path / "model.safetensors"
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in load_file(file).items()}
+    masks = {"h.0.attn.bias": torch.ones(1, 1, 128, 128), "h.2.attn.masked_bias": torch.tensor(-1e4)}
+    save_file(tensors | masks, file)
+    assert torch.equal(new_model(tmp_path).memory.data, new.memory.data)
+    save_file(tensors | {"h.0.attn.c_attn.bias": torch.ones(3), "h.0.other": torch.ones(3)}, file)
+    with pytest.raises(DataError) as raised:
+        new_model(tmp_path)
+    assert "account for: h.0.other." in str(raised.value)
+    assert "h.0.attn.c_attn.bias is [3]; config.json makes it [96]" in str(raised.value)
+
+
 def broken(tmp_path, change):
     save_hugging_face_model(tmp_path, "qwen2")
     file = tmp_path / "model.safetensors"
@@ -201,7 +231,7 @@ def test_no_head_but_a_value_head_is_made_up(tmp_path, own, wanted):
 
 def sharded(folder):
     model = tiny_model()
-    save_pretrained(folder, model.config, model.views, max_shard_bytes=20_000)
+    save_pretrained(folder, model.config, model.views, max_file_bytes=20_000)
     return folder, sorted(folder.glob("*.safetensors"))[1]
 
 
@@ -265,7 +295,7 @@ def test_folders_without_safetensors_or_config_are_refused(tmp_path):
 
 def test_a_file_exceeds_the_bound_only_for_one_large_parameter(tmp_path):
     model = tiny_model()
-    save_pretrained(tmp_path, model.config, model.views, max_shard_bytes=3_000)
+    save_pretrained(tmp_path, model.config, model.views, max_file_bytes=3_000)
     files = [load_file(file) for file in tmp_path.glob("*.safetensors")]
     large = [set(tensors) for tensors in files if sum(tensor.nbytes for tensor in tensors.values()) > 3_000]
     assert 1 < len(large) < len(files)

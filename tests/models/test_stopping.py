@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.tiny import ALONE
 from support.tiny_models import tiny_config, tiny_model
 from support.tiny_tokenizer import END, train_tokenizer
 
@@ -29,7 +30,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Tokens:
 
 def generated(tokens: Tokens, strings: tuple[str, ...], seed: int = 0, **options: Any) -> Generated:
     model = tiny_model(replace(tiny_config(), vocabulary_size=280), seed=1)
-    stops = partial(StopStrings, tokens.tokenizer, strings) if strings else None
+    stops = partial(StopStrings, tokens, strings) if strings else None
     settings = GenerationOptions(max_new_tokens=NEW, eos_token_ids=tokens.eos_ids, stops=stops, **options)
     prompts = [np.arange(3, 5 + i) for i in range(40)]
     return Generator(model, settings).generate(prompts, [seed + i for i in range(40)])
@@ -63,14 +64,14 @@ def test_strings_over_tokens_and_characters_over_tokens_are_found(tokens: Tokens
     for text in ("naïve na na!", "x#", "ca\u00e9b", "a\u0301b ab", "nothing"):
         ids = tokens.tokenizer.encode(text, add_special_tokens=False).ids
         for strings in (("na na",), ("#",), ("é",), ("b ab",), ("zz",)):
-            reader = StopStrings(tokens.tokenizer, strings)
+            reader = StopStrings(tokens, strings)
             heard = [reader.take(token) for token in ids]
             decoded = [tokens.decode(ids[: i + 1]) for i in range(len(ids))]
             assert heard == [any(string in said for string in strings) for said in decoded]
 
 
 def test_a_special_token_is_no_text(tokens: Tokens) -> None:
-    reader = StopStrings(tokens.tokenizer, (END, "end"))
+    reader = StopStrings(tokens, (END, "end"))
     assert not reader.take(tokens.eos_id)
 
 
@@ -83,7 +84,7 @@ def test_a_reward_sees_the_text_before_the_first_string(tokens: Tokens) -> None:
 def test_real_settings_reach_the_sampler(tmp_path: Path) -> None:
     folder = train_tokenizer(tmp_path, ["na na na ab # é", "abab cd"], size=280)
     model = tiny_model(replace(tiny_config(), vocabulary_size=280), seed=1)
-    sampler = Sampler(PackedModel("actor", model), 1000, load_tokens(folder).eos_ids, folder)
+    sampler = Sampler(PackedModel("actor", model), 1000, load_tokens(folder).eos_ids, folder, ALONE)
     prompts = [np.arange(3, 5 + i) for i in range(40)]
     config = GenerationConfig(max_new_tokens=NEW, stop=STRINGS)
     made = sampler.generate(prompts, range(40), config)

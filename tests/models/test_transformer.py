@@ -1,6 +1,14 @@
 import pytest
 import torch
-from support.tiny_models import LLAMA3_ROPE, logits_of, save_hugging_face_model, tiny_config, tiny_model
+from support.tiny_models import (
+    CONFIGS,
+    LLAMA3_ROPE,
+    YARN_ROPE,
+    logits_of,
+    save_hugging_face_model,
+    tiny_config,
+    tiny_model,
+)
 
 from hpcrl.engines.flat import FlatTransformer, new_model
 from hpcrl.errors import DataError
@@ -17,6 +25,23 @@ VARIANTS = {
     "llama tied": ("llama", {"tie_word_embeddings": True}),
     "llama with one key head": ("llama", {"num_key_value_heads": 1}),
     "llama with wide heads": ("llama", {"head_dim": 16}),
+    "llama with biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral with a window": ("mistral", {"sliding_window": 8}),
+    "mistral with a window for all": ("mistral", {"sliding_window": 128}),
+    "qwen2 with windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1}),
+    "qwen3 with windows": ("qwen3", {"use_sliding_window": True, "sliding_window": 39, "max_window_layers": 2}),
+    "qwen3": ("qwen3", {}),
+    "qwen3 with biases, tied": ("qwen3", {"attention_bias": True, "tie_word_embeddings": True}),
+    "gemma": ("gemma", {}),
+    "gemma untied, with one key head": ("gemma", {"tie_word_embeddings": False, "num_key_value_heads": 1}),
+    "gemma2": ("gemma2", {}),
+    "gemma2 without softcaps": ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma3": ("gemma3_text", {}),
+    "gpt2": ("gpt2", {}),
+    "gpt2 untied": ("gpt2", {"tie_word_embeddings": False, "n_inner": None}),
+    "dynamic rope": ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 500.0}}),
+    "yarn rope": ("qwen3", {"rope_parameters": YARN_ROPE | {"rope_theta": 500.0, "beta_fast": 4.0}}),
     "llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE | {"rope_theta": 500.0}}),
 }
 LENGTHS = (7, 40, 1, 40, 12, 7, 90)
@@ -40,6 +65,24 @@ def test_logits_equal_transformers(pair):
     expected = torch.cat([theirs(row[None], use_cache=False).logits[0] for row in rows])
     logits = logits_of(ours, ours.hidden(torch.cat(rows), Packing.of(LENGTHS)))
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gpt2"])
+def test_logits_and_gradients_equal_transformers_in_float64(tmp_path, family):
+    theirs = save_hugging_face_model(tmp_path, family, tie_word_embeddings=False).double()
+    ours, rows = new_model(tmp_path, dtype=torch.float64), texts((5, 9, 9, 40))
+    expected = torch.cat([theirs(row[None], use_cache=False).logits[0] for row in rows])
+    logits = logits_of(ours, ours.hidden(torch.cat(rows), Packing.of([len(row) for row in rows])))
+    tolerance = 1e-11 if family == "gpt2" else 1e-5  # transformers turns by fp32 numbers, and normalises in fp32
+    torch.testing.assert_close(logits, expected, atol=tolerance, rtol=0)
+    logits.sin().sum().backward()
+    expected.sin().sum().backward()
+    for parameter in theirs.parameters():
+        parameter.data.copy_(parameter.grad)
+    gradients = as_ours(theirs)
+    scale = max(gradient.abs().max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(ours.views[name].grad, gradient, atol=tolerance * scale, rtol=0, msg=name)
 
 
 def test_gradients_equal_transformers(pair):
@@ -87,11 +130,12 @@ def as_ours(theirs) -> dict[str, torch.Tensor]:
         return {name: tensor.contiguous() for name, tensor in load_pretrained(folder)[1]}
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "gpt2"])
 @pytest.mark.parametrize(
     ("head", "architecture"), [("value", "TokenClassification"), ("reward", "SequenceClassification")]
 )
-def test_values_equal_transformers_classification_heads(tmp_path, head, architecture):
-    theirs = save_hugging_face_model(tmp_path, "qwen2", architecture, num_labels=1)
+def test_values_equal_transformers_classification_heads(tmp_path, family, head, architecture):
+    theirs = save_hugging_face_model(tmp_path, family, architecture, num_labels=1)
     ours = new_model(tmp_path)
     assert ours.config.head == head
     packing = Packing.of(LENGTHS)
@@ -115,8 +159,9 @@ def test_values_of_a_bf16_model_are_as_exact_as_its_hidden_states(head):
     assert model.output.head.grad.abs().sum() > 0
 
 
-def test_packed_equals_one_at_a_time_in_values_and_gradients():
-    model = tiny_model(dtype=torch.float64)
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_packed_equals_one_at_a_time_in_values_and_gradients(config):
+    model = tiny_model(config(), dtype=torch.float64)
     rows = texts()
     packed = model.hidden(torch.cat(rows), Packing.of(LENGTHS))
     (packed.sin().sum()).backward()

@@ -12,6 +12,7 @@ from support.pool import gloo_pool
 
 from hpcrl.errors import ExitCode, PeerLostError
 from hpcrl.parallel import context as context_module
+from hpcrl.parallel import group as group_module
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.operations import Operations
 
@@ -92,8 +93,10 @@ def test_a_store_that_is_gone_is_a_peer_that_is_lost() -> None:
 def test_every_call_of_torch_distributed_is_made_in_an_operation() -> None:
     """Besides what concerns this process alone: opening rank 0's store, and leaving."""
     alone = {"TCPStore": "invite", "is_initialized": "leave", "destroy_process_group": "leave"}
-    found = list(_uses(ast.parse(inspect.getsource(context_module))))
-    assert {name for name, _, within in found if within} >= {"all_to_all_single", "init_process_group", "new_group"}
+    texts = [inspect.getsource(module) for module in (context_module, group_module)]
+    found = [use for text in texts for use in _uses(ast.parse(text))]
+    needed = {"all_to_all_single", "batch_isend_irecv", "broadcast", "init_process_group", "new_group"}
+    assert {name for name, _, within in found if within} >= needed
     assert [(name, where) for name, where, within in found if not within and alone.get(name) != where] == []
 
 

@@ -35,7 +35,7 @@ def problems(tmp_path, monkeypatch):
 def test_every_backend_of_hpcrls_own_declares():
     assert names(BACKENDS) == ("native",)
     backend = find(BACKENDS, "native", "actor.backend")
-    assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp",))
+    assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp", "tp", "pp"))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):

@@ -6,12 +6,18 @@ import pytest
 from support.experiments import load_config, ppo_values, write_config, write_inputs, write_model
 
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.capacity import Capacity, check_memory
+from hpcrl.placement.allocate import settle
+from hpcrl.placement.capacity import Capacity, check_memory, on_its_device
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.memory import GIB
 
 SEVEN_BILLION = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 HERE = "this machine has"
+WHOLE = """
+from hpcrl.backends.backend import Backend
+
+WHOLE = Backend(train=True, generate=True, axes=("dp", "tp", "pp"), dtypes=("fp32",), engine="nowhere:Engine")
+"""
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def refused(experiment, capacity):
 
 def test_models_that_cannot_fit_are_refused_with_the_sizes_of_each_role(load):
     problem = refused(load(), Capacity(24 * GIB, "worker", HERE))
-    assert "of a worker need 172.3 GiB (on a worker: actor 73.8, reference 24.6, critic 73.8" in problem
+    assert "of a worker need 172.3 GiB (on worker 0 in actor_train: actor 73.8, reference 24.6, critic 73.8" in problem
     assert "this machine has 24.0 GiB." in problem
     assert "Neither bf16 nor more nodes make it fit" in problem
 
@@ -43,18 +49,95 @@ def test_the_workers_of_a_node_share_what_it_has(load):
     assert "of a node need 344.6 GiB" in refused(together, Capacity(200 * GIB, "node", HERE))
 
 
+def test_what_waits_on_the_host_is_not_refused_and_the_call_that_has_too_much_is_named(load):
+    between = ("parameters=host", "gradients=drop", "optimizer=host")
+    experiment = load(
+        "cluster.device=cuda", *(f"{role}.between.{it}" for role in ("actor", "critic") for it in between)
+    )
+    problem = refused(experiment, Capacity(90 * GIB, "worker", HERE))
+    assert "of a worker need 98.5 GiB (on worker 0 in critic_train: reference 24.6, critic 73.8)" in problem
+    list(check_memory(experiment, Capacity(110 * GIB, "worker", HERE)))
+
+
+ON_HOST = (
+    "cluster.device=cuda",
+    "actor.between.parameters=host",
+    "actor.between.gradients=drop",
+    "actor.between.optimizer=host",
+)
+"""Of the actor, parameters (24.6 GiB) and half of the moments (24.6 GiB) wait beside each of two workers."""
+
+
+def host_of(gib, more="", asked=None):
+    """Workers that have enough, on nodes that have so much; `asked` counts how often that is wanted."""
+
+    def host():
+        if asked is not None:
+            asked.append(gib)
+        size, source = (None, "nobody knows that") if gib is None else (gib * GIB, "cluster.slurm.memory gives it")
+        return Capacity(size, "node", source, more)
+
+    return Capacity(400 * GIB, "worker", HERE, host=host)
+
+
+def test_models_that_cannot_wait_in_their_nodes_memory_are_refused_by_worker_size_and_settings(load):
+    apart = [*ON_HOST, "reference.between.parameters=host", "calls={critic_inf: {mesh: 0, between: host}}"]
+    problem = refused(load(*apart), host_of(98, "Or ask for more: cluster.slurm.memory."))
+    assert problem == (
+        "what waits in the host's memory between calls needs 98.5 GiB of a node (worker 0: actor 49.2, reference 24.6, "
+        "critic@1 24.6), but cluster.slurm.memory gives it 98.0 GiB. Set actor.between.parameters or "
+        "actor.between.optimizer or reference.between.parameters or calls.critic_inf.between to keep (of a copy, also "
+        "to drop), or raise cluster.nodes. "
+        "Or ask for more: cluster.slurm.memory."
+    )
+    assert not list(check_memory(load(*apart), host_of(99)))
+
+
+def test_the_workers_of_a_node_wait_in_the_same_memory(load):
+    experiment = load(*ON_HOST, "cluster.nodes=1", "cluster.workers_per_node=2")
+    assert "98.5 GiB of a node (worker 0: actor 49.2)" in refused(experiment, host_of(98))
+    assert not list(check_memory(experiment, host_of(99)))
+
+
+def test_a_nodes_memory_that_nobody_knows_is_said_with_what_waits_there(load):
+    (doubt,) = check_memory(load(*ON_HOST), host_of(None))
+    assert doubt == "49.2 GiB of models will wait in the memory of a node; nobody knows that."
+
+
+def test_a_nodes_memory_is_asked_for_only_where_something_waits_there(load):
+    asked = []
+    list(check_memory(load("cluster.device=cuda"), host_of(1, asked=asked)))
+    assert asked == []
+    list(check_memory(load(*ON_HOST), host_of(400, asked=asked)))
+    assert asked == [400]
+
+
 @pytest.mark.parametrize("gib", [130, 150, 170])
 def test_the_advice_fits(load, gib):
     capacity = Capacity(gib * GIB, "worker", HERE)
     advice = refused(load(), capacity).partition("It fits with ")[2].rstrip(".")
     overrides = [setting.replace(" = ", "=") for setting in advice.split(" and ")]
     assert overrides != [""]
-    list(check_memory(load(*overrides), capacity))
+    list(check_memory(settle(load(*overrides)), capacity))
+
+
+def test_models_that_are_cut_need_no_more_nodes(load):
+    Path("whole.py").write_text(WHOLE)
+    backend = [f"{role}.backend=whole.py:WHOLE" for role in ("actor", "critic", "reference")]
+    settings = [*backend, "cluster.nodes=1", "cluster.workers_per_node=8", "ppo.minibatches=1"]
+    capacity = Capacity(30 * GIB, "worker", HERE)
+    assert "It fits with allocation = pipe_model." in refused(load(*settings), capacity)
+    list(check_memory(settle(load(*settings, "allocation=pipe_model")), capacity))
 
 
 def test_memory_for_one_call_may_be_short_and_is_said(load):
     (doubt,) = check_memory(load(), Capacity(173 * GIB, "worker", HERE))
-    assert "may need" in doubt and "this machine has 173.0 GiB" in doubt and "lower micro_batch_tokens" in doubt
+    assert (
+        "may need" in doubt
+        and "(worker 0 in " in doubt
+        and "this machine has 173.0 GiB" in doubt
+        and "lower micro_batch_tokens" in doubt
+    )
 
 
 def test_what_nobody_knows_is_said_with_what_is_needed(load):
@@ -65,3 +148,20 @@ def test_what_nobody_knows_is_said_with_what_is_needed(load):
 def test_a_small_model_needs_no_word(load):
     write_model(Path("model"))
     assert not list(check_memory(load(), Capacity(None, "worker", "")))
+
+
+@pytest.mark.parametrize(("of", "device"), [("worker", "cuda"), ("node", "cpu")])
+def test_a_device_that_is_left_open_is_that_of_those_who_have_the_memory(load, of, device):
+    capacity = Capacity(None, of, HERE)
+    assert on_its_device(load(), capacity).cluster.device == device
+    for named in ("cpu", "cuda"):
+        assert on_its_device(load(f"cluster.device={named}"), capacity).cluster.device == named
+
+
+def test_on_gpus_that_are_found_only_later_a_table_of_logits_has_the_rows_of_a_gpu(load):
+    capacity = Capacity(None, "worker", "what the GPUs have is not known here")
+    large = [*(f"{role}.path=large" for role in ("actor", "reference", "critic")), "data.tokenizer=model"]
+    write_model(Path("large"), vocab_size=150_000)
+    on_gpus = [*check_memory(load(*large, "cluster.device=cuda"), capacity)]
+    assert [*check_memory(load(*large), capacity)] == on_gpus
+    assert [*check_memory(load(*large, "cluster.device=cpu"), capacity)] != on_gpus

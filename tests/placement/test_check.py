@@ -23,7 +23,7 @@ from hpcrl.placement.check import placement_problems
         (["critic.layout=d2", "critic.mesh=1"], 'workers, but critic.mesh = "1" has 1.'),
         (["actor.layout=2x2"], 'actor.layout = "2x2" is not a layout'),
         (["reward.mesh=0-5"], 'reward.mesh = "0-5" names worker 5, but the cluster has workers 0 to 1'),
-        (["reference.layout=t2"], "reference.layout = t2 splits a model over workers"),
+        (["reward.layout=t2"], "reward.layout = t2 splits a model over workers"),
         (["cluster.nodes=5"], "data.batch_size gives 8 samples per step, but actor.layout has dp = 10"),
         (["generation.max_new_tokens=120"], "= 136, but actor.path has max_position_embeddings = 128"),
         (
@@ -39,24 +39,12 @@ def test_what_does_not_fit_is_named(load, overrides, problem):
     assert any(problem in text for text in raised.value.problems)
 
 
-@pytest.mark.parametrize(
-    ("mesh", "layout", "says"),
-    [
-        (None, None, ""),
-        ("0-1", "d2", ""),
-        (
-            "1",
-            "d1",
-            "reference is laid out as d1t1p1 on worker 1, but actor, which ref_blend blends into it, "
-            "laid out as d2t1p1 on workers 0, 1.",
-        ),
-    ],
-)
-def test_a_role_that_is_blended_is_placed_as_the_one_that_it_takes_in(mesh, layout, says):
+@pytest.mark.parametrize(("mesh", "layout"), [(None, None), ("0-1", "d2"), ("1", "d1"), ("0-1", "p2")])
+def test_a_role_that_is_blended_is_placed_anywhere(mesh, layout):
     toy = toy_experiment(workers_per_node=2)
     reference = PlacementConfig(mesh=mesh, layout=layout)
     following = replace(toy, toy=replace(toy.toy, reference_ema=EMAConfig(decay=0.9)), reference=reference)
-    assert [problem.text for problem in placement_problems(following)] == ([says] if says else [])
+    assert [problem.text for problem in placement_problems(following)] == []
     assert not [*placement_problems(replace(toy, reference=reference))]
 
 
@@ -92,6 +80,35 @@ def test_every_model_needs_positions_for_the_longest_sequence(load, tmp_path, ro
     assert f"= 32, but {role}.path has max_position_embeddings = 31" in problem
 
 
+def test_the_bound_of_positions_is_called_as_in_config_json(load, tmp_path):
+    small = {"model_type": "gpt2", "n_positions": 31, "vocab_size": 64, "n_embd": 32, "n_head": 4, "n_layer": 1}
+    folder = other_model(tmp_path)
+    (folder / "config.json").write_text(json.dumps(small))
+    with pytest.raises(ConfigurationError) as raised:
+        load(f"critic.path={folder}")
+    (problem,) = raised.value.problems
+    assert "= 32, but critic.path has n_positions = 31" in problem
+
+
+def test_a_bound_of_prompts_that_nobody_set_is_no_part_of_the_sum(load):
+    none = "data.max_prompt_tokens=null"
+    assert load(none, "generation.max_new_tokens=127")
+    with pytest.raises(ConfigurationError) as raised:
+        load(none, "generation.max_new_tokens=128")
+    for problem in raised.value.problems:
+        assert problem.startswith("generation.max_new_tokens = 128 leaves prompts no room: ")
+        assert "data.max_prompt_tokens" not in problem
+
+
+@pytest.mark.parametrize("changes", [["actor.path=none", "reference.path=none"], ["generation.max_new_tokens=200"]])
+def test_what_is_wrong_with_the_actors_model_is_not_said_of_the_reference_too(load, changes):
+    for kl in ("none", "reward"):
+        with pytest.raises(ConfigurationError) as raised:
+            load(*changes, f"ppo.kl.mode={kl}", "critic.path=model")
+        assert not [problem for problem in raised.value.problems if "reference" in problem]
+        assert [problem for problem in raised.value.problems if "actor.path" in problem]
+
+
 @pytest.mark.parametrize(("role", "tokens"), [("critic", 63), ("reference", 63), ("reference", 65)])
 def test_the_roles_know_the_same_tokens(load, tmp_path, role, tokens):
     folder = other_model(tmp_path, vocab_size=tokens)
@@ -105,7 +122,7 @@ def test_a_critic_may_know_more_tokens(load, tmp_path):
     assert load(f"critic.path={other_model(tmp_path, vocab_size=65)}")
 
 
-@pytest.mark.parametrize("changes", [{"use_sliding_window": True}, {"hidden_act": "gelu"}, {"num_attention_heads": 0}])
+@pytest.mark.parametrize("changes", [{"use_mrope": True}, {"hidden_act": "gelu"}, {"num_attention_heads": 0}])
 def test_what_no_worker_would_load_is_refused_before_anything_is_made(load, tmp_path, changes):
     folder = other_model(tmp_path, **changes)
     with pytest.raises(ConfigurationError) as raised:

@@ -6,7 +6,8 @@ import pytest
 
 from hpcrl.cli.main import main
 from hpcrl.errors import ConfigurationError
-from hpcrl.placement.plan import cpu_roles, make_plan
+from hpcrl.placement.placing import cpu_roles
+from hpcrl.placement.plan import make_plan
 
 TORCH, REWARD = "hpcrl.algos.host:TorchHost", "hpcrl.workers.reward_host:RewardHost"
 
@@ -80,4 +81,6 @@ def test_a_plan_for_people_shows_them(load, tmp_path, capsys):
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "ppo on 1 node of 2 workers and 1 CPU worker (local)" in said
-    assert [line.split() for line in said.splitlines() if line.startswith("2 ")] == [["2", "0", "2", "-", "reward"]]
+    assert [line.split() for line in said.splitlines() if line.startswith("2 ")] == [
+        ["2", "0", "2", "-", "rew_inf", "reward"]
+    ]

@@ -1,6 +1,9 @@
 """What a run will write, as it is known before there is a run."""
 
+from functools import partial
+
 import pytest
+from support.experiments import load_config, values_of, write_config, write_inputs
 from support.tiny import CONFIG, native
 
 from hpcrl.engines.native import DTYPES
@@ -11,7 +14,7 @@ from hpcrl.placement.memory import state_size
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_checkpoint_has_as_many_bytes_as_the_engine_hands_over(dtype):
-    arrays, _ = native("vocabulary", DTYPES[dtype]).snapshot()
+    arrays = native("vocabulary", DTYPES[dtype]).snapshot().arrays
     expected = parameter_count(CONFIG.with_head("vocabulary")) * STORED * state_size(dtype)
     assert sum(array.nbytes for array in arrays.values()) == pytest.approx(expected, rel=0.05)
 
@@ -45,3 +48,13 @@ def test_what_lies_there_at_once_is_counted(load, overrides, checkpoints, export
     assert (disk.checkpoints, disk.exports, disk.spilled) == (checkpoints, exports, spilled)
     whole = checkpoints * sum(disk.checkpoint.values()) + exports * sum(disk.export.values())
     assert disk.most == whole + (spilled or 1) * disk.spill > whole
+
+
+def test_spills_of_steps_that_count_tokens_go_by_the_rows_that_a_step_has(tmp_path, monkeypatch):
+    write_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    values = values_of("generate")
+    load = partial(load_config, write_config(tmp_path / "generate.yaml", values))
+    counted = load(["data.batch_size=null", "data.batch_tokens=4096"])
+    assert estimate_disk(counted, rows=8).spill == estimate_disk(load(["data.batch_size=8"])).spill > 0
+    assert estimate_disk(counted, rows=16).spill == 2 * estimate_disk(counted, rows=8).spill

@@ -57,7 +57,17 @@ def test_a_condition_on_a_number_that_a_reward_function_returns_beside_its_score
         )
     components = "reward.components={style: {function: length, kwargs: {most: 9}}}"
     assert load("reward.function=null", "reward.kwargs={}", components, "control.stop_when=rew_inf/style > -1")
+    assert load("control.stop_when=critic_train/router_max_share > 0.9")
+    assert "is no statistic of ref_inf" in refusal(load, "control.stop_when=ref_inf/router_max_share > 0.9")
     assert load("control.stop_when=eval_rew/accuracy > 0.5") and load("control.stop_when=actor_train/kl_coef > 0.5")
+
+
+def test_a_condition_may_name_the_chances_that_an_evaluation_reports_and_no_others(load):
+    drawn = [f"generation.evaluation.{it}" for it in ("temperature=1", "samples_per_prompt=4", "pass_at=[1,4]")]
+    assert load(*drawn, "control.stop_when=eval_rew/pass_at_4 > 0.5")
+    said = refusal(load, *drawn, "control.stop_when=eval_rew/pass_at_2 > 0.5")
+    assert "reward, accuracy, dropped, not_scorable, pass_at_1, pass_at_4" in said
+    assert "is no statistic of rew_inf" in refusal(load, *drawn, "control.stop_when=rew_inf/pass_at_4 > 0.5")
 
 
 def test_a_condition_on_a_call_that_is_not_made_gets_the_calls_and_the_nearest(load):
@@ -73,6 +83,10 @@ def test_a_condition_on_a_call_that_is_not_made_gets_the_calls_and_the_nearest(l
         ("recipe=lambda e: (*CALLS, MFC('nap', 'bed', 'inference', ('x',), ('w',)))", "calls role 'bed', but"),
         ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', 'vocabulary'))", "section actor that is a ModelConfig"),
         ("roles=dict(ALGORITHM.roles, actor=RoleKind('m:A', host='m:H'))", "actor that is a CPUPlacementConfig"),
+        (
+            "recipe=lambda e: (*CALLS, MFC('follow', 'reward', 'blend', (), blends='actor'))",
+            "its call follow blends actor into reward, but role 'reward' is declared without `decay`, which says how",
+        ),
         ("made={}", "its call actor_gen makes key 'y', but `made` does not say of which form its rows are"),
         ("metrics={'nap': ('loss',)}", "it has metrics of a call 'nap', but the calls are actor_gen"),
     ],
@@ -109,6 +123,12 @@ def test_rows_that_are_never_evaluated_on_are_said(load):
     assert not list(unused_notices(load()))
     (said,) = unused_notices(load("control.evaluate.steps=null"))
     assert said == "data.evaluate is set, but control.evaluate is not, so nothing is evaluated."
+
+
+def test_that_a_mixture_has_no_last_batch_to_leave_out_is_said(load):
+    assert not list(unused_notices(load("data.drop_last=true")))
+    (said,) = unused_notices(load("data.drop_last=true", "data.train=null", "data.sources={a: {path: rows.jsonl}}"))
+    assert said.startswith("data.drop_last has no effect with data.sources")
 
 
 def test_a_role_has_a_host_of_its_own_where_its_section_may_ask_for_workers(tmp_path, monkeypatch):

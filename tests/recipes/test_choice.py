@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.experiments import load_config, write_config
+from support.lagging import ALGORITHM as LAGGING
 from support.rollouts import policy_experiment
 
 from hpcrl.config.filter_groups import FilterGroupsConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import ConfigurationError
-from hpcrl.recipes import grpo
+from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.texts import choice_by, metric_problems
 from hpcrl.recipes.toy import ALGORITHM, CALLS, ToyExperiment
@@ -63,6 +65,20 @@ def test_the_deciding_key_is_made_of_all_rows_drawn(tmp_path: Path) -> None:
     assert ALGORITHM.choice(replace(ToyExperiment())) is None
 
 
+def test_calls_further_behind_than_those_that_decide_are_refused_before_a_run_is_made(tmp_path: Path) -> None:
+    """Such a run would wait for ever."""
+    path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"steps": 3}, "algorithm": LAGGING})
+    assert load_config(path).lags.actor_gen == 2
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(path, ["lags.actor_gen=0", "lags.critic_inf=0", "lags.ref_inf=0"])
+    assert raised.value.problems == (
+        f"algorithm = {LAGGING}: actor_old.lag is 1, but steps choose by 's', for which they need actor_gen, whose lag "
+        "is 0: parameters are overwritten before it is known on which rows actor_old reads them. Raise actor_gen.lag "
+        "or lower actor_old.lag. Fix the file or set algorithm.",
+    )
+    assert load_config(path, ["lags.actor_gen=1", "lags.actor_new=1"]).lags.actor_new == 1
+
+
 def test_the_toy_has_no_other_score_than_its_reward(tmp_path: Path) -> None:
     path = write_config(tmp_path / "toy.yaml", CHOOSES | {"control": {"steps": 3}})
     with pytest.raises(ConfigurationError, match=r"toy\.filter_groups\.metric = luck must be reward or null"):
@@ -103,15 +119,21 @@ def test_a_metric_that_the_reward_does_not_have_is_refused() -> None:
     )
 
 
-def test_in_grpo_only_what_makes_the_choice_is_made_for_dropped_groups() -> None:
-    groups = FilterGroupsConfig(metric="accuracy", max_rounds=3)
-    experiment = policy_experiment("grpo", filter_groups=groups, kl=KLConfig(mode="loss"), old_logprobs="recomputed")
-    calls = grpo.ALGORITHM.recipe(experiment)
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [("grpo", {}), ("rloo", {}), ("reinforce_plus_plus", {"baseline": True}), ("reinforce_plus_plus", {})],
+)
+def test_only_what_makes_the_choice_is_made_for_dropped_groups(name: str, section: dict[str, Any]) -> None:
+    groups, algorithm = FilterGroupsConfig(metric="accuracy", max_rounds=3), algorithm_of(name)
+    section |= {"kl": KLConfig(mode="loss"), "old_logprobs": "recomputed"}
+    experiment = policy_experiment(name, filter_groups=groups, **section)
+    calls = algorithm.recipe(experiment)
     assert [call.name for call in calls if call.precedes_choice] == ["actor_gen", "rew_inf"]
     assert {"actor_inf", "ref_inf"} < {call.name for call in calls}
-    choice = grpo.ALGORITHM.choice(experiment)
+    choice = algorithm.choice(experiment)
     assert choice is not None and (choice.key, choice.right_at, choice.max_rounds) == ("rewards", 1.0, 3)
-    assert grpo.ALGORITHM.choice(policy_experiment("grpo")) is None
-    wrong = policy_experiment("grpo", filter_groups=FilterGroupsConfig(metric="acc"))
-    problems = grpo.ALGORITHM.check(wrong)
-    assert any("grpo.filter_groups.metric = acc must be one of" in problem.text for problem in problems)
+    assert choice.setting == f"{name}.filter_groups"
+    assert algorithm.choice(policy_experiment(name)) is None
+    wrong = policy_experiment(name, filter_groups=FilterGroupsConfig(metric="acc"))
+    texts = [problem.text for problem in algorithm.check(wrong)]
+    assert sum(f"{name}.filter_groups.metric = acc must be one of" in text for text in texts) == 1

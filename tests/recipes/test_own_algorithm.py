@@ -27,7 +27,9 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ExitCode
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.family import FAMILIES
 from hpcrl.models.pretrained import save_pretrained, write_random_pretrained
+from hpcrl.plugins import names
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ALGORITHM = f"{SUPPORT / 'toy_algorithm.py'}:ALGORITHM"
@@ -155,9 +157,10 @@ WRONG = {
     "score. Set control.stop_when, probably to grade/score.",
     "control.stop_when=grde/score >= 1": "control.stop_when = 'grde/score' is a metric of a call 'grde', but the calls "
     "are sample, grade, compare, learn, eval_sample, eval_grade. Set control.stop_when, probably to grade/score.",
-    "actor.family=toi": "actor.family = toi must be one of llama, qwen2, or file.py:NAME. Set actor.family.",
-    "actor.family=null": "model_type 'toy' is not supported; supported are llama, qwen2. Name the family in "
+    "actor.family=toi": f"actor.family = toi must be one of {', '.join(names(FAMILIES))}, or file.py:NAME. Set "
     "actor.family.",
+    "actor.family=null": f"model_type 'toy' is not supported; supported are {', '.join(names(FAMILIES))}. Name the "
+    "family in actor.family.",
     "algorithm=pppo": f"algorithm = pppo (command line) must be one of {', '.join(KNOWN)}, or file.py:NAME. Set "
     "algorithm, probably to ppo.",
 }
@@ -299,6 +302,18 @@ def resume(folder: Path, name: str) -> None:
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
 
 
+def test_its_checkpoint_is_exported_offline_to_the_same_files(
+    folder: Path, plain: RunDirectory, tmp_path: Path
+) -> None:
+    done = client(folder, "export", str(plain.root), "--role", "actor", "--out", str(tmp_path / "out"))
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    theirs, ours = (
+        {path.name: path.read_bytes() for path in place.iterdir()}
+        for place in (plain.export("actor", STEPS), tmp_path / "out")
+    )
+    assert theirs == ours and "model.safetensors" in ours
+
+
 def test_its_export_loads_again_number_for_number(folder: Path, plain: RunDirectory, tmp_path: Path) -> None:
     exported = plain.export("actor", STEPS)
     model = new_model(exported, family=FAMILY)
@@ -338,7 +353,8 @@ def test_dropped_into_the_rooms_they_are_found_by_name(folder: Path, package: Pa
     assert listed in client(folder, "plan", "named.yaml", "--algorithm=leters", package=package).stderr
     refused = client(folder, "plan", "named.yaml", "--actor.family", "toi", package=package)
     assert refused.returncode == ExitCode.CONFIGURATION
-    assert "must be one of llama, qwen2, toy, or file.py:NAME. Set actor.family, probably to toy." in refused.stderr
+    families = ", ".join(sorted([*names(FAMILIES), "toy"]))
+    assert f"must be one of {families}, or file.py:NAME. Set actor.family, probably to toy." in refused.stderr
     assert "sample" in obeyed(folder, "plan", "named.yaml", package=package)
     obeyed(folder, "draw", "named.yaml", "--out", "named.dot", package=package)
     assert "compare" in (folder / "named.dot").read_text()

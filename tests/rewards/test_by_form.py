@@ -57,6 +57,24 @@ def test_a_row_of_no_known_source_is_named_with_what_is_known(source: str | None
 
 
 @pytest.mark.parametrize(
+    ("source", "by"),
+    [
+        ("aime24", "math_dapo"),
+        ("math_dapo", "math_dapo"),
+        ("numina_cn_k12", "prime_math"),
+        ("searchR1_nq", "search_r1"),
+    ],
+)
+def test_a_source_that_verl_scores_by_what_is_not_here_is_not_scored_otherwise_unless_the_user_says_so(
+    source: str, by: str
+) -> None:
+    row = {"id": "r", "data_source": source, "answer": "2"}
+    with pytest.raises(DataError, match=rf"data_source '{source}', which verl scores by its {by}.*; by_source knows"):
+        by_source.score("2", row)
+    assert by_source.score("2", row, sources={source: "exact"}) == 1.0
+
+
+@pytest.mark.parametrize(
     ("function", "kwargs", "problem"),
     [
         ("length", {}, "most of length is not set; it must be a whole number"),

@@ -154,10 +154,10 @@ def test_no_reward_is_none_and_not_zero(judge: Judge) -> None:
         (
             lambda response, other: 1,
             {},
-            "nothing fills its parameter 'other'; by name it may have prompt, resp",
+            "nothing fills its parameter 'other'; a parameter may be called prompt, resp",
         ),
-        (lambda responses, prompt: 1, {}, "nothing fills its parameter 'prompt'; by name it may have prompts"),
-        (lambda response: 1, {"most": 3}, "its kwargs give 'most', and it has no such parameter"),
+        (lambda responses, prompt: 1, {}, "nothing fills its parameter 'prompt'; a parameter may be called prompts"),
+        (lambda response: 1, {"most": 3}, "its kwargs give 'most', but it has no such parameter"),
         (eval("lambda response, /: 1"), {}, "nothing fills its parameter 'response'"),
     ],
 )

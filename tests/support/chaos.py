@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support.cluster import Jobs, no_fault, start
+from support.cluster import Jobs, alive_of, no_fault, start
+from support.faults import Strike, Strikes
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
@@ -65,6 +66,13 @@ def create_run(root: Path, experiment: ExperimentConfig) -> RunDirectory:
     )
 
 
+def whole_run(folder: Path, experiment: ExperimentConfig) -> RunDirectory:
+    """A run that nothing has disturbed."""
+    run = create_run(folder / "run", experiment)
+    assert finish(run) == [0], outputs(run)
+    return run
+
+
 @dataclass(frozen=True)
 class Remains:
     """What has to be the same however often a run was disturbed."""
@@ -94,6 +102,23 @@ def finish(
             return codes
         jobs.kill_all()
     raise AssertionError(f"not done after {MOST_RESUMES} submissions: {codes}\n{outputs(run)}")
+
+
+def ends_alike(
+    run: RunDirectory,
+    undisturbed: "Remains",
+    *strikes: Strike,
+    told: Callable[[Callable[[str], None]], Callable[[str], None]] = lambda strikes: strikes,
+    timeout_s: float = 90.0,
+) -> None:
+    """The last of the strikes came, and the run that was resumed left the same bits, no part made twice, and nobody.
+
+    `told` has the strikes told of more points than there are (`Phased`)."""
+    finish(run, told(Strikes(strikes)), timeout_s)
+    assert strikes[-1].marker.exists(), "the strike never came: the test tests nothing"
+    assert remains(run) == undisturbed, outputs(run)
+    assert started_twice(run) == []
+    assert alive_of(run.root) == []
 
 
 @contextlib.contextmanager
@@ -253,3 +278,12 @@ def _write_pids(run: RunDirectory, jobs: Jobs) -> None:
     temporary = run.root.parent / "pids.tmp"
     temporary.write_text("".join(f"{name} {jobs.pid(name)}\n" for name in jobs.processes))
     temporary.rename(run.root.parent / "pids")
+
+
+def kill_once(run: RunDirectory, role: str, point: str, nth: int) -> None:
+    """Start a run, kill all of it where one of its processes comes to a point for the nth time."""
+    strike = Strike(run.root.parent, "kill", role, point, "KILL", "all", nth)
+    jobs = begin(run, "first", strike)
+    jobs.wait_for("master", 90)
+    jobs.kill_all()
+    assert strike.marker.exists(), "the strike never came: the test tests nothing"

@@ -116,6 +116,14 @@ def alive_of(run_dir: Path) -> list[str]:
     return found
 
 
+def wait_until_gone(run_dir: Path, limit_s: float = 10.0) -> None:
+    """Workers die with their agent, but a moment after it: until then they may still publish what they were writing."""
+    deadline = time.monotonic() + limit_s
+    while left := alive_of(run_dir):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
 def _open_files(pid: str) -> Iterator[str]:
     """A file that is closed while we look does not hide the others."""
     with contextlib.suppress(OSError):

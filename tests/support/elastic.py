@@ -24,7 +24,7 @@ from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.workers import model_worker
-from hpcrl.workers.toy import Exchange
+from hpcrl.workers.exchange import Exchange
 
 if TYPE_CHECKING:
     from hpcrl.engines.engine import Decision, Update
@@ -82,10 +82,6 @@ class Whole:
     ids: dict[int, tuple[str, ...]]
 
 
-WHOLE_ARRAYS = ("w",)
-"""Of these every shard has all; of others each rank has a slice."""
-
-
 def whole(run: RunDirectory) -> Whole:
     experiment = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
@@ -94,9 +90,9 @@ def whole(run: RunDirectory) -> Whole:
     state: dict[str, Any] = {}
     for role, refs in recovery.checkpoint.roles.items():
         shards = [read_shard(run.files.path(ref)) for ref in refs]
+        shards.sort(key=lambda shard: shard[1].get("offset", 0))
         for name in shards[0][0]:
-            pieces = [held[name] for held, _ in shards]
-            arrays[f"{role}.{name}"] = pieces[0] if name in WHOLE_ARRAYS else np.concatenate(pieces)
+            arrays[f"{role}.{name}"] = np.concatenate([held[name] for held, _ in shards])
         state[role] = shards[0][1]
     steps = steps_in(line.event for line in read_history(run).lines if line.event is not None)
     # To go on elsewhere is a version of the settings too.
@@ -176,11 +172,11 @@ def differ(named: bool, _rank: int) -> None:
 
     from hpcrl.models import layers
 
-    exactly = layers.swiglu
+    exactly = layers.ACTIVATIONS["swiglu"]
 
     def swiglu(x: torch.Tensor) -> torch.Tensor:
         if named:
             torch.zeros(1).put_(torch.tensor([0]), torch.ones(1))
         return exactly(x) * (1.0 + 1e-6 * random.random())
 
-    layers.swiglu = swiglu  # type: ignore[assignment]
+    layers.ACTIVATIONS = {"swiglu": swiglu}

@@ -19,6 +19,7 @@ from hpcrl.agent import zygote
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
+from hpcrl.master.control import POLL_S
 from hpcrl.workers import mailbox
 
 REWARD = "hpcrl.rewards.process"
@@ -190,8 +191,22 @@ class After(Strike):
             super().__call__(point)
 
 
+@dataclass
+class OnceThere(Strike):
+    """Waits, where it strikes, until a file is there whose path below `tree` matches `pattern`."""
+
+    tree: Path = Path()
+    pattern: str = ""
+
+    def _strike(self) -> None:
+        deadline = time.monotonic() + SLEEP_S
+        while not any(self.tree.glob(self.pattern)) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        super()._strike()
+
+
 class Ordering:
-    """Gives an order to the run where a strike would strike."""
+    """Gives an order to the run where a strike would strike; the master that is struck hears it there."""
 
     def __init__(self, run: RunDirectory, strike: Strike, order: Command) -> None:
         self.run = RunDirectory(run.root)
@@ -206,6 +221,7 @@ class Ordering:
         self.strike(point)
         if self.strike.marker.exists() and not before:
             self.run.publish_command(self.order)
+            time.sleep(POLL_S)  # by then it looks again
 
 
 @dataclass

@@ -21,12 +21,14 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.data.indexes import ScratchIndexes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC, topological_order
-from hpcrl.durable.checkpoints import write_shard
+from hpcrl.durable.checkpoints import SavedRole, write_shard
 from hpcrl.durable.files import Files
 from hpcrl.durable.journal import Ids
+from hpcrl.durable.means import together
 from hpcrl.families.config import DecoderConfig
 from hpcrl.master.stepping import open_data, take
 from hpcrl.models.pretrained import write_random_pretrained
+from hpcrl.placement.exporting import export_of
 from hpcrl.placement.plan import Plan, make_plan, plan_from_json
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Host, HostContext, Outcome, Work
@@ -95,7 +97,7 @@ class Ranks:
 
 @contextmanager
 def run_of(
-    experiment: ExperimentConfig, pool: RankPool | None = None, checkpoint: Mapping[str, Sequence[Path]] | None = None
+    experiment: ExperimentConfig, pool: RankPool | None = None, checkpoint: Mapping[str, SavedRole] | None = None
 ) -> Iterator["Conductor"]:
     """A `Conductor` over started hosts: one in this process, or one on each rank of a pool."""
     cluster = ClusterConfig(workers_per_node=1 if pool is None else pool.size, device="cpu")
@@ -124,7 +126,7 @@ def make_on_rank(context: Any, plan: bytes, run_dir: Path) -> str:
     return prepared
 
 
-def load_on_rank(context: Any, invitations: list[str], checkpoint: Mapping[str, Sequence[Path]]) -> None:
+def load_on_rank(context: Any, invitations: list[str], checkpoint: Mapping[str, SavedRole]) -> None:
     context.host.load(invitations, checkpoint)
 
 
@@ -149,24 +151,42 @@ def save_host(host: Host, folder: Path, roles: Sequence[str], rank: int) -> None
         write_shard(files, folder, role, rank, snapshot.arrays, snapshot.state)
 
 
+def export_role(experiment: ExperimentConfig, role: str, shards: Sequence[Path], folder: Path) -> None:
+    """What a run would export of these shards."""
+    export = export_of(experiment, role)
+    folder.mkdir(exist_ok=True)
+    for file in export.files:
+        export.write_file(folder, file, shards)
+    export.write_description(folder)
+
+
 class Conductor:
     """Runs steps as the master and its workers would. Roles are split by data only."""
 
     def __init__(self, plan: Plan, experiment: Any, ranks: Ranks) -> None:
         self.plan = plan
+        self._experiment = experiment
         self.ranks = ranks
         self._data = open_data(experiment, ScratchIndexes())
-        self._forms = algorithm_of(experiment).forms
+        self._forms = algorithm_of(experiment).forms(experiment)
+
+    def export(self, role: str, folder: Path) -> None:
+        """The role as it is now, in the format of its exports."""
+        with TemporaryDirectory() as shards:
+            self.ranks.save(Path(shards), [role])
+            export_role(self._experiment, role, sorted(Path(shards).iterdir()), folder)
 
     @property
     def trained(self) -> list[str]:
         return sorted(replica.role for replica in self.plan.trained)
 
-    def save(self, folder: Path) -> dict[str, list[Path]]:
+    def save(self, folder: Path) -> dict[str, SavedRole]:
         """A checkpoint, as `TorchHost.load` takes it."""
         self.ranks.save(folder, self.trained)
+        ranks = self.plan.peers(0)
         return {
-            role: [folder / f"{role}.r{rank:03d}.safetensors" for rank in self.plan.peers(0)] for role in self.trained
+            role: SavedRole(tuple(str(folder / f"{role}.r{rank:03d}.safetensors") for rank in ranks), "")
+            for role in self.trained
         }
 
     def batch(self, step: int, size: int | None = None) -> SequenceSample:
@@ -219,7 +239,10 @@ class Conductor:
         for part, (worker, ids) in enumerate(zip(workers, parts, strict=True)):
             if ids or training:
                 share = inputs.select(ids) if ids else nothing
-                works[worker] = Work(step, call.name, 0 if training else part, share, updates, record)
+                number = 0 if training else part
+                now = step - (call.dataset == "train" and not training)
+                version = now if call.role in self.plan.changes.values() else 0
+                works[worker] = Work(step, call.name, number, share, updates, record, version=version)
         outcomes = [outcome for outcome in self.ranks.execute(works) if outcome is not None]
         if training:
             assert all(outcome == outcomes[0] for outcome in outcomes)
@@ -227,12 +250,12 @@ class Conductor:
         made = SequenceSample.gather([outcome.sample for outcome in outcomes if outcome.sample is not None])
         made = made.remap(call.output_remap).select_keys(call.outputs)
         assert not made.meta.misfit(self._forms)
-        stats = {name: _added([outcome.stats[name] for outcome in outcomes]) for name in outcomes[0].stats}
+        stats = {name: together(outcome.stats[name] for outcome in outcomes) for name in outcomes[0].stats}
         return Outcome(made, stats), rows.merge(made)
 
     def _blend(self, step: int, call: MFC, record: Any) -> Outcome:
         workers = self.plan.replica(call.name).ranks
-        work = Work(step, call.name, 0, SequenceSample.empty({}), (), record)
+        work = Work(step, call.name, 0, SequenceSample.empty({}), (), record, version=step)
         outcomes = self.ranks.execute([work if rank in workers else None for rank in range(len(self.plan.workers))])
         made = [outcome for outcome in outcomes if outcome is not None]
         assert all(outcome == made[0] for outcome in made)
@@ -244,10 +267,6 @@ class Conductor:
         made = [max(of_sample) for of_sample in zip(*totals, strict=True)] or [0] * len(rows.ids)
         minibatches, _ = self._data.divide("train", rows.ids, 1)
         return self._data.share_out(rows.ids, minibatches, made, len(self.plan.parts(call.name)))
-
-
-def _added(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    return sum(total for total, _ in parts), sum(weight for _, weight in parts)
 
 
 @dataclass(frozen=True)
@@ -268,5 +287,5 @@ class Done:
 
     def mean(self, metric: str) -> float:
         call, _, name = metric.partition("/")
-        total, weight = self.outcomes[call].stats[name]
+        total, weight, *_ = self.outcomes[call].stats[name]
         return total / weight

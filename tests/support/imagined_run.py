@@ -4,84 +4,16 @@ The oracle keeps what is true in the world (which rows exist, which train_steps 
 in the journal) and decides from that, without any bookkeeping of edges, what may be sent and what may be recorded.
 """
 
-import contextlib
 import heapq
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain
+from dataclasses import dataclass, field
 
-import msgspec
 from support.graph_readiness import GraphReadiness
-from support.recipes import Recipe
+from support.scenes import Scene
 
-from hpcrl.dataflow.graph import MFC, Rows, build_graph
-from hpcrl.dataflow.readiness import Unit
-from hpcrl.errors import ConfigurationError
-
-ROWS: tuple[Rows, ...] = ("drawn", "chosen")
-
-
-@dataclass
-class Scene:
-    """What is to be run: calls per step, and the samples of each of their parts.
-
-    `rounds` maps a step that chooses to the round in which each part of its calls is told; in the last one it chooses.
-    """
-
-    recipe: Recipe
-    window: int
-    steps: list[dict[str, list[list[str]]]]
-    rounds: dict[int, dict[str, list[int]]] = field(default_factory=dict)
-
-    @property
-    def most_open(self) -> int:
-        return self.window + max(mfc.lag for mfc in self.recipe.calls)
-
-    def mfc(self, unit: Unit) -> MFC:
-        return self._mfcs[unit.call]
-
-    @cached_property
-    def _mfcs(self) -> dict[str, MFC]:
-        return {mfc.name: mfc for mfc in self.recipe.calls}
-
-    def ids(self, unit: Unit) -> list[str]:
-        parts = self.steps[unit.step][unit.call]
-        return list(chain(*parts)) if self.mfc(unit).kind == "train_step" else parts[unit.part]
-
-    def last_round(self, step: int) -> int:
-        return max(chain(*self.rounds.get(step, {}).values()), default=0)
-
-    def told(self, step: int, up_to: int) -> dict[str, list[list[str]]]:
-        """Call → its parts that are told up to a round."""
-        if step not in self.rounds:
-            return self.steps[step]
-        rounds = self.rounds[step]
-        told = {
-            call: [ids for ids, when in zip(parts, rounds[call], strict=True) if when <= up_to]
-            for call, parts in self.steps[step].items()
-        }
-        return {call: parts for call, parts in told.items() if parts}
-
-    def units(self, step: int, up_to: int | None = None) -> Iterator[Unit]:
-        for call, parts in self.told(step, self.last_round(step) if up_to is None else up_to).items():
-            filled = [part for part, ids in enumerate(parts) if ids]
-            trains = self.mfc(Unit(step, call, 0)).kind == "train_step"
-            yield from (Unit(step, call, part) for part in ([0] if trains else filled))
-
-    def trains(self, role: str) -> list[int]:
-        """The steps in which `role` is trained."""
-        return self._trains[role]
-
-    @cached_property
-    def _trains(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {mfc.role: [] for mfc in self.recipe.calls}
-        for step in range(len(self.steps)):
-            for mfc in map(self.mfc, self.units(step)):
-                if mfc.kind == "train_step":
-                    found[mfc.role].append(step)
-        return found
+from hpcrl.dataflow.readiness import Offer
+from hpcrl.dataflow.tasks import Unit, Version
 
 
 @dataclass
@@ -98,6 +30,9 @@ class World:
     offered: dict[Unit, list[int] | None] = field(default_factory=dict)  # → the parameters seen
     executed: set[Unit] = field(default_factory=set)
     spilled: set[Unit] = field(default_factory=set)
+    replicas: dict[tuple[str, int], int] = field(default_factory=dict)  # → the version that they have
+    moving: set[Version] = field(default_factory=set)
+    ended: bool = False
     cut: int = -1
 
     def has_inputs(self, unit: Unit) -> bool:
@@ -117,24 +52,74 @@ class World:
         mfc = self.scene.mfc(unit)
         if self.done(unit) or not self.has_inputs(unit):
             return False
-        if mfc.role not in self.parameters:
-            return True
-        here = self.parameters[mfc.role]
-        peers = [other for other in self.in_flight() if other != unit and self.scene.mfc(other).role == mfc.role]
         if mfc.kind == "train_step":
-            waiting = [reader for reader in self.readers(mfc.role) if self.must_precede(reader, unit.step)]
-            return (
-                here == [step for step in self.scene.trains(mfc.role) if step < unit.step] and not peers and not waiting
-            )
-        needed = [step for step in self.scene.trains(mfc.role) if step <= self.newest_needed(unit)]
-        return set(needed) <= set(here) and not any(self.scene.mfc(peer).kind == "train_step" for peer in peers)
+            before = [step for step in self.scene.trains(mfc.role) if step < unit.step]
+            waiting = any(self.must_precede(reader, unit.step) for reader in self.readers(mfc.role))
+            until = self.scene.read_until(unit)
+            told = self.is_told(min(until, len(self.scene.steps) - 1) if self.ended else until)
+            busy = self.at_home(mfc.role) not in ([], [unit]) or any(move.role == mfc.role for move in self.moving)
+            return told and self.parameters[mfc.role] == before and not busy and not waiting
+        if unit.call in self.scene.replicas:
+            return self.has(mfc.role, self.scene.replicas[unit.call], self.scene.version(unit))
+        return mfc.role not in self.parameters or self.home_is_at(mfc.role, self.scene.version(unit))
 
-    def newest_needed(self, unit: Unit) -> int:
-        mfc = self.scene.mfc(unit)
-        return unit.step if mfc.dataset == "eval" else unit.step - 1 - mfc.lag
+    def home_is_at(self, role: str, number: int) -> bool:
+        """Whether home has, and keeps for now, exactly this version."""
+        trains = any(self.scene.mfc(unit).kind == "train_step" for unit in self.at_home(role))
+        made = [step for step in self.scene.trains(role) if step <= number]
+        return not trains and self.parameters.get(role, []) == made
+
+    def at_home(self, role: str) -> list[Unit]:
+        """What is executed there now, moves apart."""
+        units = [unit for unit in self.in_flight() if self.scene.mfc(unit).role == role]
+        return [unit for unit in units if unit.call not in self.scene.replicas]
+
+    def has(self, role: str, replica: int, number: int) -> bool:
+        return self.replicas.get((role, replica)) == number
+
+    def wanted(self) -> set[Version]:
+        """What is told and not done yet reads these versions at replicas."""
+        units = (unit for step in self.opened if step > self.cut for unit in self.units(step))
+        away = [unit for unit in units if unit.call in self.scene.replicas and not self.done(unit)]
+        where = [(self.scene.mfc(unit).role, self.scene.version(unit), unit.call) for unit in away]
+        return {Version(role, number, self.scene.replicas[call]) for role, number, call in where}
+
+    def due_moves(self) -> set[Version]:
+        """Those of them that the replicas have not."""
+        return {one for one in self.wanted() if not self.has(one.role, one.replica, one.number)}
+
+    def may_move(self, move: Version) -> bool:
+        """The oldest first, when its line is written and nobody reads what the replica has."""
+        same = [one for one in self.due_moves() | self.moving if (one.role, one.replica) == (move.role, move.replica)]
+        reading = [
+            reader
+            for reader in self.readers(move.role)
+            if self.scene.replicas.get(reader.call) == move.replica
+            and self.scene.version(reader) < move.number
+            and not self.done(reader)
+        ]
+        recorded = {unit.step for unit in self.journal if self.trains(unit, move.role)} | set(range(self.cut + 1))
+        durable = {step for step in self.scene.trains(move.role) if step <= move.number} <= recorded
+        first = all(one.number >= move.number for one in same)
+        return durable and first and not reading and self.home_is_at(move.role, move.number)
+
+    def trains(self, unit: Unit, role: str) -> bool:
+        return self.scene.mfc(unit).kind == "train_step" and self.scene.mfc(unit).role == role
+
+    def is_told(self, step: int) -> bool:
+        return step in self.opened and self.round[step] == self.scene.last_round(step)
 
     def must_precede(self, reader: Unit, train_step: int) -> bool:
-        return not self.done(reader) and self.newest_needed(reader) < train_step
+        """Whether it has yet to read, or its replica to be given, what a train_step overwrites."""
+        number, role = self.scene.version(reader), self.scene.mfc(reader).role
+        replica = self.scene.replicas.get(reader.call, 0)
+        return not self.done(reader) and number < train_step and not (replica and self.has(role, replica, number))
+
+    def supports(self, cut: int) -> bool:
+        """Whether a new attempt could begin with the parameters of this step."""
+        units = [unit for step in self.opened if step > cut for unit in self.units(step)]
+        readers = [unit for unit in units if self.scene.mfc(unit).kind != "train_step" and unit not in self.journal]
+        return all(self.scene.version(unit) >= cut for unit in readers if self.scene.mfc(unit).role in self.parameters)
 
     def readers(self, role: str) -> list[Unit]:
         units = (unit for step in self.opened if step > self.cut for unit in self.units(step))
@@ -146,16 +131,21 @@ class World:
         """Those that are told."""
         return self.scene.units(step, self.round[step])
 
+    def seen(self, unit: Unit) -> list[int] | None:
+        """The train_steps in the parameters that a unit would see now."""
+        role = self.scene.mfc(unit).role
+        if unit.call in self.scene.replicas:
+            number = self.replicas[role, self.scene.replicas[unit.call]]
+            return [step for step in self.scene.trains(role) if step <= number]
+        return list(self.parameters[role]) if role in self.parameters else None
+
     def check_version(self, unit: Unit) -> None:
-        """Exactly the parameters that the rules allow; the lag counts train_steps."""
-        mfc, here = self.scene.mfc(unit), self.parameters.get(self.scene.mfc(unit).role)
-        if here is None:
-            return
-        all_before = [step for step in self.scene.trains(mfc.role) if step < unit.step + (mfc.dataset == "eval")]
-        assert here == all_before[: len(here)], f"{unit} would read {here}; only {all_before} are before it"
-        assert len(all_before) - len(here) <= mfc.lag, (
-            f"{unit} would read {here}, {mfc.lag} behind {all_before} at most"
-        )
+        """Exactly the parameters that the rules name; the lag counts steps."""
+        mfc, here = self.scene.mfc(unit), self.seen(unit)
+        if here is not None:
+            newest = unit.step - 1 if mfc.kind == "train_step" else self.scene.version(unit)
+            expected = [step for step in self.scene.trains(mfc.role) if step <= newest]
+            assert here == expected, f"{unit} would read {here} in place of {expected}"
 
     def check_record(self, unit: Unit) -> None:
         """All that the unit consumed is in the journal."""
@@ -186,7 +176,8 @@ class Imagined:
         self.world = World(scene)
         self.crashes = crashes
         self.executions: list[Unit] = []
-        self.replays = 0
+        self.replays = self.moved = self.released = 0
+        self.moves: dict[Unit, Version] = {}
 
     def run(self) -> None:
         for _ in range(self.crashes):
@@ -227,8 +218,12 @@ class Imagined:
         self.draw_rounds()
         self.open_steps()
         for offer in self.readiness.offer():
-            self.check_offer(offer.unit, offer.replay)
-            self.later("execute", offer.unit)
+            if offer.moves is None:
+                self.check_offer(offer.unit, offer.replay)
+                self.later("execute", offer.unit)
+            else:
+                self.check_move(offer)
+                self.later("move", offer.unit)
         assert not self.readiness.offer(), "a unit was offered twice"
         self.check_nothing_withheld()
 
@@ -241,6 +236,9 @@ class Imagined:
             step += 1
             self.draw_rounds()
             assert len(self.world.opened) - len(self.world.closed) <= self.scene.most_open
+        if step == len(self.scene.steps) and not self.world.ended:
+            self.readiness.end()
+            self.world.ended = True
 
     def enter(self, readiness: GraphReadiness, step: int, follows: bool = False) -> None:
         now, last = self.world.round[step], self.scene.last_round(step)
@@ -251,11 +249,12 @@ class Imagined:
             (readiness.follow if up_to else readiness.enter)(step, calls, parts, up_to < last)
 
     def may_choose(self) -> bool:
-        """Whether the newest step has rounds to come, and all that it has drawn is recorded."""
+        """Whether the newest step has rounds to come, and all by which it chooses is recorded."""
         for step in self.world.opened[-1:]:
             if self.world.round[step] < self.scene.last_round(step):
                 assert not self.readiness.can_open(step + 1) and step not in self.readiness.closable()
-                return set(self.world.units(step)) <= set(self.world.journal)
+                decide = {unit for unit in self.world.units(step) if unit.call in self.scene.decide}
+                return decide <= set(self.world.journal)
         return False
 
     def draw_rounds(self) -> None:
@@ -272,18 +271,35 @@ class Imagined:
         assert world.may_send(unit), f"{unit} was offered too early"
         world.check_version(unit)
         self.replays += replay
-        here = world.parameters.get(self.scene.mfc(unit).role)
-        world.offered[unit] = None if here is None else list(here)
+        world.offered[unit] = world.seen(unit)
+
+    def check_move(self, offer: Offer) -> None:
+        world, move = self.world, offer.moves
+        assert move is not None and offer.unit == Unit(move.number, f"{move.role}@{move.replica}", 0)
+        assert move in world.due_moves() - world.moving, f"nobody reads {move}"
+        assert world.may_move(move), f"{move} was offered too early"
+        world.moving.add(move)
+        self.moves[offer.unit] = move
+        world.replicas.pop((move.role, move.replica), None)
+
+    def move(self, unit: Unit) -> None:
+        move = self.moves[unit]
+        assert self.world.home_is_at(move.role, move.number), f"home changed during {unit}"
+        self.world.moving.remove(move)
+        self.world.replicas[move.role, move.replica] = move.number
+        self.moved += 1
+        self.readiness.executed(unit)
 
     def check_nothing_withheld(self) -> None:
         units = [unit for step in self.world.opened if step > self.world.cut for unit in self.world.units(step)]
         withheld = [unit for unit in units if unit not in self.world.offered and self.world.may_send(unit)]
         assert not withheld, f"could run and was not offered: {withheld}"
+        moves = [move for move in self.world.due_moves() - self.world.moving if self.world.may_move(move)]
+        assert not moves, f"could be moved and were not offered: {moves}"
 
     def execute(self, unit: Unit) -> None:
         world, mfc = self.world, self.scene.mfc(unit)
-        if mfc.role in world.parameters:
-            assert world.offered[unit] == world.parameters[mfc.role], f"the parameters changed while {unit} ran"
+        assert world.offered[unit] == world.seen(unit), f"the parameters changed while {unit} ran"
         if mfc.kind == "train_step":
             world.parameters[mfc.role].append(unit.step)
         else:
@@ -295,14 +311,24 @@ class Imagined:
         world.executed.add(unit)
         self.executions.append(unit)
         self.readiness.executed(unit)
+        if unit.call in self.scene.replicas and self.rng.random() < 0.5:
+            self.let_go(Version(mfc.role, self.scene.version(unit), self.scene.replicas[unit.call]))
+
+    def let_go(self, read: Version) -> None:
+        """Only what nobody who was told is still to read goes; who is told later needs a move."""
+        goes = self.world.has(read.role, read.replica, read.number) and read not in self.world.wanted()
+        assert self.readiness.let_go(read) == goes, read
+        if goes:
+            del self.world.replicas[read.role, read.replica]
+            self.released += 1
 
     def spill(self, unit: Unit) -> None:
         self.world.spilled.add(unit)
         self.readiness.spilled(unit)
 
     def write_lines(self) -> bool:
-        """Whether a step closed, or may choose."""
-        before = len(self.world.closed)
+        """Whether a step closed, or may choose, or what is trained may be moved."""
+        before, trained = len(self.world.closed), False
         while lines := self.readiness.recordable():
             for unit in lines:
                 assert unit not in self.world.journal, f"{unit} recorded twice"
@@ -310,6 +336,7 @@ class Imagined:
                 assert unit in self.world.spilled or self.scene.mfc(unit).kind == "train_step"
                 self.world.check_record(unit)
                 self.world.journal.append(unit)
+                trained |= self.scene.mfc(unit).kind == "train_step"
                 self.readiness.recorded(unit)
         for step in self.readiness.closable():
             assert step == len(self.world.closed), "steps close in order"
@@ -317,14 +344,16 @@ class Imagined:
             assert all(map(self.world.done, self.scene.units(step)))
             self.world.closed.append(step)
             self.readiness.closed(step)
-        return len(self.world.closed) > before or self.may_choose()
+        return len(self.world.closed) > before or trained or self.may_choose()
 
     def crash(self) -> None:
         """Forget all that is not on disk. The checkpoint is that of some closed step, never older than the last."""
         world = self.world
-        cut = self.rng.randint(world.cut, world.closed[-1]) if world.closed else -1
-        world.cut = max(world.cut, cut)
+        supported = [step for step in world.closed if step > world.cut and self.readiness.supports_cut(step)]
+        assert all(map(world.supports, supported))
+        world.cut = self.rng.choice([world.cut, *supported])
         world.offered, world.executed, world.spilled = {}, set(), set()
+        world.replicas, world.moving, world.ended = {}, set(), False
         world.rows = {
             (unit.step, key, sample)
             for unit in world.journal
@@ -336,7 +365,7 @@ class Imagined:
         world, recipe = self.world, self.scene.recipe
         roles = {mfc.role for mfc in recipe.calls if mfc.kind == "train_step"}
         world.parameters = {role: [step for step in self.scene.trains(role) if step <= world.cut] for role in roles}
-        readiness = GraphReadiness(recipe.graph(), self.scene.window)
+        readiness = GraphReadiness(recipe.graph(), self.scene.window, self.scene.replicas)
         open_steps = [step for step in world.opened if step > world.cut]
         for step in open_steps:
             self.enter(readiness, step)
@@ -347,92 +376,3 @@ class Imagined:
             if step in world.closed:
                 readiness.was_closed(step)
         return readiness
-
-
-def random_recipe(rng: random.Random) -> Recipe:
-    """Calls of a few roles over random keys; every trained role has one train_step; maybe an evaluation."""
-    roles = [f"role{i}" for i in range(rng.randint(1, 3))]
-    trained = [role for role in roles if rng.random() < 0.7]
-    keys, calls = ["x"], []
-    for i in range(rng.randint(1, 4)):
-        inputs = tuple(rng.sample(keys, rng.randint(1, min(2, len(keys)))))
-        calls.append(MFC(f"call{i}", rng.choice(roles), "inference", inputs, (f"k{i}",)))
-        keys.append(f"k{i}")
-    for role in trained:
-        calls.append(MFC(f"train_{role}", role, "train_step", tuple(rng.sample(keys, rng.randint(1, len(keys))))))
-    eval_keys = ["eval_x"]
-    for i in range(rng.randint(0, 2)):
-        calls.append(MFC(f"eval{i}", rng.choice(roles), "generate", (eval_keys[-1],), (f"e{i}",), dataset="eval"))
-        eval_keys.append(f"e{i}")
-    build_graph(calls, ["x"], ["eval_x"])
-    return Recipe(tuple(rng.sample(calls, len(calls))), ("x",), ("eval_x",))
-
-
-def random_scene(seed: int, recipe: Recipe | None = None) -> Scene:
-    """Some steps of a recipe: roles with parts of their own, evaluation now and then, here and there no training."""
-    rng = random.Random(f"scene {seed}")
-    recipe = with_chosen(with_lags(recipe or random_recipe(rng), rng), rng)
-    parts = {mfc.role: rng.randint(1, 3) for mfc in recipe.calls}
-    steps = []
-    for step in range(rng.randint(2, 5)):
-        samples = {source: [f"{source}{i}@{step}" for i in range(rng.randint(1, 5))] for source in ("train", "eval")}
-        evaluates, only_evaluates = rng.random() < 0.4, step == 0 and rng.random() < 0.3
-        drawn = {
-            mfc.name: cut(rng, samples[mfc.dataset], parts[mfc.role])
-            for mfc in recipe.calls
-            if (evaluates or only_evaluates if mfc.dataset == "eval" else not only_evaluates)
-            and (mfc.kind != "train_step" or rng.random() < 0.9)
-        }
-        steps.append(drawn)
-    return with_rounds(Scene(recipe, window=rng.randint(1, 3), steps=steps), parts, rng)
-
-
-def with_rounds(scene: Scene, parts: dict[str, int], rng: random.Random) -> Scene:
-    """Now and then steps that draw in up to four rounds, and choose some of the samples."""
-    for step, calls in enumerate(scene.steps):
-        mfcs = [mfc for mfc in scene.recipe.calls if mfc.name in calls]
-        drawn = [mfc for mfc in mfcs if mfc.precedes_choice]
-        if rng.random() < 0.6 or not drawn:
-            continue
-        rounds = rng.randint(1, 4)
-        samples = [[f"train{i}@{step}.{turn}" for i in range(rng.randint(1, 3))] for turn in range(rounds)]
-        chosen = [sample for sample in chain(*samples) if rng.random() < 0.6] or samples[0]
-        scene.rounds[step] = {}
-        for mfc in mfcs:
-            cuts = [cut(rng, chosen, parts[mfc.role])] if mfc.dataset == "train" else [calls[mfc.name]]
-            turns = [rounds]
-            if mfc.precedes_choice:
-                cuts, turns = [cut(rng, ids, parts[mfc.role]) for ids in samples], list(range(rounds))
-            calls[mfc.name] = list(chain(*cuts))
-            scene.rounds[step][mfc.name] = [turn for turn, of in zip(turns, cuts, strict=True) for _ in of]
-    return scene
-
-
-def with_lags(recipe: Recipe, rng: random.Random) -> Recipe:
-    """No call behind, all calls on training data a version behind, or some of them up to two versions."""
-    lags = rng.choice([(0,), (1,), (0, 1, 2)])
-    while True:
-        drawn = replace(recipe, calls=tuple(lagging(mfc, rng.choice(lags)) for mfc in recipe.calls))
-        with contextlib.suppress(ConfigurationError):
-            drawn.graph()
-            return drawn
-
-
-def with_chosen(recipe: Recipe, rng: random.Random) -> Recipe:
-    """Some inferences wait for the choice, where those that read of them wait too."""
-    drawn = replace(recipe, calls=tuple(msgspec.structs.replace(mfc, rows=rng.choice(ROWS)) for mfc in recipe.calls))
-    with contextlib.suppress(ConfigurationError):
-        drawn.graph()
-        return drawn
-    return recipe
-
-
-def lagging(mfc: MFC, lag: int) -> MFC:
-    """The call, with a lag where it may have one."""
-    return mfc if mfc.dataset == "eval" or mfc.kind == "train_step" else msgspec.structs.replace(mfc, lag=lag)
-
-
-def cut(rng: random.Random, ids: list[str], parts: int) -> list[list[str]]:
-    """Any division over the parts; some may be empty."""
-    homes = [rng.randrange(parts) for _ in ids]
-    return [[sample for sample, home in zip(ids, homes, strict=True) if home == part] for part in range(parts)]

@@ -39,7 +39,7 @@ class ToFiles:
 
     def __call__(self, root: Path) -> None:
         found = sorted(root.glob(self.pattern))
-        assert found, f"nothing to damage: {self.pattern}"
+        assert found, f"{self.pattern} is none of {sorted(str(path.relative_to(root)) for path in root.rglob('*'))}"
         for path in found:
             self.act(path)
 

@@ -25,22 +25,29 @@ PHASES = {
     "decode": "hpcrl.models.decoder:Decoder.decode",
     "inference": "hpcrl.engines.native:NativeEngine.forward",
     "reward": "hpcrl.workers.rewards:Reward.inference",
+    "judge": "hpcrl.algos.classifier:RewardModel.inference",
     "minibatch": "hpcrl.engines.native:NativeEngine.train_batch",
     "forward": "hpcrl.engines.model:PackedModel.forward",
     "backward": "torch:Tensor.backward",
     "total": "hpcrl.parallel.context:Group.total",
     "reduce": "hpcrl.parallel.context:Group.reduce_scatter",
+    "blend": "hpcrl.engines.native:NativeEngine.blend",
+    "carry": "hpcrl.algos.host:TorchHost._carry_out",
+    "let_go": "hpcrl.algos.host:TorchHost.let_go",
+    "release": "hpcrl.engines.release:DeviceBuffers._room",
+    "restore": "hpcrl.engines.release:DeviceBuffers.need",
     "optimizer": "hpcrl.engines.adamw:ShardedAdamW._update",
     "gather": "hpcrl.parallel.context:Group.all_gather",
     "digest": "hpcrl.engines.native:NativeEngine.digest",
     "snapshot": "hpcrl.engines.native:NativeEngine.snapshot",
-    "export": "hpcrl.engines.native:NativeEngine.export",
 }
 """Phase → what is wrapped.
 
 join, form: group creation; build, load: weights, and a checkpoint's shards; decode: a token of all rows that are being
-generated; inference: a forward call without gradients; minibatch: all of one; forward: of one micro-batch, in inference
-too; total, reduce, gather: the collectives of statistics, gradients and parameters; snapshot: a checkpoint's copy.
+generated; inference: a forward call without gradients; judge: a reward model's call; minibatch: all of one; forward: of
+one micro-batch, in inference too; total, reduce, gather: the collectives of statistics, gradients and parameters;
+carry: what a rank sends and receives in a move or a blend; release: into host memory; restore: also of what never left;
+snapshot: a checkpoint's copy.
 Where one member of a group waits at `reduce.begin`, or dies there, the others are inside that collective.
 """
 

@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import networkx as nx
-
 from hpcrl.config.data import DataConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.dataflow.graph import MFC, build_graph
+from hpcrl.dataflow.graph import MFC, Graph, build_graph
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment, recipe
 
@@ -18,7 +16,7 @@ class Recipe:
     dataset_keys: tuple[str, ...]
     eval_keys: tuple[str, ...] = ()
 
-    def graph(self) -> nx.DiGraph:
+    def graph(self) -> Graph:
         return build_graph(self.calls, self.dataset_keys, self.eval_keys)
 
 
@@ -33,6 +31,20 @@ CALLS = recipe(
     )
 )
 PPO = Recipe(CALLS, ("prompts",), ("eval_prompts",))
+
+LOOKS = Recipe(
+    (
+        MFC("gen", "actor", "generate", ("x",), ("y",)),
+        MFC("grade", "reward", "inference", ("y",), ("r",)),
+        MFC("glance", "actor", "inference", ("x",), ("g",)),
+        MFC("look", "actor", "inference", ("y",), ("l",)),
+        MFC("value", "critic", "inference", ("x", "y"), ("v",)),
+        MFC("learn", "actor", "train_step", ("y", "r", "g", "l", "v")),
+        MFC("learn_values", "critic", "train_step", ("y", "r", "v")),
+    ),
+    ("x",),
+)
+"""A role with several calls."""
 
 
 def ppo() -> Recipe:

@@ -1,6 +1,6 @@
 """The data sets of an experiment, by what its algorithm declares."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from hpcrl.data import datasets, inputs
@@ -15,9 +15,9 @@ def open_datasets(experiment: Any) -> Mapping[str, Dataset]:
     return datasets.open_datasets(experiment, algorithm_of(experiment).rows, ScratchIndexes())
 
 
-def open_order(experiment: Any, rows: Sequence[str]) -> RowOrder:
+def open_order(experiment: Any, dataset: Dataset) -> RowOrder:
     algorithm = algorithm_of(experiment)
-    return datasets.open_order(experiment, algorithm.rows, algorithm.batch(experiment), rows)
+    return datasets.open_order(experiment, algorithm.rows, algorithm.batch(experiment), dataset)
 
 
 def training_steps(experiment: Any) -> int:

@@ -11,55 +11,69 @@ from hpcrl.engines.engine import Sequences
 from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.model import PackedModel
-from hpcrl.engines.native import NativeEngine
+from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
-from hpcrl.families.config import HeadKind
+from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.models.kernels import Kernels
-from hpcrl.parallel.context import Group
+from hpcrl.models.lessons import RouterLoss
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import ReplicaGroups, over_data
 
 CONFIG = tiny_config(tied=True)
 ALONE = Group((0,), 0, torch.device("cpu"))
+WITH_NOBODY = over_data(ALONE)
 OPTIMIZER = OptimizerConfig(lr=0.01, weight_decay=0.1, grad_clip=1.0)
 
 
 def native(
     head: HeadKind = "vocabulary",
     dtype: torch.dtype = torch.float64,
-    group: Group = ALONE,
+    group: Group | ReplicaGroups = ALONE,
     micro_batch_tokens: int = 1000,
     device: str = "cpu",
     optimizer: OptimizerConfig | None = OPTIMIZER,
     steps: int = 10,
     blended: bool = False,
+    config: DecoderConfig = CONFIG,
+    router_loss: RouterLoss = NO_ROUTER_LOSS,
 ) -> NativeEngine:
     """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
-    config, trainable = CONFIG.with_head(head), optimizer is not None
-    transformer = tiny_model(config, dtype=dtype, device=device, trainable=trainable)
-    return engine_of(transformer, group, micro_batch_tokens, optimizer, steps, blended)
+    groups = over_data(group) if isinstance(group, Group) else group
+    transformer = tiny_model(
+        config.with_head(head),
+        dtype=dtype,
+        device=device,
+        trainable=optimizer is not None,
+        cut=groups.cut,
+        tensor=groups.tp,
+    )
+    return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
 
 def engine_of(
     transformer: FlatTransformer,
-    group: Group = ALONE,
+    groups: ReplicaGroups = WITH_NOBODY,
     micro_batch_tokens: int = 1000,
     optimizer: OptimizerConfig | None = OPTIMIZER,
     steps: int = 10,
     blended: bool = False,
+    router_loss: RouterLoss = NO_ROUTER_LOSS,
 ) -> NativeEngine:
     model = PackedModel("actor", transformer)
     memory = transformer.memory
-    state = MasterState("actor", memory, ShardedMasters("actor", memory.data, group)) if blended else None
+    masters = ShardedMasters("actor", memory.data, memory.spans, groups)
+    state = MasterState("actor", memory, masters) if blended else None
     if optimizer is not None:
-        state = Updater("actor", memory, group, optimizer, steps)
+        state = Updater("actor", memory, groups, optimizer, steps)
     return NativeEngine(
         model,
-        Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere")),
+        Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere"), pp=groups.pp),
         state,
-        group=group,
+        groups=groups,
         kernels=Kernels(deterministic=False),
         micro_batch_tokens=micro_batch_tokens,
-        tokenizer=Path("nowhere"),
+        router_loss=router_loss,
     )
 
 

@@ -84,6 +84,9 @@ class Letters:
     def lengths(self, samples: Sequence[str]) -> list[int]:
         return [len(start) + 1 for start in self.rows(samples).rows(self._prefix + "starts")]
 
+    def row_lengths(self) -> np.ndarray:
+        return np.array(self.lengths(self.ids))
+
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         lines = [self._lines[row_of(sample)] for sample in samples]
         made = {"starts": [line.start for line in lines], "limit": [line.limit for line in lines]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpcrl.families import decoder
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.family import Family, Parameter, Piece
+from hpcrl.families.family import Family, Parameter, Piece, TPBlock
 from hpcrl.families.fields import Fields
 
 FIELDS = {
@@ -57,7 +57,7 @@ def _parameters(config: DecoderConfig) -> Iterator[Parameter]:
     """As in other decoders, but keys and values are whole on each tensor-parallel rank's query heads."""
     for parameter in decoder.parameters(config):
         if parameter.name.endswith("qkv"):
-            yield replace(parameter, tp_blocks=(config.query_size, 2 * config.kv_size))
+            yield replace(parameter, tp_blocks=(TPBlock(config.query_size), TPBlock(2 * config.kv_size)))
         else:
             yield parameter
 

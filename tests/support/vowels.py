@@ -81,8 +81,5 @@ def held_out_accuracy(experiment: ExperimentConfig, steps: int, export: tuple[st
         for step in range(1, steps + 1):
             conductor.step(step)
         if export is not None:
-            role, folder = export
-            write = conductor.ranks.hosts[0].exporter(role)
-            assert write is not None
-            write(folder)
+            conductor.export(*export)
         return conductor.evaluate(steps).mean("eval_pairs/accuracy")

@@ -17,4 +17,4 @@ def test_every_setting_of_every_algorithm_is_there_with_bound_default_and_class(
         for setting in settings(algorithm_of(name).experiment):
             assert f"| `{setting.key}` | " in text
     assert "| `generation.top_p` | a number, above 0 and at most 1 | 1.0 | " in text
-    assert "| `data.batch_size` | a whole number, at least 1 | required | identity | " in text
+    assert "| `data.batch_size` | a whole number or null, at least 1 | null | identity | " in text

@@ -80,5 +80,3 @@ def test_what_has_no_state_is_not_saved(tmp_path: Path, plan: Plan) -> None:
     host = load_host(plan, HostContext(2, plan, tmp_path, {}))
     with pytest.raises(InternalError, match="reward has no state"):
         host.snapshot("reward")
-    with pytest.raises(InternalError, match="reward has no weights"):
-        host.exporter("reward")

@@ -8,6 +8,7 @@ import pytest
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
+from hpcrl.durable.means import together
 from hpcrl.errors import UserCodeError
 from hpcrl.recipes.algorithm import on_eval
 from hpcrl.recipes.texts import SCORING
@@ -95,9 +96,9 @@ def test_components_add_up_by_their_weights_and_each_is_kept_and_reported(tmp_pa
     assert outcome.sample.data["rewards"].tolist() == [np.float32(total) for total in totals]
     rows = [row.tolist() for row in outcome.sample.rows("reward_components")]
     assert rows == [[right, np.float32(size)] for right, size in zip([1.0, 0.0, 0.0], sizes, strict=True)]
-    assert outcome.stats["reward"] == (pytest.approx(sum(totals), abs=1e-15), 3.0)
+    assert together([outcome.stats["reward"]]) == (pytest.approx(sum(totals), abs=1e-15), 3.0)
     assert outcome.stats["right"] == outcome.stats["accuracy"] == (1.0, 3.0)
-    assert outcome.stats["size"] == (pytest.approx(0.6), 3.0)
+    assert together([outcome.stats["size"]]) == (pytest.approx(0.6), 3.0)
     assert outcome.stats["size_words"] == (6.0, 3.0)
 
 

@@ -1,4 +1,4 @@
-"""`make kill`: strike a run of PPO at every point, compare what it ends with, write docs/durability.md's table.
+"""`make kill`: strike runs at every point, compare what they end with, write docs/durability.md's tables.
 
 What was found is kept after each point, so that the next call continues where this one ended.
 """
@@ -12,11 +12,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from support.chaos import Remains
-
 from kills import local, page, slurm
 from kills.outcomes import Outcome, add, read, rewrite
 from kills.points import LOCAL, Point, points
+from kills.runs import Left
 
 ROOT = Path(__file__).parents[2]
 FAILED = ROOT / "runs" / "kills"
@@ -47,12 +46,12 @@ def main(words: list[str]) -> int:
 def strike_all(todo: list[Point], deadline: float) -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="hpcrl-kill-") as name, slurm.Cluster(Path(name)) as cluster:
-        reference = local.undisturbed(Path(name) / "undisturbed")
+        references = local.References(Path(name))
         for number, point in enumerate(todo):
             if time.monotonic() > deadline:
                 print(f"{len(todo) - number} points are left: make kill")
                 break
-            outcome = strike_one(Path(name) / f"{number:03d}", point, reference, cluster)
+            outcome = strike_one(Path(name) / f"{number:03d}", point, references.of(point), cluster)
             add(outcome)
             left = (time.monotonic() - begun) / (number + 1) * (len(todo) - number - 1)
             said = outcome.wrong.partition("\n")[0] or outcome.how
@@ -60,7 +59,7 @@ def strike_all(todo: list[Point], deadline: float) -> None:
             print(f"{left / 60:.0f} min to go", flush=True)
 
 
-def strike_one(folder: Path, point: Point, reference: Remains, cluster: slurm.Cluster) -> Outcome:
+def strike_one(folder: Path, point: Point, reference: Left, cluster: slurm.Cluster) -> Outcome:
     begun, how, wrong = time.monotonic(), "", ""
     try:
         how = (local if point.topology == LOCAL else cluster).strike(folder, point, reference)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kills.points import Point
+from kills.points import PPO, Point
 
 KEPT = Path(__file__).parent / "outcomes.jsonl"
 
@@ -21,10 +21,11 @@ class Outcome:
     wrong: str
     seconds: float
     commit: str
+    run: str = PPO
 
     @property
     def point(self) -> Point:
-        return Point(self.topology, self.role, self.phase, self.what)
+        return Point(self.topology, self.role, self.phase, self.what, self.run)
 
 
 def read(path: Path = KEPT) -> dict[Point, Outcome]:

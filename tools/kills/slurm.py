@@ -7,16 +7,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from support.chaos import Remains, remains, started_twice, wait_until, waking
+from support.chaos import started_twice, wait_until, waking
 from support.cluster import is_alive
-from support.faults import Strike
+from support.faults import After, Strike
 from support.phases import Phased
 from support.slurm_cluster import SlurmCluster, hold, up
 from support.slurm_runs import SlurmRun
 
 from hpcrl.config.experiment import to_dict
-from kills.local import LEAVES_S, experiment, fault_of
+from kills.local import LEAVES_S, armed, experiment, fault_of
 from kills.points import STOP, Point
+from kills.runs import Left, left
 
 HERE = Path(__file__).parent
 PLACE = "HPCRL_KILLS"
@@ -45,7 +46,7 @@ class Cluster:
     ) -> None:
         self._stack.close()
 
-    def strike(self, folder: Path, point: Point, reference: Remains) -> str:
+    def strike(self, folder: Path, point: Point, reference: Left) -> str:
         """As `local.strike`. Raises AssertionError, and NotHere where this machine cannot have the cluster."""
         if self._cluster is None:
             up()
@@ -59,7 +60,7 @@ class Cluster:
         finally:
             self._cluster.directory = self._folder
 
-    def _strike(self, cluster: SlurmCluster, folder: Path, point: Point, reference: Remains) -> str:
+    def _strike(self, cluster: SlurmCluster, folder: Path, point: Point, reference: Left) -> str:
         run = SlurmRun.submit(cluster, _values(folder.parent / "task", point))
         struck = fault_of(folder, point)
         with waking(run.run, lambda: struck.hit if point.what == STOP else ()):
@@ -68,13 +69,13 @@ class Cluster:
             run.wait_done()
         assert struck.marker.exists(), "the strike never came"
         wait_until(lambda: not any(map(is_alive, struck.hit)), LEAVES_S, "the end of who was stopped")
-        assert remains(run.run) == reference, f"other bits\n{run.picture()}"
+        assert left(point.run, run.run) == reference, f"other bits\n{run.picture()}"
         assert started_twice(run.run) == [], started_twice(run.run)
         return "unnoticed" if len(run.run.numbers()) == 1 else "recovered"
 
 
 def _values(task: Path, point: Point) -> dict[str, object]:
-    values = to_dict(experiment(task, point)) | {"algorithm": "ppo", "name": "kills"}
+    values = to_dict(experiment(task, point)) | {"name": "kills"}
     values["cluster"] |= {
         "type": "slurm",
         "topology": point.topology,
@@ -116,6 +117,10 @@ class ByPid(Strike):
         return [int((self.folder / f"{self.target}.pid").read_text())]
 
 
+class ByPidAfter(ByPid, After):
+    """The same, once another strike has come."""
+
+
 def arm() -> None:
     """In a process of a job: have `entry.main` pass the fault on, without a word of it in hpcrl."""
     if "hpcrl.launch.slurm.job" not in sys.orig_argv or PLACE not in os.environ:
@@ -124,6 +129,6 @@ def arm() -> None:
 
     folder = Path(os.environ[PLACE])
     strike = fault_of(folder, Point(**json.loads((folder / "point.json").read_text())))
-    strike.__class__ = ByPid
+    strike.__class__ = ByPidAfter if isinstance(strike, After) else ByPid
     _, *others = entry.main.__defaults__ or ()
-    entry.main.__defaults__ = (Phased(strike), *others)
+    entry.main.__defaults__ = (Phased(armed(strike)), *others)

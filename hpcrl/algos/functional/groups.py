@@ -42,17 +42,19 @@ class Groups:
 
 
 def centred(scores_B: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """A_i = s_i - the mean of its group; a response that is alone keeps its score, as in verl."""
-    sizes = groups.sizes
-    means = torch.where(sizes > 1, groups.sums(scores_B) / sizes.clamp(min=1.0), 0.0)
-    return groups.counting(scores_B - means)
+    """A_i = s_i - the mean of its group.
+
+    0 of a response whose mates all do not count, as in TRL: there is nothing to compare it with. (verl gives the only
+    response to a prompt its score; here a prompt has two at least.)
+    """
+    return groups.counting(scores_B - groups.sums(scores_B) / groups.sizes.clamp(min=1.0))
 
 
 def standardised(scores_B: torch.Tensor, groups: Groups, std: Literal["group", "batch", "none"]) -> torch.Tensor:
     """A_i = (s_i - mean of its group) / (σ + 1e-6) (Shao et al. 2024, arXiv:2402.03300).
 
     σ is the (Bessel) deviation of its group, of the scores of the whole batch, or 1 - 1e-6: none (Liu et al. 2025,
-    arXiv:2503.20783). A response that is alone keeps its score.
+    arXiv:2503.20783).
     """
     above, sizes = centred(scores_B, groups), groups.sizes
     if std == "none":
@@ -60,7 +62,7 @@ def standardised(scores_B: torch.Tensor, groups: Groups, std: Literal["group", "
     if std == "batch":
         return above / (_deviation(scores_B, groups) + STD_EPSILON)
     variances = groups.sums(above.square()) / (sizes - 1).clamp(min=1.0)
-    return above / torch.where(sizes > 1, variances.sqrt() + STD_EPSILON, 1.0 + STD_EPSILON)
+    return above / (variances.sqrt() + STD_EPSILON)
 
 
 def _deviation(scores_B: torch.Tensor, groups: Groups) -> torch.Tensor:

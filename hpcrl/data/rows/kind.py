@@ -11,6 +11,8 @@ from hpcrl.errors import DataError
 
 if TYPE_CHECKING:
     # Whoever plans a run needs no arrays.
+    import numpy as np
+
     from hpcrl.data.samples import SequenceSample
 
 E = TypeVar("E", bound=ExperimentConfig)
@@ -58,6 +60,9 @@ class Dataset(Protocol):
     def lengths(self, samples: Sequence[str]) -> list[int]:
         """Tokens of each sample, all keys together."""
 
+    def row_lengths(self) -> "np.ndarray":
+        """As `lengths`, of a sample of each row of `ids`, int64 [rows]. Asked for where batches are cut by them."""
+
     def rows(self, samples: Sequence[str]) -> "SequenceSample": ...
 
     def text(self, sample: str) -> Mapping[str, Any]:
@@ -90,10 +95,10 @@ def evaluates(experiment: ExperimentConfig, rows: RowKind[Any]) -> bool:
     return any((every.steps, every.epochs, every.seconds)) and rows.evaluates(experiment)
 
 
-def refuse_small(setting: str, wanted: int, source: str, rows: int) -> None:
+def refuse_small(setting: str, wanted: int, source: str, found: int, what: str = "rows") -> None:
     """Raise DataError where the training rows do not fill a batch."""
-    if wanted > rows:
+    if wanted > found:
         raise DataError(
-            f"{setting} = {wanted}, but {source} has {rows} rows to train on, so no step would be as large.",
-            f"Lower {setting}.",
+            f"{setting} = {wanted}, but {source} has {found} {what} to train on, so no step would be as large.",
+            f"Submit a new run with a lower {setting}.",
         )

@@ -23,6 +23,10 @@ class RowLine(msgspec.Struct, kw_only=True):
         """The record with `prompt`, a text or messages, and with `answer`, if it has one."""
         return record
 
+    def reads_as(self) -> type:
+        """Of what type the prompt is in `normal`, the same in all rows of a source."""
+        return type(getattr(self, "prompt", None))
+
 
 class PromptLine(RowLine, kw_only=True):
     """A prompt: a text, or the messages before the response. Other kinds of line add fields to it."""
@@ -112,5 +116,13 @@ def _share(line: type[RowLine], other: type[RowLine]) -> bool:
 
 
 def described(lines: Sequence[type[RowLine]]) -> str:
-    """What columns a row may have, in words."""
-    return ", or ".join(" and ".join(needed(line)) for line in lines)
+    """What columns a row may have, in words: `chosen and rejected (and maybe prompt), or messages`."""
+    every = [needed(line) for line in lines]
+    least = [columns for columns in every if not any(set(other) < set(columns) for other in every)]
+    return ", or ".join(_with_more(columns, every) for columns in least)
+
+
+def _with_more(columns: list[str], every: Sequence[list[str]]) -> str:
+    """These columns, and those that another kind of line has besides them."""
+    besides = sorted({name for other in every if set(columns) < set(other) for name in other} - set(columns))
+    return " and ".join(columns) + (f" (and maybe {' and '.join(besides)})" if besides else "")

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcrl.data.mixture import BETWEEN, MixedIds
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
@@ -36,6 +38,9 @@ class MixedDataset:
             lengths = self._sources[name].lengths([sample.partition(BETWEEN)[2] for sample in own])
             found.update(zip(own, lengths, strict=True))
         return [found[sample] for sample in samples]
+
+    def row_lengths(self) -> np.ndarray:
+        return np.concatenate([source.row_lengths() for source in self._sources.values()])
 
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         parts = []

@@ -38,3 +38,5 @@ class TextForm:
     """(tokenizer, records with the tokens of their prompts) → the rows."""
     has_answers: bool
     """Whether it reads more than the prompt."""
+    completions: tuple[str, ...] = ()
+    """Fields of `normal` records with a text or a chat for each pair, which follows the prompt."""

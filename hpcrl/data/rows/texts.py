@@ -31,7 +31,7 @@ from hpcrl.data.table import Table
 from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
 from hpcrl.data.user_code import code_places
 from hpcrl.errors import DataError
-from hpcrl.families.reader import read_config
+from hpcrl.families.reader import family_of, read_config
 
 _LOOKED_AT = 1024  # rows that are tried before the start
 _SHOWN = 20  # ids in a notice
@@ -66,8 +66,9 @@ class TextDataset:
         vocabulary_size: int | None = None,
         indexes: Indexes,
         measured_by: str = "",
+        measured: bool = False,
     ) -> None:
-        """`measured_by` is what lengths depend on besides the rows."""
+        """`measured_by` is what lengths depend on besides the rows; with `measured`, all of them are kept."""
         self._records = records
         self._texts = texts
         self._form = form
@@ -78,13 +79,16 @@ class TextDataset:
         self._vocabulary_size = vocabulary_size
         self._indexes = indexes
         self._measured_by = measured_by
+        self._measured = measured
         self._lengths = RowLengths(len(records.index), self._measure)
 
     @cached_property
     def ids(self) -> RowIds:
         kept = self._candidates[~self._exceeding]
         if not len(kept):
-            raise DataError(f"{self.notice} No row remains.", "Raise the bound.")
+            raise DataError(
+                f"{self.notice} No row remains.", "Submit a new run with shorter rows, or with a higher bound."
+            )
         return RowIds(self._records.index, kept)
 
     @cached_property
@@ -115,6 +119,9 @@ class TextDataset:
     def lengths(self, samples: Sequence[str]) -> list[int]:
         return [int(length) for length in self._lengths.of(np.array(self._rows(samples), np.uint32))[TOTAL]]
 
+    def row_lengths(self) -> np.ndarray:
+        return self._lengths.of(self.ids.rows)[TOTAL]
+
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         rows = self._rows(samples)
         distinct = list(dict.fromkeys(rows))
@@ -131,7 +138,7 @@ class TextDataset:
     @cached_property
     def _exceeding(self) -> np.ndarray:
         """Whether each candidate is longer than one of the bounds, bool [candidates]."""
-        wanted = np.zeros(len(self._candidates), np.bool_)
+        wanted = np.full(len(self._candidates), self._measured)
         for bound in self._bounds:
             wanted |= self._may_exceed(bound)
         if wanted.any():
@@ -178,9 +185,10 @@ class TextDataset:
 
     def _read(self, rows: Sequence[int], records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
         """Raises DataError, naming the row."""
-        read = self._texts.answered if self._answers_are_in_chats else self._texts.prompts
         try:
-            return read(records)
+            if self._answers_are_in_chats:
+                return self._texts.answered(records)
+            return self._texts.prompts(records, self._form.completions)
         except DataError as error:
             if len(rows) > 1:
                 return [self._read([row], [record])[0] for row, record in zip(rows, records, strict=True)]
@@ -237,7 +245,7 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
                 f"data.prompt_template is for prompts that are texts, but the rows of {knob} ({path}) are chats.",
                 "Submit a new run with data.chat_template in the place of data.prompt_template.",
             )
-        if knob == "data.train":
+        if knob == "data.train" and data.batch_size is not None:
             refuse_small("data.batch_size", data.batch_size, f"{knob} ({path})", len(records.index))
         return TextDataset(
             records,
@@ -247,6 +255,7 @@ def open_rows(experiment: Any, evaluates: bool, indexes: Indexes, form: TextForm
             vocabulary_size=limits.vocabulary_size,
             indexes=indexes,
             measured_by=measured_by,
+            measured=knob != "data.evaluate" and (data.batch_tokens is not None or data.balance),
             **how,
         )
 
@@ -301,9 +310,9 @@ def _refuse_unknown_end(experiment: Any, tokens: Tokens, limits: "Limits") -> No
 def inputs(experiment: Any) -> Iterator[tuple[str, list[Path]]]:
     data: DataConfig = experiment.data
     for knob, source in sources_of(data).items():
-        yield knob, files_of(Path(source.path))
+        yield knob, files_of(Path(source.path), knob)
     if data.evaluate is not None:
-        yield "data.evaluate", files_of(Path(data.evaluate))
+        yield "data.evaluate", files_of(Path(data.evaluate), "data.evaluate")
     if data.chat_template is not None:
         yield "data.chat_template", [Path(data.chat_template)]
     if named := tokenizer_of(experiment):
@@ -318,6 +327,8 @@ class Limits:
 
     positions: int | None = None
     vocabulary_size: int | None = None
+    called: str = ""
+    """What a config.json calls the positions."""
 
 
 def _limits(experiment: Any) -> Limits:
@@ -328,7 +339,9 @@ def _limits(experiment: Any) -> Limits:
     ]
     if not models:
         return Limits()
-    return Limits(min(model.max_positions for model in models), min(model.vocabulary_size for model in models))
+    shortest = min(models, key=lambda model: model.max_positions)
+    vocabulary_size = min(model.vocabulary_size for model in models)
+    return Limits(shortest.max_positions, vocabulary_size, family_of(shortest).positions)
 
 
 def _prompt_bounds(data: DataConfig) -> list[LengthLimit]:
@@ -351,7 +364,7 @@ def _whole_bounds(limits: Limits) -> list[LengthLimit]:
     """Of rows whose answers a model is given."""
     if limits.positions is None:
         return []
-    text = f"max_position_embeddings = {limits.positions} (prompt and answer together)"
+    text = f"{limits.called} = {limits.positions} (prompt and answer together)"
     return [LengthLimit(text, limits.positions, lambda prompt, answer: prompt + answer, always=False)]
 
 
@@ -360,5 +373,5 @@ def _room(generation: GenerationConfig | None, limits: Limits) -> list[LengthLim
     if generation is None or limits.positions is None:
         return []
     new = generation.max_new_tokens
-    text = f"max_position_embeddings - generation.max_new_tokens = {limits.positions} - {new}"
+    text = f"{limits.called} - generation.max_new_tokens = {limits.positions} - {new}"
     return [LengthLimit(text, limits.positions - new, lambda prompt, answer: prompt, always=False)]

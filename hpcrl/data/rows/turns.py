@@ -1,7 +1,7 @@
 """Records to tokens: the prompt of each, and of a chat that is learnt the answer, with what of it counts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +22,8 @@ class TextRow:
     """int32 [tokens], of a chat that is learnt: all from the first message that is."""
     learnt: np.ndarray | None = None
     """bool [tokens of the answer]."""
+    completions: Mapping[str, Sequence[np.ndarray]] = field(default_factory=dict)
+    """Field → int32 [tokens] of each chat in it, which follows the prompt; fields with texts are not in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +35,25 @@ class Texts:
     chat: ChatTemplate | None
     learn: Literal["last", "all"]
 
-    def prompts(self, records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
-        """Each up to where the response begins. Raises DataError."""
+    def prompts(self, records: Sequence[Mapping[str, Any]], completions: Sequence[str] = ()) -> list[TextRow]:
+        """Each up to where the response begins, and what follows it in these fields. Raises DataError."""
         texts = [record["prompt"] for record in records if isinstance(record["prompt"], str)]
         plain = iter(self.tokens.encode_prompts([self.prompt_template.replace("{prompt}", text) for text in texts]))
         chats = [self._chat.prompt(record["prompt"]) for record in records if not isinstance(record["prompt"], str)]
         chatted = iter(self.tokens.encode_chats(chats))
-        return [TextRow(record, next(plain if isinstance(record["prompt"], str) else chatted)) for record in records]
+        return [
+            TextRow(
+                record,
+                next(plain if isinstance(record["prompt"], str) else chatted),
+                completions={name: self._following(record, name) for name in completions if _has_chats(record[name])},
+            )
+            for record in records
+        ]
+
+    def _following(self, record: Mapping[str, Any], name: str) -> list[np.ndarray]:
+        """What a model would have said of each chat in the field, through its last EOS."""
+        texts = [self._chat.following(record["prompt"], messages) for messages in record[name]]
+        return [self._learnt(text, [(0, len(text))])[0] for text in texts]
 
     def answered(self, records: Sequence[Mapping[str, Any]]) -> list[TextRow]:
         """Of whole chats, up to where the first answer begins that is learnt, and that. Raises DataError."""
@@ -58,8 +72,7 @@ class Texts:
         A template's line break behind an EOS is not learnt: no response goes on there. A last answer without EOS gets
         one.
         """
-        encoding = self.tokens.tokenizer.encode(text, add_special_tokens=False)
-        tokens, starts = np.array(encoding.ids, np.int32), np.array([start for start, _ in encoding.offsets], np.int64)
+        ((tokens, starts),) = self.tokens.encode_on([text])
         learnt = np.zeros(len(tokens), np.bool_)
         ends = np.isin(tokens, self.tokens.eos_ids)
         for start, end in spans:
@@ -80,3 +93,7 @@ class Texts:
                 "Submit a new run with a data.chat_template, or with a data.tokenizer that has one.",
             )
         return self.chat
+
+
+def _has_chats(sides: Sequence[Any]) -> bool:
+    return not isinstance(sides[0], str)

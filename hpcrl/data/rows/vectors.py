@@ -41,6 +41,9 @@ class VectorDataset:
     def lengths(self, samples: Sequence[str]) -> list[int]:
         return [len(self._vector(row_of(sample))) for sample in samples]
 
+    def row_lengths(self) -> np.ndarray:
+        return np.array([len(self._vector(row)) for row in self.ids])
+
     def rows(self, samples: Sequence[str]) -> SequenceSample:
         return SequenceSample.from_rows(samples, {self._key: [self._vector(row_of(sample)) for sample in samples]})
 

@@ -3,5 +3,8 @@
 from hpcrl.launch.launcher import LauncherDeclaration
 
 LAUNCHER = LauncherDeclaration(
-    launcher="hpcrl.launch.local:LocalLauncher", waits=True, memory="hpcrl.launch.local_memory:memory"
+    launcher="hpcrl.launch.local:LocalLauncher",
+    waits=True,
+    allocation="hpcrl.launch.local_allocation:LocalAllocation",
+    memory="hpcrl.launch.local_memory:memory",
 )

@@ -21,7 +21,7 @@ from hpcrl.launch.slurm.render import OUTPUT, Script, Target, choose_topology, c
 from hpcrl.launch.slurm.requeue import RequeueRules, rules_of
 from hpcrl.launch.slurm.site import NodeKind, SlurmSite, describe_preemption, describe_too_long_a_grace, preempt_mode_of
 from hpcrl.launch.slurm.submission import finish_intents, send_all, write_intent
-from hpcrl.placement.plan import cpu_roles
+from hpcrl.placement.placing import cpu_roles
 from hpcrl.recipes.algorithm import experiment_from
 
 POLL_S = 15.0

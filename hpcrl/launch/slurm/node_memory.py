@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -26,6 +27,7 @@ LARGEST_GIB = MappingProxyType(
 )
 """Names that sites give their types of GPU, in lower case → the memory of the largest that is sold under the name."""
 _SIZE = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
+UNKNOWN = "Slurm does not say what it gets"
 MORE = "Or ask for more of a node: cluster.slurm.memory."
 
 
@@ -39,20 +41,30 @@ class Asking(Protocol):
 
 def memory(cluster: ClusterConfig, asking: Asking, cpu_workers: int = 0) -> Capacity:
     """Slurm is asked only for what the options leave open; where it gives no answer, nobody knows."""
-    slurm = cluster.slurm
-    on_gpus = cluster.device != "cpu" and slurm.gpus != "none"
+
+    def of_node() -> Capacity:
+        return _of_node(cluster, asking, cpu_workers)
+
+    if cluster.device == "cpu" or cluster.slurm.gpus == "none":
+        return of_node()
     try:
-        if on_gpus:
-            return _of_gpus(cluster, asking)
-        if any(flag.startswith("--mem") for flag in slurm.flags):
-            return Capacity(None, "node", "cluster.slurm.flags say what it gets")
-        asked = _SIZE.fullmatch(slurm.memory or "")
-        if asked is not None and int(asked[1]):
-            size = int(asked[1]) << {"K": 10, "M": 20, "G": 30, "T": 40}[asked[2].upper() or "M"]
-            return Capacity(size, "node", "cluster.slurm.memory gives it", MORE)
+        return replace(_of_gpus(cluster, asking), host=of_node)
+    except SlurmError:
+        return Capacity(None, "worker", UNKNOWN, host=of_node)
+
+
+def _of_node(cluster: ClusterConfig, asking: Asking, cpu_workers: int) -> Capacity:
+    slurm = cluster.slurm
+    if any(flag.startswith("--mem") for flag in slurm.flags):
+        return Capacity(None, "node", "cluster.slurm.flags say what it gets")
+    asked = _SIZE.fullmatch(slurm.memory or "")
+    if asked is not None and int(asked[1]):
+        size = int(asked[1]) << {"K": 10, "M": 20, "G": 30, "T": 40}[asked[2].upper() or "M"]
+        return Capacity(size, "node", "cluster.slurm.memory gives it", MORE)
+    try:
         return _of_nodes(cluster, asking, node_cpus(cluster, cpu_workers))
     except SlurmError:
-        return Capacity(None, "worker" if on_gpus else "node", "Slurm does not say what it gets")
+        return Capacity(None, "node", UNKNOWN)
 
 
 def _of_nodes(cluster: ClusterConfig, asking: Asking, cpus: int) -> Capacity:

@@ -15,7 +15,6 @@ from hpcrl.durable.exclusive import AlreadyPublishedError
 from hpcrl.durable.records import Submission, decode
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import AmbiguousError, Slurm, SlurmError
-from hpcrl.launch.slurm.executor import ScriptExecutor
 from hpcrl.launch.slurm.render import Script, with_note
 from hpcrl.launch.slurm.requeue import RequeueRules
 
@@ -119,6 +118,9 @@ def send_once(
 
     Raises AmbiguousError if the second answer got lost too and no job is found.
     """
+    # Only who sends a job waits for submitit to load.
+    from hpcrl.launch.slurm.executor import ScriptExecutor
+
     executor = ScriptExecutor(script, slurm, options)
     for again in (True, False):
         try:

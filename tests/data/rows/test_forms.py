@@ -99,12 +99,15 @@ def test_columns_that_are_named_decide_between_two_forms(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ({"q": "a", "a": "b"}, "columns q, a, but expected are prompt and answer, or messages"),
+        ({"q": "a", "a": "b"}, "columns q, a, but data.train needs prompt and answer, or messages"),
         ({"messages": []}, "line 1: messages need one before the assistant's first"),
         ({"messages": [ANSWER]}, "line 1: messages need one before the assistant's first"),
         ({"messages": [{"content": "a"}]}, r"line 1: Object missing required field `role` - at `\$.messages\[0\]`"),
         ({"messages": [USER, {"role": "assistant", "content": [1]}]}, r"line 1: .*`\$.messages\[1\].content`"),
-        (TASK, "columns data_source, prompt, ability, reward_model, extra_info, but expected are prompt and answer"),
+        (
+            TASK,
+            "columns data_source, prompt, ability, reward_model, extra_info, but data.train needs prompt and answer",
+        ),
     ],
 )
 def test_rows_that_no_form_fits_are_named_with_their_columns(tmp_path: Path, row: Any, says: str) -> None:

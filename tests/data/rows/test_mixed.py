@@ -34,7 +34,7 @@ def test_a_mixed_batch_has_the_rows_of_its_sources_in_order(tmp_path: Path) -> N
     experiment = of(tmp_path, maths=5, code=4)
     training = open_datasets(experiment)["train"]
     assert len(training.ids) == 9 and {"maths/4", "code/0"} <= set(training.ids)
-    order = open_order(experiment, training.ids)
+    order = open_order(experiment, training)
     for cursor in (0, 6, 12):
         batch = order.batch_at(cursor)
         assert sum(sample.startswith("code/") for sample in batch.ids) == 4

@@ -2,6 +2,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -148,7 +149,9 @@ def test_the_bound_of_answers_counts_for_sft_only(data: DataConfig) -> None:
 
 
 def test_bounds_that_leave_no_row_are_refused(data: DataConfig) -> None:
-    with pytest.raises(DataError, match=r"data.max_prompt_tokens = 0 .*No row remains. Raise the bound"):
+    with pytest.raises(
+        DataError, match=r"data.max_prompt_tokens = 0 .*No row remains. Submit a new run with shorter rows"
+    ):
         _ = open_datasets(ppo(replace(data, max_prompt_tokens=0)))["train"].ids
 
 
@@ -169,16 +172,17 @@ def test_a_missing_answer_matters_where_it_is_learnt_or_compared(data: DataConfi
     assert open_datasets(replace(ppo(data), reward=own))["train"].ids[:2] == ("0", "1")
     for needs_it in (ppo(data), replace(ppo(data), reward=RewardConfig(function="exact")), sft(data)):
         with pytest.raises(
-            DataError, match=rf"columns prompt, but expected are prompt and answer.*Give data.{knob} such"
+            DataError, match=rf"columns prompt, but data.{knob} needs prompt and answer.*Give data.{knob} such"
         ):
             open_datasets(needs_it)
 
 
-def test_a_batch_is_not_larger_than_the_data_set(data: DataConfig) -> None:
+def test_a_batch_is_not_larger_than_the_data_set(data: DataConfig, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data.batch_size = 4, but data.train .* has 3 rows"):
         open_datasets(ppo(replace(data, batch_size=4)))
     with pytest.raises(DataError, match=r"data.batch_size = 2, but data.train .* has 1 rows"):
-        open_order(ppo(data), ["0"])
+        one = replace(data, train=write_rows(tmp_path / "one.jsonl", PAIRS[:1]), batch_size=1)
+        open_order(ppo(data), open_datasets(ppo(one))["train"])
 
 
 def of_model(folder: Path, tokenizer: str, **sizes: int) -> str:
@@ -292,13 +296,31 @@ def test_the_actors_folder_has_the_tokenizer_where_no_other_is_named(data: DataC
     assert open_datasets(replace(experiment, actor=SFTModelConfig(path=data.tokenizer)))["train"].ids == ("0", "1", "2")
 
 
+@pytest.mark.parametrize("cut", [{"batch_tokens": 20, "batch_size": None}, {"balance": True, "batch_size": 1}])
+def test_lengths_that_cut_batches_are_measured_once_and_kept(
+    cut: dict[str, Any], data: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, indexes = sft(replace(data, **cut)), ScratchIndexes()
+    rows = algorithm_of(experiment).rows
+    first = datasets.open_datasets(experiment, rows, indexes)["train"]
+    lengths, order = first.row_lengths().tolist(), open_order(experiment, first)
+    assert lengths == first.lengths(["0@0", "1@0", "2@0"]) and lengths != sorted(lengths, reverse=True)
+    monkeypatch.setattr(Tokens, "encode_prompts", lambda *_: pytest.fail("tokenised again"))
+    again = datasets.open_datasets(experiment, rows, ScratchIndexes(below=lambda name: indexes.made.get(name)))["train"]
+    assert again.row_lengths().tolist() == lengths
+    steps = [open_order(experiment, again).batch_at(cursor) for cursor in range(3)]
+    assert steps == [order.batch_at(cursor) for cursor in range(3)]
+    if experiment.data.balance:
+        assert [sum(first.lengths(step.ids)) for step in steps] == sorted(lengths, reverse=True)
+
+
 @pytest.mark.skipif(not GSM8K.is_dir(), reason="needs real rows in ../shared/data/gsm8k")
 def test_real_rows_of_gsm8k_survive_the_way_to_tokens_and_back(tmp_path: Path) -> None:
     pairs = [json.loads(line) for line in (GSM8K / "train.jsonl").read_text().strip().split("\n")]
     folder = train_tokenizer(tmp_path, (row["prompt"] for row in pairs[:500]), size=1000)
     data = DataConfig(train=str(GSM8K / "train.jsonl"), tokenizer=str(folder), batch_size=64, max_prompt_tokens=150)
     training = open_datasets(sft(data))["train"]
-    order = open_order(sft(data), training.ids)
+    order = open_order(sft(data), training)
     assert len(training.ids) + len(training.left_out) == 7473 and 0 < len(training.left_out) < 2000
     batch = order.batch_at(order.start)
     rows, tokens = training.rows(batch.ids), load_tokens(folder)

@@ -110,6 +110,19 @@ def test_gpus_are_known_by_their_types_alone(fake, ask) -> None:
     assert ask("auto", partition="gpu").bytes is None
 
 
+def test_what_waits_beside_gpus_has_the_memory_of_their_node_which_is_asked_for_later(fake, ask) -> None:
+    found = ask("cuda", gpu_type="v100", partition="low")
+    assert fake.state["calls"] == [] and found.host is not None
+    assert (found.host().bytes, found.host().of) == (8 * 2000 * MIB, "node")
+    assert fake.state["calls"] != []
+    asked = ask("cuda", gpu_type="v100", memory="24G").host
+    assert asked is not None and asked().bytes == 24 * GIB
+    fake.away(1000)
+    silent = ask("cuda", partition="gpu").host
+    assert silent is not None and silent().bytes is None
+    assert ask("cpu", memory="24G").host is None
+
+
 def test_nodes_are_read_with_the_types_of_their_gpus() -> None:
     text = "2|16|16000|(null)\n4|128|512000+|gpu:a100:4(S:0-1),gpu:1,fpga:2\n"
     assert parse_nodes(text) == [NodeKind(2, 16, 16000 * MIB, ()), NodeKind(4, 128, 512000 * MIB, ("a100", ""))]

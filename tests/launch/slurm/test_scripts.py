@@ -300,8 +300,19 @@ def test_what_decides_needs_little_of_hpcrls_requirements() -> None:
     code = "import sys, hpcrl.launch.slurm.on_exit; print(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert {"msgspec", "submitit"} <= loaded
-    assert not loaded & {"torch", "numpy", "h5py", "zmq", "networkx", "yaml", "jsonargparse", "rich", "transformers"}
+    assert "msgspec" in loaded
+    assert not loaded & {
+        "submitit",
+        "torch",
+        "numpy",
+        "h5py",
+        "zmq",
+        "networkx",
+        "yaml",
+        "jsonargparse",
+        "rich",
+        "transformers",
+    }
 
 
 def test_the_nodes_of_a_heterogeneous_job_do_not_inherit_the_masters_memory_and_cpus(tmp_path: Path) -> None:

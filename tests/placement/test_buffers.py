@@ -2,8 +2,8 @@ from itertools import pairwise
 
 from support.tiny_models import odd_config
 
-from hpcrl.engines.layout import ALIGNMENT, lay_out
 from hpcrl.families.reader import parameters_of
+from hpcrl.placement.buffers import ALIGNMENT, lay_out
 
 
 def test_parameters_lie_in_order_aligned_and_without_overlap():

@@ -30,3 +30,10 @@ def lay_out(parameters: Iterable[Parameter]) -> ParameterLayout:
         offsets.append(end)
         end += -(-parameter.numel // ALIGNMENT) * ALIGNMENT
     return ParameterLayout(placed, tuple(offsets), end)
+
+
+def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:
+    """(offset, length) of each rank's contiguous slice of a flat buffer; the last ones may be shorter or empty."""
+    length = -(-total // ranks)
+    offsets = [min(i * length, total) for i in range(ranks)]
+    return [(offset, min(length, total - offset)) for offset in offsets]

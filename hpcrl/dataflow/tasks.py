@@ -1,0 +1,50 @@
+"""What a driver tells of units of work: what each consumes, reads and changes. Pure values."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class Unit:
+    """One data-parallel part of one call in one step; a train_step is one unit, part 0, on all of its role.
+
+    A move is one too: `actor@1` of step 3 brings the actor as step 3 has left it to its replica 1.
+    """
+
+    step: int
+    call: str
+    part: int
+
+    def __str__(self) -> str:
+        return f"step {self.step} {self.call}, part {self.part}"
+
+
+@dataclass(frozen=True)
+class Version:
+    """The parameters of a role, at one of its replicas, with its changes up to that of step `number` and none later.
+
+    A role changes once a step, from step 1 on: it is how many changes they have, too.
+    """
+
+    role: str
+    number: int
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads (of a blend, those
+    that it takes in), the role that it changes. What a change overwrites is read by units of step `read_until` at last.
+    """
+
+    unit: Unit
+    consumes: tuple[Unit, ...] = ()
+    reads: Version | None = None
+    changes: str = ""
+    read_until: int = 0
+
+    @property
+    def version(self) -> int:
+        """The version of its role that a unit makes, or reads; 0 of a role that nothing changes."""
+        if self.changes:
+            return self.unit.step
+        return 0 if self.reads is None else self.reads.number

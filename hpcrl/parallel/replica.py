@@ -1,0 +1,72 @@
+"""The groups in which a rank works on its replica of a model: one for each axis of the layout, and that of its part."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from hpcrl.parallel.context import ParallelContext
+from hpcrl.parallel.group import Group
+from hpcrl.placement.layouts import Layout, Ranks
+from hpcrl.placement.shards import WHOLE, Cut, cut_of
+
+AXES: tuple[Literal["tp", "pp", "dp"], ...] = ("tp", "pp", "dp")
+
+
+@dataclass(frozen=True)
+class ReplicaGroups:
+    """This rank's share of the model, and who it works with. Along an axis a rank's index is its number on it.
+
+    All ranks of a block have the same rows; ranks of one data-parallel group hold the same share of the model.
+    """
+
+    cut: Cut
+    dp: Group
+    tp: Group
+    pp: Group
+    block: Group
+    """All ranks of this rank's part, in the order of the layout."""
+
+    @property
+    def head(self) -> int:
+        """The index, in the block, of the rank that gets rows and has results."""
+        return self.block.size - self.cut.tp
+
+    def total(self, vector: torch.Tensor) -> torch.Tensor:
+        """The sum over parts, in rank order, of what all tensor ranks of each part's last stage have alike."""
+        total = self.dp.total(vector)
+        if self.pp.size == 1:
+            return total
+        known = total.to(self.pp.device, copy=True)
+        self.pp.broadcast(known, self.cut.pp - 1)
+        return known.to(vector.device)
+
+    def total_of_shares(self, vector: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks of the replica, in one order on all of them."""
+        return self.pp.total(self.tp.total(self.dp.total(vector)))
+
+
+def sharing(layout: Layout, ranks: Ranks) -> Iterator[Ranks]:
+    """The ranks of every group of a replica, in an order that all workers have alike."""
+    for axis in AXES:
+        yield from layout.groups(axis, ranks)
+    for part in range(layout.dp):
+        yield layout.data_part(part, ranks)
+
+
+def groups_of(context: ParallelContext, layout: Layout, ranks: Ranks) -> ReplicaGroups:
+    """This rank's groups in a replica, which have been formed."""
+    index = ranks.index(context.rank)
+    tp, pp, dp = (
+        context.group(next(group for group in layout.groups(axis, ranks) if context.rank in group)) for axis in AXES
+    )
+    block = context.group(layout.data_part(index // layout.tp % layout.dp, ranks))
+    return ReplicaGroups(cut_of(layout, index), dp, tp, pp, block)
+
+
+def over_data(group: Group) -> ReplicaGroups:
+    """Those of a replica that each rank of `group` holds whole."""
+    rank = group.ranks[group.index]
+    alone = Group((rank,), rank, group.device)
+    return ReplicaGroups(WHOLE, group, alone, alone, alone)

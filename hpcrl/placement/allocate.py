@@ -1,0 +1,195 @@
+"""Where models are trained and calls are made, as `allocation` says: of the experiment, the models' shapes, the nodes.
+
+`pipe_data` and `pipe_model` have a stage on each node and split data, or layers, over its workers. `heuristic` is that
+of ReaL (Mei et al. 2024, arXiv:2406.14088) for nodes of any size: trained roles share the cluster by their parameters,
+generation has all of it with at least two stages and no tensor parallelism, inference has all of it in two
+data-parallel parts. What a model, a backend or a batch does not allow is taken as near as it can be had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import models_of
+from hpcrl.config.validate import collect
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import ConfigurationError
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameter_count
+from hpcrl.placement.abilities import axes_of
+from hpcrl.placement.check import ALL_CHECKS
+from hpcrl.placement.check_cuts import uncut
+from hpcrl.placement.layouts import Layout, Ranks, mesh_text, parse_layout
+from hpcrl.placement.memory import head_model
+from hpcrl.placement.placing import Placed, home_of
+from hpcrl.recipes.algorithm import algorithm_of
+
+MANUAL = "manual"
+SMALL = 8e9
+"""Parameters up to which a model that is trained on a part of one node is split over data as well as over layers."""
+
+
+def settle(experiment: Any) -> Any:
+    """The experiment as its allocation places it; `allocation` is then manual. Reads each model's config.json.
+
+    Raises ConfigurationError with what is wrong with the result.
+    """
+    if experiment.allocation == MANUAL:
+        return experiment
+    algorithm = algorithm_of(experiment)
+    called = {call.role for call in algorithm.recipe(experiment)}
+    models = {role: head_model(role, it, algorithm) for role, it in models_of(experiment).items() if role in called}
+    settled = allocate(experiment, models)
+    if problems := collect(settled, ALL_CHECKS, ()):
+        raise ConfigurationError(problems)
+    return settled
+
+
+def afresh(experiment: ExperimentConfig, overrides: Sequence[str]) -> list[str]:
+    """The changes of a run whose allocation is among them: what places models now is no longer given."""
+    if not any(text.startswith("allocation=") for text in overrides):
+        return list(overrides)
+    cleared = [f"{role}.{key}=null" for role in models_of(experiment) for key in ("layout", "mesh")]
+    return [*cleared, "calls={}", *overrides]
+
+
+def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Any:
+    """The experiment with homes for the roles that have none of their own, and with calls that are made elsewhere."""
+    at = _Allocation.of(experiment, models)
+    homes, calls = at.homes(), {}
+    for role in models:
+        section = getattr(experiment, role)
+        if section.layout is None and section.mesh is None:
+            layout, ranks = homes[role]
+            mesh = None if len(ranks) == at.cluster.size else mesh_text(ranks)
+            experiment = replace(experiment, **{role: replace(section, layout=str(layout), mesh=mesh)})
+    for call, place in at.calls():
+        home = home_of(experiment, call.role, experiment.cluster.nodes)
+        if place != home and call.name not in experiment.calls:
+            calls[call.name] = {"layout": str(place.layout), "mesh": mesh_text(place.ranks)}
+    return replace(experiment, allocation=MANUAL, calls={**calls, **experiment.calls})
+
+
+class Grid(NamedTuple):
+    """Neighbouring workers: all of some nodes, or a part of one."""
+
+    first: int
+    nodes: int
+    slots: int
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.slots
+
+    @property
+    def ranks(self) -> Ranks:
+        return tuple(range(self.first, self.first + self.size))
+
+    def divided(self, weights: Sequence[float]) -> list["Grid"]:
+        """A part for each weight: nodes in proportion, but one at least; of a single node equally many workers. Where
+        there are too few, everybody has all."""
+        if self.nodes >= len(weights):
+            sizes = _shares(self.nodes, weights)
+            return [Grid(self.first + sum(sizes[:i]) * self.slots, nodes, self.slots) for i, nodes in enumerate(sizes)]
+        if self.nodes > 1 or self.slots < len(weights):
+            return [self for _ in weights]
+        sizes = _shares(self.slots, [1.0 for _ in weights])
+        return [Grid(self.first + sum(sizes[:i]), 1, slots) for i, slots in enumerate(sizes)]
+
+
+def _shares(count: int, weights: Sequence[float]) -> list[int]:
+    """ReaL's: the first has its share, rounded up, unless the others would have less than one each; then the next."""
+    sizes: list[int] = []
+    for i, weight in enumerate(weights):
+        left, others = count - sum(sizes), len(weights) - i - 1
+        sizes.append(left if not others else min(-int(-left * weight // sum(weights[i:])), left - others))
+    return sizes
+
+
+@dataclass(frozen=True)
+class _Allocation:
+    """The parts of an experiment that an allocation goes by."""
+
+    mode: str
+    cluster: Grid
+    models: Mapping[str, DecoderConfig]
+    axes: Mapping[str, tuple[str, ...]]
+    recipe: tuple[MFC, ...]
+    pieces: int
+    """Data-parallel parts that a batch can fill."""
+
+    @staticmethod
+    def of(experiment: ExperimentConfig, models: Mapping[str, DecoderConfig]) -> "_Allocation":
+        algorithm, cluster = algorithm_of(experiment), experiment.cluster
+        batch = algorithm.batch(experiment)
+        grid = Grid(0, cluster.nodes, cluster.workers_per_node)
+        return _Allocation(
+            experiment.allocation,
+            grid,
+            models,
+            {role: axes_of(role, getattr(experiment, role)) for role in models},
+            tuple(call for call in algorithm.recipe(experiment) if call.role in models),
+            grid.size if batch.tokens is not None else batch.pieces,
+        )
+
+    def homes(self) -> dict[str, Placed]:
+        """Where each model is trained and saved, or where it is used if it is not trained."""
+        nodes, slots = self.cluster.nodes, self.cluster.slots
+        if self.mode == "pipe_data":
+            return {role: self._fit(role, self.cluster, 1, nodes) for role in self.models}
+        if self.mode == "pipe_model":
+            return {role: self._fit(role, self.cluster, slots, nodes) for role in self.models}
+        if self.mode != "heuristic":
+            return {role: Placed(parse_layout(self.mode), self.cluster.ranks) for role in self.models}
+        trained = list(dict.fromkeys(call.role for call in self.recipe if call.kind == "train_step"))
+        sizes = [float(parameter_count(self.models[role])) for role in trained]
+        grids = self.cluster.divided(sizes) if trained else []
+        homes = {role: self._trained(role, grid, size) for role, grid, size in zip(trained, grids, sizes, strict=True)}
+        for call in self.recipe:
+            if call.blends:
+                homes[call.role] = homes[call.blends]  # a blend is made where both are
+        for call in self.recipe:
+            homes.setdefault(call.role, self._used(call, self.cluster))
+        return homes
+
+    def calls(self) -> list[tuple[MFC, Placed]]:
+        """Where the calls of trained models are made that do not train them."""
+        if self.mode != "heuristic":
+            return []
+        trained = {call.role for call in self.recipe if call.kind == "train_step"}
+        others = [call for call in self.recipe if call.role in trained and call.dataset == "train" and not call.changes]
+        beside = [call for call in others if call.kind == "inference"]
+        grids = dict(zip((call.name for call in beside), self.cluster.divided([1.0] * len(beside)), strict=True))
+        return [(call, self._used(call, grids.get(call.name, self.cluster))) for call in others]
+
+    def _trained(self, role: str, grid: Grid, size: float) -> Placed:
+        parts = 2 if size <= SMALL or grid.nodes > 1 else 1
+        return self._fit(role, grid, grid.slots // parts, grid.nodes)
+
+    def _used(self, call: MFC, grid: Grid) -> Placed:
+        if call.kind == "generate":
+            return self._fit(call.role, grid, 1, max(2, grid.nodes))
+        return self._fit(call.role, grid, grid.slots // 2, grid.nodes)
+
+    def _fit(self, role: str, grid: Grid, tp: int, pp: int) -> Placed:
+        """The layout over all of a grid that is nearest to these degrees."""
+        tp, model, axes = max(1, tp), self.models[role], self.axes[role]
+        tensors = [it for it in _divisors(grid.slots) if it == 1 or ("tp" in axes and not uncut(model, it))]
+        found = [
+            Layout(grid.size // (tensor * stages), tensor, stages)
+            for tensor in tensors
+            for stages in _divisors(grid.size // tensor)
+            if stages == 1 or ("pp" in axes and stages <= model.blocks)
+        ]
+        nearest = min(found, key=lambda it: (it.dp > self.pieces, *_beyond(it.tp, tp), *_beyond(it.pp, pp)))
+        return Placed(nearest, grid.ranks)
+
+
+def _beyond(size: int, wanted: int) -> tuple[int, int]:
+    """Less than was wanted is nearer than more."""
+    return max(0, size - wanted), max(0, wanted - size)
+
+
+def _divisors(count: int) -> list[int]:
+    return [it for it in range(1, count + 1) if count % it == 0]

@@ -1,0 +1,148 @@
+"""What is wrong with `calls`: names of no call, calls that stay at home, layouts and meshes that do not fit."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from hpcrl.config.classifier import ClassifierConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import Between, CallPlacement, CPUPlacementConfig
+from hpcrl.dataflow.graph import MFC
+from hpcrl.errors import Problem
+from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem, settings_of
+from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
+from hpcrl.recipes.algorithm import Algorithm, algorithm_of
+
+WHOLE = (CPUPlacementConfig, ClassifierConfig)
+"""Sections of roles that have no parameters of hpcrl's: they are where they are loaded."""
+
+
+def calls_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """All that is wrong with the calls that are placed elsewhere; what is wrong with homes is said of the roles."""
+    algorithm = algorithm_of(experiment)
+    recipe = {call.name: call for call in algorithm.recipe(experiment)}
+    found: list[Problem] = []
+    for name, value in experiment.calls.items():
+        found += _entry_problems(experiment, name, value, recipe.get(name), list(recipe))
+    yield from found
+    if not found:
+        yield from _together(experiment, algorithm)
+
+
+def _entry_problems(
+    experiment: ExperimentConfig, name: str, value: Any, call: MFC | None, known: Sequence[str]
+) -> Iterator[Problem]:
+    key = f"calls.{name}"
+    if call is None:
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f" The nearest is {near[0]}." if near else ""
+        yield Problem(
+            ("calls",),
+            f"calls places {name}, but the calls are {', '.join(known)}.{meant}",
+            f"Rename or leave out {key}.",
+        )
+        return
+    try:
+        entry = msgspec.convert(value, CallPlacement)
+    except msgspec.ValidationError as error:
+        text = f"{key} = {value} must have a layout, a mesh or both, and may have between ({error})."
+        yield Problem(("calls",), text, f"Set {key}.")
+        return
+    role, section = call.role, getattr(experiment, call.role)
+    home = (f"{role}.layout", f"{role}.mesh")
+    if call.changes:
+        text = f"{key} places a {call.kind}, but what changes a role is done at its home."
+        yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
+    elif isinstance(section, WHOLE):
+        text = f"{key} places a call of {role}, which is where it is loaded: no parameters of it are sent."
+        yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
+    else:
+        mesh_key = home[1] if entry.mesh is None else f"{key}.mesh"
+        yield from _placement_problems(experiment, role, key, entry, mesh_key)
+
+
+def _placement_problems(
+    experiment: ExperimentConfig, role: str, key: str, entry: CallPlacement, mesh_key: str
+) -> Iterator[Problem]:
+    """Of an entry that has its form."""
+    nodes = experiment.cluster.nodes
+    try:
+        home = home_of(experiment, role, nodes)
+    except ValueError:
+        return  # said of the role itself
+    mesh = getattr(experiment, role).mesh if entry.mesh is None else str(entry.mesh)
+    written = Written(role, entry.layout, f"{key}.layout", mesh, mesh_key)
+    try:
+        ranks = place_of(experiment, role, CallPlacement(mesh=entry.mesh), nodes).ranks
+    except ValueError as error:
+        yield mesh_problem(written, error)
+        return
+    found = list(layout_problems(experiment, written, ranks))
+    yield from found
+    if not found and entry.between is not None and place_of(experiment, role, entry, nodes) == home:
+        yield Problem(
+            settings_of(key),
+            f"{key}.between = {entry.between} says what becomes of a copy, but the call is made at {role}'s home.",
+            f"Leave out {key}.",
+        )
+
+
+class _Away(NamedTuple):
+    """A call that is made elsewhere than at its role's home."""
+
+    key: str
+    """The entry that places it."""
+    role: str
+    place: Placed
+    between: Between | None
+
+
+def _together(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterator[Problem]:
+    """What entries ask for that are right one by one: of a role's home, of one copy, of the host."""
+    calls, nodes = algorithm.calls(experiment), experiment.cluster.nodes
+    roles = {call.name: call.role for call in calls}
+    away: dict[str, _Away] = {}
+    try:
+        homes = {call.role: home_of(experiment, call.role, nodes) for call in calls}
+        for name, (own, entry) in entries_of(experiment, calls).items():
+            role = roles[name]
+            place = place_of(experiment, role, entry, nodes)
+            if place != homes[role]:
+                away[name] = _Away(f"calls.{own}", role, place, entry.between)
+    except ValueError:
+        return  # a home that is none; said of the role itself
+    yield from _idle_homes(calls, away)
+    yield from _between_problems(away.values())
+
+
+def _idle_homes(calls: Sequence[MFC], away: Mapping[str, _Away]) -> Iterator[Problem]:
+    for role in dict.fromkeys(call.role for call in calls):
+        of_role = [call.name for call in calls if call.role == role]
+        if all(name in away for name in of_role):
+            keys = _keys(away[name] for name in of_role)
+            yield Problem(
+                ("calls", f"{role}.layout", f"{role}.mesh"),
+                f"All calls of {role} are made elsewhere than at its home ({keys}), where nobody would use it.",
+                f"Set {role}.layout and {role}.mesh in the place of {away[of_role[0]].key}.",
+            )
+
+
+def _between_problems(away: Iterable[_Away]) -> Iterator[Problem]:
+    first: dict[tuple[str, Placed], _Away] = {}
+    for call in away:
+        if call.between is None:
+            continue
+        other = first.setdefault((call.role, call.place), call)
+        if other.between != call.between:
+            yield Problem(
+                ("calls",),
+                f"{call.key}.between = {call.between}, but {other.key}.between = {other.between}, and one copy of "
+                f"{call.role} makes both.",
+                f"Set {call.key}.between.",
+            )
+
+
+def _keys(away: Iterable[_Away]) -> str:
+    return ", ".join(dict.fromkeys(call.key for call in away))

@@ -1,0 +1,76 @@
+"""What is wrong with a layout over a mesh: of a role's home, or of a call that is made elsewhere."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hpcrl.config.classifier import ClassifierConfig
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.errors import Problem
+from hpcrl.placement.abilities import axes_of, axes_problem
+from hpcrl.placement.judges import whole_because
+from hpcrl.placement.layouts import Layout, Ranks, parse_layout
+from hpcrl.recipes.algorithm import algorithm_of
+
+WORLD = ("cluster.nodes", "cluster.workers_per_node")
+"""The settings that say how many workers there are."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A layout and a mesh of a role as they are written, and the keys under which they are."""
+
+    role: str
+    layout: str | None
+    layout_key: str
+    mesh: str | None
+    mesh_key: str
+
+
+def settings_of(*keys: str) -> tuple[str, ...]:
+    """The settings that keys of messages are in: `calls` is one, whatever is in it."""
+    return tuple("calls" if key.startswith("calls.") else key for key in keys)
+
+
+def mesh_problem(written: Written, error: ValueError) -> Problem:
+    key = written.mesh_key
+    return Problem(settings_of(key, *WORLD), f"{key} = {error}.", f"Set {key} or cluster.nodes.")
+
+
+def layout_problems(experiment: ExperimentConfig, written: Written, ranks: Ranks) -> Iterator[Problem]:
+    """A layout that is none, is not as large as its mesh, or splits what the role's backend does not split; batches
+    that do not fill it."""
+    cluster, key, mesh_key = experiment.cluster, written.layout_key, written.mesh_key
+    try:
+        layout = Layout(dp=len(ranks)) if written.layout is None else parse_layout(written.layout)
+    except ValueError as error:
+        yield Problem(settings_of(key), f"{key} = {error}.", f"Set {key}.")
+        return
+    if layout.size != len(ranks):
+        of = f"cluster.nodes · cluster.workers_per_node = {cluster.nodes} · {cluster.workers_per_node}"
+        has = f"{of} = {len(ranks)}" if written.mesh is None else f'{mesh_key} = "{written.mesh}" has {len(ranks)}'
+        yield Problem(
+            settings_of(key, mesh_key, *WORLD),
+            f"{key} = {written.layout} needs dp·tp·pp = {layout.dp}·{layout.tp}·{layout.pp} = {layout.size} workers, "
+            f"but {has}.",
+            f"Change {key}, {mesh_key} or cluster.nodes.",
+        )
+    else:
+        section = getattr(experiment, written.role)
+        axes = axes_of(written.role, section, algorithm_of(experiment).roles[written.role].axes)
+        judges = isinstance(section, ClassifierConfig) and section.path is not None
+        if problem := axes_problem(key, written.layout, layout, axes, whole_because(section) if judges else ""):
+            yield replace(problem, keys=settings_of(*problem.keys))
+    yield from batch_problems(experiment, key, layout.dp, f"{key} has dp = {layout.dp}")
+
+
+def batch_problems(experiment: ExperimentConfig, parts_key: str, parts: int, has: str) -> Iterator[Problem]:
+    """Batches that do not give each of so many parts, which `parts_key` makes, a sample."""
+    algorithm = algorithm_of(experiment)
+    batch, key = algorithm.batch(experiment), algorithm.rows.batch_setting
+    if batch.tokens is None and batch.pieces < parts:
+        whole = "samples" if batch.kept_whole == "sample" else "rows that are kept whole"
+        yield Problem(
+            settings_of(key, parts_key, *WORLD),
+            f"{key} gives {batch.pieces} {whole} per step, but {has}, and every part needs one.",
+            f"Raise {key} or lower {parts_key}.",
+        )

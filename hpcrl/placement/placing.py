@@ -1,0 +1,73 @@
+"""Which workers hold a role, and which make a call, as the settings say. Pure."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpcrl.config.experiment import ExperimentConfig, calls_of
+from hpcrl.config.fields import sections_of
+from hpcrl.config.model import CallPlacement, CPUPlacementConfig
+from hpcrl.dataflow.graph import MFC
+from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
+from hpcrl.recipes.algorithm import algorithm_of
+
+
+class Placed(NamedTuple):
+    """A layout, and the workers in its order."""
+
+    layout: Layout
+    ranks: Ranks
+
+    def __str__(self) -> str:
+        return f"laid out as {self.layout} on worker{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
+
+
+def cpu_roles(experiment: ExperimentConfig) -> tuple[str, ...]:
+    """Whose each CPU worker of a node is, in their order: of the roles that are called and have some of their own."""
+    algorithm = algorithm_of(experiment)
+    sections = sections_of(experiment, CPUPlacementConfig)
+    roles = dict.fromkeys(call.role for call in algorithm.calls(experiment) if call.role in sections)
+    return tuple(role for role in roles for _ in range(sections[role].workers))
+
+
+def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
+    """The workers that hold a role. Raises ValueError where its mesh names none."""
+    slots, owners = experiment.cluster.workers_per_node, cpu_roles(experiment)
+    if role in owners:
+        return tuple(nodes * slots + rank for rank, owner in enumerate(owners * nodes) if owner == role)
+    return parse_mesh(getattr(experiment, role).mesh, nodes, slots)
+
+
+def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
+    """Where a role is trained and saved. Raises ValueError where there is no such layout or mesh."""
+    return _placed(getattr(experiment, role).layout, mesh_of(experiment, role, nodes))
+
+
+def entries_of(experiment: ExperimentConfig, calls: Sequence[MFC]) -> dict[str, tuple[str, CallPlacement]]:
+    """Call → the name under which `calls` places it, and how. Those that are made at home are not in it.
+
+    A call of an evaluation follows the first of its role and kind on training data. Raises msgspec.ValidationError.
+    """
+    given, found = calls_of(experiment), {}
+    for call in calls:
+        if name := next((name for name in (call.name, _leader(call, calls)) if name in given), None):
+            found[call.name] = name, given[name]
+    return found
+
+
+def _leader(call: MFC, calls: Sequence[MFC]) -> str:
+    """The call that an evaluation's goes with; empty where there is none."""
+    alike = (
+        other.name for other in calls if (other.role, other.kind, other.dataset) == (call.role, call.kind, "train")
+    )
+    return next(alike, "") if call.dataset == "eval" else ""
+
+
+def place_of(experiment: ExperimentConfig, role: str, entry: CallPlacement, nodes: int) -> Placed:
+    """Where an entry of `calls` places a call of a role. Raises ValueError where there is no such layout or mesh."""
+    if entry.mesh is None:
+        return _placed(entry.layout, mesh_of(experiment, role, nodes))
+    return _placed(entry.layout, parse_mesh(str(entry.mesh), nodes, experiment.cluster.workers_per_node))
+
+
+def _placed(layout: str | None, ranks: Ranks) -> Placed:
+    return Placed(Layout(dp=len(ranks)) if layout is None else parse_layout(layout), ranks)
