@@ -14,8 +14,7 @@ import msgspec
 import pytest
 from support.chaos import Remains, begin, create_run, finish, outputs, remains, toy_experiment
 from support.cluster import no_fault, wait_until_gone
-from support.faults import Strike
-from support.mishaps import At, OnceThereIsACheckpoint, ToFiles, garbage, half, remove, unreadable
+from support.mishaps import At, OnceJournalled, ToFiles, garbage, half, remove, unreadable
 
 from hpcrl.config.experiment import to_dict
 from hpcrl.durable.keys import has_key
@@ -27,6 +26,8 @@ from hpcrl.wire.channel import RunKey
 EXPERIMENT = toy_experiment(start_timeout_s=30.0, lost_after_s=3.0)
 LIMIT_S = 60.0
 FIRST, RESUMED = "first", "s0"
+CHECKPOINTED = rb'"type":"checkpointed"'
+RECORDED_BEHIND_A_CHECKPOINT = rb'"type":"done","step":3,'
 HEALED = ExitCode.DONE
 """What was damaged is made again, or nobody needs it."""
 
@@ -104,14 +105,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Remains:
 
 @pytest.fixture(scope="module")
 def interrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run whose processes were killed in step 3, or after a checkpoint."""
-    folder, strike = tmp_path_factory.mktemp("interrupted"), request.param
+    """A run whose processes were killed once a line stood in its journal."""
+    folder = tmp_path_factory.mktemp("interrupted")
     run = create_run(folder / "run", EXPERIMENT)
     run.submit_settings(FIRST, run.add_settings(to_dict(EXPERIMENT)))
     run.accept(FIRST, {"data.train": "x"})
     run.publish_command(Command("pause", "another"))
-    nth = 9 if strike is Strike else 1
-    jobs = begin(run, FIRST, strike(folder, "kill", "worker-1", "spill.published", "KILL", "all", nth=nth))
+    strike = OnceJournalled(folder, "kill", "worker-1", "spill.published", "KILL", "all", line=request.param)
+    jobs = begin(run, FIRST, strike)
     jobs.wait_for("master", LIMIT_S)
     jobs.kill_all()
     wait_until_gone(run.root)
@@ -128,10 +129,10 @@ def named(value: object) -> str:
     return f"{value.file.replace('/', ':')} {value.damage.__name__}" if isinstance(value, Row) else ""
 
 
-def cases() -> Iterator[tuple[type[Strike], Row]]:
+def cases() -> Iterator[tuple[bytes, Row]]:
     """In the order in which few runs have to be made."""
     for row in ROWS:
-        yield OnceThereIsACheckpoint if row.file.startswith("checkpoints") else Strike, row
+        yield CHECKPOINTED if row.file.startswith("checkpoints") else RECORDED_BEHIND_A_CHECKPOINT, row
 
 
 @pytest.mark.parametrize(("interrupted", "row"), [*cases()], indirect=["interrupted"], ids=named)

@@ -4,6 +4,7 @@ Processes get these by pickle, so that they are found where tests are not on the
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,13 +45,19 @@ class ToFiles:
             self.act(path)
 
 
-class OnceThereIsACheckpoint(Strike):
-    """Strikes at no passage before."""
+@dataclass
+class OnceJournalled(Strike):
+    """Strikes at no passage before a line that fits a pattern stands in the first attempt's journal."""
+
+    line: bytes = b""
 
     def __call__(self, point: str) -> None:
-        journal = self.folder / "run" / "attempts" / "000" / "journal.jsonl"
-        if point.startswith("as ") or (journal.exists() and b'"type":"checkpointed"' in journal.read_bytes()):
+        if point.startswith("as ") or self._stands():
             super().__call__(point)
+
+    def _stands(self) -> bool:
+        journal = self.folder / "run" / "attempts" / "000" / "journal.jsonl"
+        return journal.exists() and re.search(self.line, journal.read_bytes()) is not None
 
 
 def half(path: Path) -> None:
