@@ -1,10 +1,10 @@
-"""AdamW over a flat buffer, its state cut into one contiguous slice per data-parallel rank (ZeRO stage 1).
+"""AdamW, its state cut over data-parallel ranks as the masters are.
 
-Loshchilov & Hutter 2019. Shape legend: N elements of the flat buffer; S of this rank's slice.
+Loshchilov & Hutter 2019. Shape legend: S elements of this rank's slice.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 
@@ -12,31 +12,18 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.checksum import placed_chunks, runs
 from hpcrl.engines.chunks import chunks
 from hpcrl.engines.masters import ShardedMasters
-from hpcrl.families.places import Span
+from hpcrl.engines.slices import Slice
 from hpcrl.parallel.replica import ReplicaGroups
-
-Extent = tuple[int, int]
-"""(offset, length) in the flat buffer."""
 
 
 class ShardedAdamW(ShardedMasters):
-    """Owns both moments of its slice, too. Does not know how gradients come about; `undecayed` are the intervals
-    without weight decay."""
+    """Owns both moments of its slice, too. Does not know how gradients come about."""
 
-    def __init__(
-        self,
-        name: str,
-        flat_N: torch.Tensor,
-        spans: Sequence[Span],
-        undecayed: Sequence[Extent],
-        groups: ReplicaGroups,
-        config: OptimizerConfig,
-    ) -> None:
-        super().__init__(name, flat_N, spans, groups)
+    def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups, config: OptimizerConfig) -> None:
+        super().__init__(name, slice_, groups)
         self._config = config
         self.first_S = torch.zeros_like(self.master_S)
         self.second_S = torch.zeros_like(self.master_S)
-        self._decayed = _complement(undecayed, self._offset, len(self.master_S))
 
     @property
     def parts(self) -> Mapping[str, torch.Tensor]:
@@ -46,19 +33,19 @@ class ShardedAdamW(ShardedMasters):
         """Make updates from now on with these hyper-parameters; what is remembered stays."""
         self._config = config
 
-    def step(self, gradient_N: torch.Tensor, learning_rate: float) -> float:
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> float:
         """One update with the sum of all ranks' gradients; their norm before clipping, the same on all ranks.
 
-        Nothing changes where it is not finite. Overwrites `gradient_N`.
+        `gradient` is what the model's memory has of it, and is overwritten. Nothing changes where it is not finite.
         """
-        own = self._groups.dp.reduce_scatter(gradient_N)
+        own = self._slice.reduced(gradient)
         norm = self._norm(own)
         if not math.isfinite(norm):
             return norm
         if 0 < self._config.grad_clip < norm:
             own.mul_(self._config.grad_clip / norm)
         self._update(own, learning_rate)
-        self._publish()
+        self._slice.publish()
         return norm
 
     def _norm(self, own_S: torch.Tensor) -> float:
@@ -74,7 +61,7 @@ class ShardedAdamW(ShardedMasters):
     def _update(self, gradient_S: torch.Tensor, learning_rate: float) -> None:
         beta1, beta2 = self._config.betas
         self.updates += 1
-        for start, length in self._decayed:
+        for start, length in self._slice.decayed:
             self.master_S[start : start + length].mul_(1.0 - learning_rate * self._config.weight_decay)
         scale = math.sqrt(1.0 - beta2**self.updates)
         rate = learning_rate / (1.0 - beta1**self.updates)
@@ -83,14 +70,3 @@ class ShardedAdamW(ShardedMasters):
             first.lerp_(gradient, 1.0 - beta1)
             second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
             self.master_S[piece].addcdiv_(first, second.sqrt().div_(scale).add_(self._config.eps), value=-rate)
-
-
-def _complement(undecayed: Sequence[Extent], offset: int, length: int) -> list[Extent]:
-    """The parts of the slice outside the given intervals, counted from the slice's own start."""
-    decayed, position = [], offset
-    for start, size in [*sorted(undecayed), (offset + length, 0)]:
-        stop = min(start, offset + length)
-        if stop > position:
-            decayed.append((position - offset, stop - position))
-        position = max(position, start + size)
-    return decayed

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
@@ -24,13 +25,12 @@ def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 class FlatParameters:
-    """Owns `data` (1-D, all that a rank holds of a model) and, where trainable, `grad` of equal length.
+    """Fulfils `ParameterMemory` of all that a rank holds of a model; where trainable, `grad` is as long as `data`.
 
     `views[name]` is a parameter over its part of `data`; its `.grad` is a view of `grad` to which backward adds in
     place. So an optimizer, a reduction, a digest or a copy touches one tensor. Change parameters only in place
     (`data.copy_`), never set a view's `.grad` to None: clear with `zero_grad`. Gaps of alignment are zero in both and
-    no backward writes to them. `spans` say which places lie where in either of them; gaps and padding are in none.
-    `shapes` is a fingerprint of the whole model's parameters.
+    no backward writes to them; no span is of gaps and padding.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class FlatParameters:
         layout = self.layout = lay_out(part.parameter for part in parts)
         placed = zip(parts, layout.offsets, strict=True)
         self.spans = tuple(span.moved(offset) for part, offset in placed for span in part.spans)
+        self.offsets = {parameter.name: offset for parameter, offset in layout.spans()}
         self.data = torch.zeros(layout.numel, dtype=dtype, device=device)
         self.grad = torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self.views = {name: nn.Parameter(view, trainable) for name, view in self.cut(self.data)}
@@ -59,6 +60,16 @@ class FlatParameters:
     def zero_grad(self) -> None:
         if self.grad is not None:
             self.grad.zero_()
+
+    def collect_grad(self) -> None:
+        """Backward passes add to it in place."""
+
+    def weights(self) -> Tensor:
+        return self.data
+
+    def slice(self, dp: Group) -> FlatSlice:
+        undecayed = [(offset, parameter.numel) for parameter, offset in self.layout.spans() if not parameter.decays]
+        return FlatSlice(self.data, self.spans, dp, undecayed)
 
     def cut(self, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Each parameter's view of a buffer of this layout."""

@@ -1,21 +1,22 @@
-"""A model's weights in at least fp32 over a flat buffer, cut into one contiguous slice per data-parallel rank.
+"""A model's weights in at least fp32, of which each data-parallel rank has a slice.
 
-Shape legend: N elements of the flat buffer; S of this rank's slice.
+Shape legend: S elements of this rank's slice.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 
 from hpcrl.durable.checkpoints import DamagedCheckpointError
 from hpcrl.engines.checksum import digest_of, runs
 from hpcrl.engines.chunks import chunks
-from hpcrl.engines.flat import FlatParameters
+from hpcrl.engines.memory import ParameterMemory
 from hpcrl.engines.release import on_host
 from hpcrl.engines.shard import CopiedShard, Shard, read_runs
+from hpcrl.engines.slices import Slice
 from hpcrl.errors import InternalError
-from hpcrl.families.places import Span, common, packed, sliced
+from hpcrl.families.places import Span, common, packed
 from hpcrl.parallel.replica import ReplicaGroups
 
 Copied = Callable[[torch.Tensor], torch.Tensor]
@@ -23,22 +24,19 @@ Copied = Callable[[torch.Tensor], torch.Tensor]
 
 
 class ShardedMasters:
-    """Owns the master weights of its slice, and keeps `flat` equal to the masters of all ranks.
+    """Owns the master weights of its slice, and keeps the model equal to the masters of all ranks.
 
-    Where `flat` has the masters' type, the master is a view of it. `updates` counts how often they have changed.
-    What another rank of the block owns has a master here too, which changes as its owner's does: gradients are equal
-    wherever an element is. So nothing has to be sent before the next forward pass; but the owner alone counts, and
-    saves. Knows neither the model nor what changes its masters.
+    `updates` counts how often they have changed. What another rank of the block owns has a master here too, which
+    changes as its owner's does: gradients are equal wherever an element is. So nothing has to be sent before the next
+    forward pass; but the owner alone counts, and saves. Knows neither the model nor what changes its masters.
     """
 
-    def __init__(self, name: str, flat_N: torch.Tensor, spans: Sequence[Span], groups: ReplicaGroups) -> None:
+    def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups) -> None:
         self._name = name
-        self._flat_N = flat_N
+        self._slice = slice_
         self._groups = groups
-        self._offset, length = groups.dp.bounds(len(flat_N))
-        self._spans = sliced(spans, self._offset, self._offset + length)
-        own = flat_N[self._offset : self._offset + length]
-        self.master_S = own if flat_N.dtype == torch.float64 else own.float()
+        self._spans = slice_.spans
+        self.master_S = slice_.master_S
         self.updates = 0
 
     @property
@@ -47,12 +45,9 @@ class ShardedMasters:
         return {"master": self.master_S}
 
     def begin_from(self, parameter: torch.Tensor, offset: int) -> None:
-        """Let the masters of a parameter, of which `flat` from `offset` on holds a rounded copy, begin as it is."""
-        start = max(offset, self._offset)
-        stop = min(offset + parameter.numel(), self._offset + len(self.master_S))
-        if start < stop and not self._shares_memory:
-            own = self.master_S[start - self._offset : stop - self._offset]
-            own.copy_(parameter.reshape(-1)[start - offset : stop - offset])
+        """Let the masters of a parameter, of which the model's memory from `offset` on holds a rounded copy, begin as
+        it is."""
+        self._slice.begin_from(parameter, offset)
 
     @torch.no_grad()
     def blend(self, theirs_S: torch.Tensor, decay: float) -> None:
@@ -60,7 +55,7 @@ class ShardedMasters:
         for piece in chunks(self.master_S):
             self.master_S[piece].mul_(decay).add_(theirs_S[piece].to(self.master_S), alpha=1.0 - decay)
         self.updates += 1
-        self._publish()
+        self._slice.publish()
 
     def snapshot(self, copied: Copied = on_host) -> CopiedShard:
         """Copies of what it owns of its slice."""
@@ -94,7 +89,7 @@ class ShardedMasters:
             raise DamagedCheckpointError(
                 f"{self._name}: the checkpoint's shards hold {filled} of the {needed} elements that this rank has"
             )
-        self._publish()
+        self._slice.publish()
         return exact
 
     def digest(self) -> str:
@@ -103,23 +98,12 @@ class ShardedMasters:
         return f"{summed}{self.updates:08x}"
 
     def parameters_digest(self) -> str:
-        """That of the flat buffer over all ranks; each looks at its slice."""
-        own = self._flat_N[self._offset : self._offset + len(self.master_S)]
-        return digest_of([own], self._spans, self._groups.total_of_shares)
+        """That of what the model computes with, over all ranks; each looks at its slice."""
+        return digest_of([self._slice.weights_S], self._spans, self._groups.total_of_shares)
 
     def tensors(self) -> list[torch.Tensor]:
-        """All that is held beside the flat buffer."""
-        return [tensor for part, tensor in self.parts.items() if part != "master" or not self._shares_memory]
-
-    @property
-    def _shares_memory(self) -> bool:
-        return self.master_S.dtype == self._flat_N.dtype
-
-    def _publish(self) -> None:
-        """Bring the masters of all ranks into the flat buffer."""
-        if self._shares_memory and self._groups.dp.size == 1:
-            return
-        self._groups.dp.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
+        """All that is held beside the model's own memory."""
+        return [tensor for part, tensor in self.parts.items() if part != "master" or not self._slice.is_the_model]
 
     def _take(self, shard: Shard, theirs: Span, wanted: Iterable[Span]) -> int:
         """Copy what a span of a shard has of what is wanted; how much that is."""
@@ -134,18 +118,17 @@ class ShardedMasters:
 class MasterState:
     """The masters of one role's model, and whatever else is saved with them: what its checkpoints hold."""
 
-    def __init__(self, role: str, memory: FlatParameters, masters: ShardedMasters) -> None:
+    def __init__(self, role: str, memory: ParameterMemory, masters: ShardedMasters) -> None:
         self._role = role
         self._memory = memory
         self._masters = masters
 
     def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type."""
-        offsets = {parameter.name: offset for parameter, offset in self._memory.layout.spans()}
         for name, tensor in parameters:
             yield name, tensor
             # The model has found name and shape right before it asks for the next one.
-            self._masters.begin_from(tensor, offsets[name])
+            self._masters.begin_from(tensor, self._memory.offsets[name])
 
     @property
     def masters(self) -> torch.Tensor:

@@ -23,8 +23,9 @@ from hpcrl.engines.engine import (
     TrainResult,
     Update,
 )
-from hpcrl.engines.flat import FlatParameters, open_model
+from hpcrl.engines.flat import open_model
 from hpcrl.engines.masters import MasterState, ShardedMasters
+from hpcrl.engines.memory import ParameterMemory
 from hpcrl.engines.model import PackedModel, finite
 from hpcrl.engines.pipeline import Pipeline
 from hpcrl.engines.release import DeviceBuffers
@@ -185,7 +186,7 @@ class NativeEngine:
 
     def flat(self) -> tuple[DecoderConfig, torch.Tensor]:
         self._buffers.need("parameters")
-        return self._model.transformer.config, self._model.transformer.memory.data
+        return self._model.transformer.config, self._model.transformer.memory.weights()
 
     def parameters_digest(self) -> str:
         self._buffers.need("parameters")
@@ -251,14 +252,14 @@ def _router_loss(config: ModelConfig) -> RouterLoss:
     return RouterLoss(config.router_aux_coef, config.router_z_coef)
 
 
-def _state(context: EngineContext, memory: FlatParameters) -> MasterState | None:
+def _state(context: EngineContext, memory: ParameterMemory) -> MasterState | None:
     """What changes of a role, and is saved; None where nothing does."""
     if context.steps is not None:
         assert isinstance(context.model, TrainedModelConfig), context.role
         return Updater(context.role, memory, context.groups, context.model.optimizer, context.steps)
     if not context.blended:
         return None
-    masters = ShardedMasters(context.role, memory.data, memory.spans, context.groups)
+    masters = ShardedMasters(context.role, memory.slice(context.groups.dp), context.groups)
     return MasterState(context.role, memory, masters)
 
 

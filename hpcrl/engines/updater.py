@@ -7,8 +7,8 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.checksum import checksum
 from hpcrl.engines.engine import Decision, Update
-from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.masters import Copied, MasterState
+from hpcrl.engines.memory import ParameterMemory
 from hpcrl.engines.release import on_host
 from hpcrl.engines.schedule import learning_rate
 from hpcrl.engines.shard import CopiedShard, Shard
@@ -23,12 +23,11 @@ class Updater(MasterState):
     """
 
     def __init__(
-        self, role: str, memory: FlatParameters, groups: ReplicaGroups, config: OptimizerConfig, steps: int
+        self, role: str, memory: ParameterMemory, groups: ReplicaGroups, config: OptimizerConfig, steps: int
     ) -> None:
         if memory.grad is None:
             raise ValueError(f"{role}'s model was built without gradients; build it with trainable=True")
-        undecayed = [(offset, parameter.numel) for parameter, offset in memory.layout.spans() if not parameter.decays]
-        self._optimizer = ShardedAdamW(role, memory.data, memory.spans, undecayed, groups, config)
+        self._optimizer = ShardedAdamW(role, memory.slice(groups.dp), groups, config)
         super().__init__(role, memory, self._optimizer)
         self._gradient = memory.grad
         self._config = config

@@ -8,6 +8,7 @@ from support.pool import everyone, gloo_pool
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.slices import FlatSlice
 from hpcrl.errors import InternalError
 from hpcrl.families.places import whole
 from hpcrl.parallel.group import Group
@@ -37,7 +38,7 @@ def gradient(update, rank=0, dtype=torch.float64):
 
 
 def optimizer(flat, group=ALONE, config=CONFIG):
-    return ShardedAdamW("actor", flat, SPANS, UNDECAYED, over_data(group), config)
+    return ShardedAdamW("actor", FlatSlice(flat, SPANS, group, UNDECAYED), over_data(group), config)
 
 
 def trained(flat, updates, group=ALONE):
@@ -179,4 +180,4 @@ def test_missing_shards_and_other_models_are_refused(pool):
         optimizer(torch.zeros(TOTAL, dtype=torch.float64)).load(shards[:1])
     other = [whole("third", 3)]
     with pytest.raises(InternalError, match="hold 0 of the 3 elements"):
-        ShardedAdamW("actor", torch.zeros(3), other, [], over_data(ALONE), CONFIG).load(shards)
+        ShardedAdamW("actor", FlatSlice(torch.zeros(3), other, ALONE), over_data(ALONE), CONFIG).load(shards)

@@ -7,6 +7,7 @@ from support.tiny import CONFIG, native
 from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.engines.masters import MasterState, ShardedMasters
+from hpcrl.engines.slices import FlatSlice
 from hpcrl.errors import InternalError
 from hpcrl.families.places import whole
 from hpcrl.parallel.group import Group
@@ -24,6 +25,10 @@ def pool():
         yield ranks
 
 
+def masters_of(role, flat, group=ALONE):
+    return ShardedMasters(role, FlatSlice(flat, SPANS, group), over_data(group))
+
+
 def weights(seed, dtype):
     draw = torch.Generator().manual_seed(seed)
     return torch.randn(TOTAL, generator=draw, dtype=torch.float64).to(dtype)
@@ -32,9 +37,9 @@ def weights(seed, dtype):
 def blended(dtype, group=ALONE):
     """The flat buffer, and its masters, after some blends with others that change."""
     flat = weights(0, dtype)
-    masters = ShardedMasters("reference", flat, SPANS, over_data(group))
+    masters = masters_of("reference", flat, group)
     for number, decay in enumerate(DECAYS):
-        masters.blend(ShardedMasters("actor", weights(1 + number, dtype), SPANS, over_data(group)).master_S, decay)
+        masters.blend(masters_of("actor", weights(1 + number, dtype), group).master_S, decay)
     return flat, masters
 
 
@@ -57,8 +62,8 @@ def test_a_blend_is_a_weighted_mean_in_at_least_fp32(dtype):
 
 def test_many_small_steps_of_a_bf16_model_are_not_lost():
     flat = torch.ones(TOTAL, dtype=torch.bfloat16)
-    masters = ShardedMasters("reference", flat, SPANS, over_data(ALONE))
-    source = ShardedMasters("actor", torch.full((TOTAL,), 2.0, dtype=torch.bfloat16), SPANS, over_data(ALONE))
+    masters = masters_of("reference", flat)
+    source = masters_of("actor", torch.full((TOTAL,), 2.0, dtype=torch.bfloat16))
     for _ in range(1000):
         masters.blend(source.master_S, 0.999)
     assert float(flat[0]) == pytest.approx(2 - 0.999**1000, rel=1e-2)
@@ -70,7 +75,7 @@ def test_two_ranks_have_the_bits_of_one(pool, dtype):
     results = pool.run(two_ranks, dtype)
     assert all(torch.equal(both, flat) and digest == masters.digest() for both, _, digest in results)
     merged = torch.zeros(TOTAL, dtype=dtype)
-    alone = ShardedMasters("reference", merged, SPANS, over_data(ALONE))
+    alone = masters_of("reference", merged)
     alone.load([shard for _, shard, _ in results])
     assert torch.equal(merged, flat) and alone.digest() == masters.digest()
 
@@ -92,7 +97,7 @@ def test_a_blended_engine_is_saved_and_goes_on_with_the_same_bits():
 def test_models_of_other_shapes_are_not_blended():
     models = [("reference", tiny_model(CONFIG)), ("actor", tiny_model(tiny_config(tied=False)))]
     one, other = (
-        MasterState(role, it.memory, ShardedMasters(role, it.memory.data, it.memory.spans, over_data(ALONE)))
+        MasterState(role, it.memory, ShardedMasters(role, it.memory.slice(ALONE), over_data(ALONE)))
         for role, it in models
     )
     with pytest.raises(InternalError, match=r"reference has \d+ masters here, and \d+ are blended in"):

@@ -87,7 +87,7 @@ def ranks(layout: Layout) -> list[Rank]:
         memory = FlatParameters(CONFIG, cut_of(layout, index), torch.float32, CPU, trainable=False)
         dp = index // layout.tp % layout.dp
         groups = silent(dp, layout.dp)
-        adamw = ShardedAdamW("actor", memory.data, memory.spans, [], groups, OptimizerConfig(lr=0.1))
+        adamw = ShardedAdamW("actor", memory.slice(groups.dp), groups, OptimizerConfig(lr=0.1))
         made.append(Rank(memory, adamw, dp))
     return made
 
@@ -186,7 +186,7 @@ def digests_of_a_block(context: Any, layout: Layout, saved: list[CopiedShard]) -
     alone, both = Group((context.rank,), context.rank, CPU), everyone(context)
     groups = ReplicaGroups(cut_of(layout, context.rank), alone, both if layout.tp > 1 else alone, both, both)
     groups = replace(groups, pp=both if layout.pp > 1 else alone)
-    adamw = ShardedAdamW("actor", memory.data, memory.spans, [], groups, OptimizerConfig(lr=0.1))
+    adamw = ShardedAdamW("actor", memory.slice(groups.dp), groups, OptimizerConfig(lr=0.1))
     adamw.load(saved)
     return adamw.digest(), adamw.parameters_digest(), adamw.snapshot()
 
@@ -214,5 +214,6 @@ def test_the_norm_of_a_gradient_counts_every_element_once() -> None:
 
 def test_types_that_were_rounded_are_told() -> None:
     memory = FlatParameters(CONFIG, cut_of(Layout(), 0), torch.float64, CPU, trainable=False)
-    wide = ShardedAdamW("actor", memory.data, memory.spans, [], silent(), OptimizerConfig(lr=0.1))
+    groups = silent()
+    wide = ShardedAdamW("actor", memory.slice(groups.dp), groups, OptimizerConfig(lr=0.1))
     assert not wide.load(SAVED[Layout(pp=2)])

@@ -62,7 +62,7 @@ def engine_of(
 ) -> NativeEngine:
     model = PackedModel("actor", transformer)
     memory = transformer.memory
-    masters = ShardedMasters("actor", memory.data, memory.spans, groups)
+    masters = ShardedMasters("actor", memory.slice(groups.dp), groups)
     state = MasterState("actor", memory, masters) if blended else None
     if optimizer is not None:
         state = Updater("actor", memory, groups, optimizer, steps)

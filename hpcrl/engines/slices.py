@@ -1,0 +1,129 @@
+"""Which weights of a model one rank keeps up to date: 1-D tensors of S elements, and what is done to have them so.
+
+Shape legend: N elements of a flat buffer; S of this rank's slice.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hpcrl.families.places import Span, sliced
+from hpcrl.parallel.group import Group
+
+Extent = tuple[int, int]
+"""(offset, length) in a buffer."""
+
+
+class Slice(Protocol):
+    """One rank's master weights, in at least fp32. Together the data-parallel ranks have each element once."""
+
+    master_S: Tensor
+    spans: tuple[Span, ...]
+    """Where the elements of the slice are in the model."""
+
+    @property
+    def decayed(self) -> Sequence[Extent]:
+        """What of the slice is under weight decay."""
+        ...
+
+    @property
+    def weights_S(self) -> Tensor:
+        """The same elements as the model computes with them."""
+        ...
+
+    @property
+    def is_the_model(self) -> bool:
+        """Whether the masters are the model's own parameters, which need no memory beside these."""
+        ...
+
+    def begin_from(self, parameter: Tensor, offset: int) -> None:
+        """Let the masters of a parameter, of which the model's memory from `offset` on holds a rounded copy, begin as
+        it is."""
+        ...
+
+    def reduced(self, gradient: Tensor) -> Tensor:
+        """[S]: the sum of all data-parallel ranks' gradients, out of what the model's memory has after a backward
+        pass, which may be overwritten."""
+        ...
+
+    def publish(self) -> None:
+        """Have the model of every data-parallel rank compute with these masters."""
+        ...
+
+
+class FlatSlice:
+    """A contiguous slice of a flat buffer that every data-parallel rank has whole: optimizer state is cut, weights and
+    gradients are not (ZeRO stage 1). Where the buffer has the masters' type, they are a view of it."""
+
+    def __init__(self, flat_N: Tensor, spans: Sequence[Span], dp: Group, undecayed: Iterable[Extent] = ()) -> None:
+        self._flat_N = flat_N
+        self._dp = dp
+        self._offset, length = dp.bounds(len(flat_N))
+        self.spans = sliced(spans, self._offset, self._offset + length)
+        self.decayed = complement(undecayed, self._offset, length)
+        own = self.weights_S
+        self.master_S = own if flat_N.dtype == torch.float64 else own.float()
+
+    @property
+    def weights_S(self) -> Tensor:
+        return self._flat_N[self._offset : self._offset + self._dp.bounds(len(self._flat_N))[1]]
+
+    @property
+    def is_the_model(self) -> bool:
+        return self.master_S.dtype == self._flat_N.dtype
+
+    def begin_from(self, parameter: Tensor, offset: int) -> None:
+        start = max(offset, self._offset)
+        stop = min(offset + parameter.numel(), self._offset + len(self.master_S))
+        if start < stop and not self.is_the_model:
+            own = self.master_S[start - self._offset : stop - self._offset]
+            own.copy_(parameter.reshape(-1)[start - offset : stop - offset])
+
+    def reduced(self, gradient: Tensor) -> Tensor:
+        return self._dp.reduce_scatter(gradient)
+
+    def publish(self) -> None:
+        if self.is_the_model and self._dp.size == 1:
+            return
+        self._dp.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
+
+
+class OwnSlice:
+    """All that this rank has of the model, whose parameters are sharded: what gathers them, and reduces gradients, is
+    the model. It computes in `dtype`."""
+
+    is_the_model = True
+
+    def __init__(
+        self, data_S: Tensor, dtype: torch.dtype, spans: Sequence[Span], undecayed: Iterable[Extent] = ()
+    ) -> None:
+        self.master_S = data_S
+        self.spans = tuple(spans)
+        self.decayed = complement(undecayed, 0, len(data_S))
+        self._dtype = dtype
+
+    @property
+    def weights_S(self) -> Tensor:
+        return self.master_S.to(self._dtype)
+
+    def begin_from(self, parameter: Tensor, offset: int) -> None:
+        """They have begun as they are with the model."""
+
+    def reduced(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def publish(self) -> None:
+        """The model reads them."""
+
+
+def complement(undecayed: Iterable[Extent], offset: int, length: int) -> list[Extent]:
+    """The parts of a slice of a buffer outside the given intervals, counted from the slice's own start."""
+    decayed, position = [], offset
+    for start, size in [*sorted(undecayed), (offset + length, 0)]:
+        stop = min(start, offset + length)
+        if stop > position:
+            decayed.append((position - offset, stop - position))
+        position = max(position, start + size)
+    return decayed
