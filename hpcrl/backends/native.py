@@ -7,5 +7,6 @@ BACKEND = Backend(
     generate=True,
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
+    shards=False,
     engine="hpcrl.engines.native:NativeEngine",
 )

@@ -50,6 +50,8 @@ class Texts:
 
     def inputs(self, tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """The tokens that are read, text after text."""
+        if not len(lengths):
+            return np.zeros(len(self.pieces), tokens.dtype)
         begins = (np.cumsum(lengths) - lengths).tolist()
         return np.concatenate([tokens[begins[row] + begin : begins[row] + end] for row, begin, end in self.pieces])
 
@@ -59,7 +61,7 @@ class Texts:
         The last token of a shared prompt predicts the first label of several rows.
         """
         begins = np.cumsum([0, *self.lengths])
-        text, own = np.array(self.places, np.int64).T
+        text, own = np.array(self.places, np.int64).reshape(-1, 2).T
         before = np.array([self.prefixes[i] for i in text.tolist()], np.int64)
         first = lengths - 1 - labels
         at = np.arange(int(labels.sum())) - (np.cumsum(labels) - labels - first).repeat(labels)  # in the row
@@ -68,7 +70,12 @@ class Texts:
 
 
 def cut_rows(lengths: np.ndarray, prompts: np.ndarray, numbers: Sequence[int] | np.ndarray) -> Texts:
-    """Rows as texts. Rows of one number that stand here together share their prompt."""
+    """Rows as texts. Rows of one number that stand here together share their prompt.
+
+    Of no rows there is a text of one token, any one, so that there is something to go through a model.
+    """
+    if not len(lengths):
+        return Texts([(0, 0, 1)], [-1], [])
     alike = np.bincount(numbers)[numbers].tolist()
     pieces: list[tuple[int, int, int]] = []
     prefixes: list[int] = []

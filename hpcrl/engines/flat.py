@@ -1,19 +1,19 @@
 """A model whose parameters are views into one flat buffer, and whose gradients are views into another."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from hpcrl.engines.memory import HeldTransformer, checked
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.pretrained import load_pretrained
-from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.group import Group
 from hpcrl.placement.buffers import lay_out
 from hpcrl.placement.shards import WHOLE, Cut, held
@@ -77,7 +77,7 @@ class FlatParameters:
             yield parameter.name, buffer[offset : offset + parameter.numel].view(parameter.shape)
 
 
-class FlatTransformer(Transformer):
+class FlatTransformer(HeldTransformer):
     """What a rank holds of a model, over flat buffers; cut for several ranks, it works with those of `tensor`."""
 
     def __init__(
@@ -92,11 +92,25 @@ class FlatTransformer(Transformer):
     ) -> None:
         memory = FlatParameters(config, cut, dtype, torch.device(device), trainable)
         super().__init__(config, memory.views, cut, tensor)
-        self.memory = memory
+        self.memory: FlatParameters = memory
 
-    def zero_grad(self, set_to_none: bool = False) -> None:
-        """Clear the flat gradient in place; views of it stay."""
-        self.memory.zero_grad()
+    @property
+    def views(self) -> Mapping[str, nn.Parameter]:
+        """Each parameter by name."""
+        return self.memory.views
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        for name, tensor in checked({name: view.shape for name, view in self.views.items()}, tensors):
+            self.views[name].detach().copy_(tensor)
+
+    def add_up_gradients(self) -> None:
+        gradients = {name: view.grad for name, view in self.views.items() if view.grad is not None}
+        self.ranks.add_up_gradients(parameters_of(self.config), gradients)
+
+    def gradient(self, name: str) -> Tensor:
+        gradient = self.views[name].grad
+        assert gradient is not None, "trained"
+        return gradient
 
 
 def open_model(

@@ -3,13 +3,18 @@
 An optimizer, a digest, a snapshot, a move and a release touch these alone.
 """
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from hpcrl.engines.slices import Slice
+from hpcrl.errors import DataError
 from hpcrl.families.places import Span
+from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.group import Group
 
 
@@ -47,3 +52,49 @@ class ParameterMemory(Protocol):
     def slice(self, dp: Group) -> Slice:
         """What this rank keeps up to date of it."""
         ...
+
+
+class HeldTransformer(Transformer, ABC):
+    """A transformer whose parameters a memory holds, and what else an engine asks of it: how they are had."""
+
+    memory: ParameterMemory
+    in_step = False
+    """Whether its data-parallel ranks compute in step, since each has a part of every parameter: all go through the
+    model equally often."""
+
+    @abstractmethod
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill the parameters by name, from any type. Raises DataError unless all are there, once, in shape."""
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        """Clear the memory's gradient in place."""
+        self.memory.zero_grad()
+
+    def add_up_gradients(self) -> None:
+        """Where several ranks of a block have an element, give all of them its gradient over all that these have
+        seen."""
+
+    @abstractmethod
+    def gradient(self, name: str) -> Tensor:
+        """That of a parameter, of this rank's memory."""
+
+    def passes_on(self, gradients: bool) -> None:
+        """Whether the next backward pass is the mini-batch's last, after which gradients go to where they belong."""
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Within it parameters may be read one by one, outside of a forward pass."""
+        return nullcontext()
+
+
+def checked(shapes: Mapping[str, torch.Size], tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """The same tensors. Raises DataError unless all of these names are there, once, in shape."""
+    missing = set(shapes)
+    for name, tensor in tensors:
+        if name not in missing:
+            raise DataError(f"{name} is given twice or is no parameter of this model.")
+        if tensor.shape != shapes[name]:
+            raise DataError(f"{name} is {tuple(tensor.shape)}; the configuration makes it {tuple(shapes[name])}.")
+        yield name, tensor
+        missing.discard(name)
+    if missing:
+        raise DataError(f"No weights were given for {', '.join(sorted(missing))}.")

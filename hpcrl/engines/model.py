@@ -8,16 +8,18 @@ import torch
 
 from hpcrl.data.prefixes import Texts, cut_rows
 from hpcrl.engines.engine import Columns, Sequences, take_rows
-from hpcrl.engines.flat import FlatTransformer
+from hpcrl.engines.memory import HeldTransformer
 from hpcrl.errors import InternalError
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
+
+NO_ROWS = np.zeros(0, np.int64)
 
 
 class PackedModel:
     """One role's model on its device; `role` is for messages."""
 
-    def __init__(self, role: str, transformer: FlatTransformer) -> None:
+    def __init__(self, role: str, transformer: HeldTransformer) -> None:
         self.role = role
         self.transformer = transformer
 
@@ -36,14 +38,15 @@ class PackedModel:
     ) -> Predictions:
         """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it.
 
-        A prompt that several of the sequences begin with goes through the model once. A last stage that is not the
+        A prompt that several of the sequences begin with goes through the model once; of no sequences a token that
+        says nothing goes through it. A last stage that is not the
         first is `given` the rows of the stage before.
         """
         model, texts = self.transformer, _texts(sequences)
         ends = np.cumsum(sequences.lengths)
         packing = self._packing(sequences, texts)
         rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
-        labels = torch.from_numpy(sequences.tokens[np.concatenate(rows)]).to(model.device, torch.int64)
+        labels = torch.from_numpy(sequences.tokens[np.concatenate([NO_ROWS, *rows])]).to(model.device, torch.int64)
         labelled = torch.from_numpy(texts.label_rows(sequences.lengths, sequences.labels)).to(model.device)
         entering = self._tokens(sequences, texts) if given is None else given
         predictions = model(entering, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)

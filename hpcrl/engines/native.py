@@ -25,7 +25,7 @@ from hpcrl.engines.engine import (
 )
 from hpcrl.engines.flat import open_model
 from hpcrl.engines.masters import MasterState, ShardedMasters
-from hpcrl.engines.memory import ParameterMemory
+from hpcrl.engines.memory import HeldTransformer, ParameterMemory
 from hpcrl.engines.model import PackedModel, finite
 from hpcrl.engines.pipeline import Pipeline
 from hpcrl.engines.release import DeviceBuffers
@@ -67,7 +67,7 @@ class NativeEngine:
         self._groups = groups
         self._kernels = kernels
         self._router_loss = router_loss
-        self._pipeline = Pipeline(model, groups.pp, micro_batch_tokens)
+        self._pipeline = Pipeline(model, groups.pp, micro_batch_tokens, groups.dp)
         memory = model.transformer.memory
         self._buffers = DeviceBuffers(
             {
@@ -96,6 +96,14 @@ class NativeEngine:
             cut=context.groups.cut,
             tensor=context.groups.tp,
         )
+        return cls.around(context, transformer, parameters)
+
+    @classmethod
+    def around(
+        cls, context: EngineContext, transformer: HeldTransformer, parameters: Iterable[tuple[str, torch.Tensor]]
+    ) -> "NativeEngine":
+        """Of a role's model, which is empty, and what is to be loaded into it."""
+        config = context.model
         transformer.recompute = isinstance(config, TrainedModelConfig) and config.recompute
         model = PackedModel(context.role, transformer)
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
@@ -135,7 +143,8 @@ class NativeEngine:
 
     def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig) -> Generated:
         self._buffers.read()
-        return self._sampler.generate(prompts, seeds, config)
+        with self._model.transformer.gathered():
+            return self._sampler.generate(prompts, seeds, config)
 
     def train_batch(
         self,
@@ -241,6 +250,7 @@ class NativeEngine:
         if (lessons := self._model.transformer.lessons) is not None:
             lessons.forget()
         self._pipeline.train(sequences, objective.temperature, objective.with_entropy, loss)
+        self._model.transformer.memory.collect_grad()
         if not sums:
             sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
         return sums

@@ -26,12 +26,14 @@ PIECE_BYTES = 64 * 2**20
 class Pipeline:
     """A model whose stages the ranks of `pp` have; a micro-batch has at most `micro_batch_tokens` tokens.
 
-    A model of one stage is whole, and its micro-batches go through it one after another.
+    A model of one stage is whole, and its micro-batches go through it one after another. Where its data-parallel ranks
+    compute in step, `dp`, they have equally many: who has fewer has empty ones besides.
     """
 
-    def __init__(self, model: PackedModel, pp: Group, micro_batch_tokens: int) -> None:
+    def __init__(self, model: PackedModel, pp: Group, micro_batch_tokens: int, dp: Group | None = None) -> None:
         self._model = model
         self._pp = pp
+        self._dp = dp if model.transformer.in_step else None
         self._micro_batch_tokens = micro_batch_tokens
 
     @torch.no_grad()
@@ -42,7 +44,7 @@ class Pipeline:
         for step in inference_order(self._pp.index, self._pp.size, len(batches)):
             if isinstance(step, Exchange):
                 run.exchange(step)
-            elif (predictions := run.forward(step.micro_batch, temperature)) is not None:
+            elif (predictions := run.forward(step.micro_batch, temperature)) is not None and batches[step.micro_batch]:
                 yield batches[step.micro_batch], predictions
         run.finish()
 
@@ -66,9 +68,12 @@ class Pipeline:
             if isinstance(step, Exchange):
                 run.exchange(step)
             elif step.kind == "backward":
+                self._model.transformer.passes_on(step.micro_batch == len(batches) - 1)
                 run.backward(step.micro_batch)
             elif (predictions := run.forward(step.micro_batch, temperature, with_entropy)) is not None:
-                run.left[step.micro_batch] = loss(batches[step.micro_batch], predictions)
+                rows = batches[step.micro_batch]
+                # Of no rows, everything has a gradient of zero: the other ranks wait for it.
+                run.left[step.micro_batch] = loss(rows, predictions) if rows else predictions.nothing()
                 del predictions  # Their graph would outlive its backward pass, into the next forward pass.
         run.finish()
 
@@ -79,8 +84,7 @@ class Pipeline:
         transformer, ends = self._model.transformer, (0, self._pp.size - 1)
         if self._pp.size == 1 or self._pp.index not in ends or not transformer.config.shares_embedding:
             return
-        gradient, other = transformer.views[EMBEDDING].grad, ends[self._pp.index == 0]
-        assert gradient is not None, "trained"
+        gradient, other = transformer.gradient(EMBEDDING), ends[self._pp.index == 0]
         for own in gradient.view(-1).split(max(1, PIECE_BYTES // gradient.element_size())):
             theirs = torch.empty_like(own)
             self._pp.exchange([(own, other)], [(theirs, other)]).wait()
@@ -97,7 +101,11 @@ class Pipeline:
 
     def _cut(self, sequences: Sequences) -> list[list[int]]:
         of, bound = sequences, self._micro_batch_tokens
-        return list(micro_batches(of.lengths, of.samples, of.prompts, of.prompt_numbers(), bound))
+        batches = list(micro_batches(of.lengths, of.samples, of.prompts, of.prompt_numbers(), bound))
+        if self._dp is None:
+            return batches
+        counts = self._dp.gathered(torch.tensor([len(batches)], device=self._dp.device))
+        return batches + [[] for _ in range(int(counts.max()) - len(batches))]
 
 
 class _Run:

@@ -26,6 +26,10 @@ class Predictions:
     cu_labels: Tensor
     """int64 [rows + 1]: where each row's labels begin, and P."""
 
+    def nothing(self) -> Tensor:
+        """Zero, of which everything that the predictions are made of has a gradient of zero."""
+        return 0.0 * (self.log_probs.sum() + self.values.sum())
+
 
 class Output(nn.Module):
     """Final norm and output matrix: vocabulary logits, values or rewards. A tied model's matrix is the embedding's."""

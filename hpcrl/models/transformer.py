@@ -4,7 +4,7 @@ Shapes: T rows (tokens) of a packed batch, t those of this rank, R selected rows
 given tokens [T], the others the hidden rows [t, E] of the stage before.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig, RotaryConfig
-from hpcrl.families.reader import family_of, parameters_of
+from hpcrl.families.reader import family_of
 from hpcrl.models.layers import Block, Embedding, ExpertMLP
 from hpcrl.models.lessons import Lessons
 from hpcrl.models.output import Output, Predictions
@@ -45,7 +44,9 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.cut = cut
-        self.views = views
+        first = next(iter(views.values()))
+        self.dtype, self.device = first.dtype, first.device
+        """What it computes in, and where."""
         self.ranks = alone(self.device) if tensor is None else TensorParallel(tensor)
         assert self.ranks.size == cut.tp, (self.ranks.size, cut)
         self.vocabulary = Vocabulary(config.vocabulary_size, self.ranks)
@@ -65,32 +66,6 @@ class Transformer(nn.Module):
         if config.positions == "rotary":
             used = (config.rotary, config.window_rotary or config.rotary)
             self._frequencies = {each: frequencies(each, config.head_dim).to(self.device) for each in used}
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._first.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self._first.device
-
-    @property
-    def _first(self) -> nn.Parameter:
-        return next(iter(self.views.values()))
-
-    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Fill the parameters by name, from any type. Raises DataError unless all are there, once, in shape."""
-        missing = set(self.views)
-        for name, tensor in tensors:
-            if name not in missing:
-                raise DataError(f"{name} is given twice or is no parameter of this model.")
-            view = self.views[name].detach()
-            if view.shape != tensor.shape:
-                raise DataError(f"{name} is {tuple(tensor.shape)}; the configuration makes it {tuple(view.shape)}.")
-            view.copy_(tensor)
-            missing.discard(name)
-        if missing:
-            raise DataError(f"No weights were given for {', '.join(sorted(missing))}.")
 
     def turns(self, positions_T: Tensor) -> Turns:
         """What queries and keys at these positions are multiplied by."""
@@ -141,11 +116,6 @@ class Transformer(nn.Module):
         for block in cast(list[Block], list(self.blocks)):
             if isinstance(block.mlp, ExpertMLP):
                 block.mlp.experts.lesson = None if lessons is None else lessons.of(block.layer)
-
-    def add_up_gradients(self) -> None:
-        """Where several ranks have an element, give all of them its gradient over all that these have seen."""
-        gradients = {name: view.grad for name, view in self.views.items() if view.grad is not None}
-        self.ranks.add_up_gradients(parameters_of(self.config), gradients)
 
     def decoded(self, given_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
         """This rank's rows of what the last block gives: to the next stage, rows in sorted order. On the last stage

@@ -65,6 +65,11 @@ class Group:
         self._deterministic = deterministic
         self.operations = Operations(self.ranks, rank)
 
+    @property
+    def process_group(self) -> Any:
+        """torch's, of a group of several: for a library that asks for one."""
+        return dist.group.WORLD if self._process_group is None else self._process_group
+
     def bounds(self, total: int) -> tuple[int, int]:
         """(offset, length) of this rank's slice."""
         return shard_bounds(total, self.size)[self.index]

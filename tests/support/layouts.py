@@ -12,6 +12,7 @@ from support.tiny import native
 from hpcrl.algos.functional.losses import counted
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update
 from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.families.config import DecoderConfig
@@ -64,7 +65,8 @@ def columns_of(rows: Sequence[int]) -> Columns:
 
 def worked(engine: NativeEngine, rows: Sequence[int], updates: int = 3) -> dict[str, Any]:
     """What it says of these rows, what updates by them come to, what it is then, and what it generates."""
-    model = engine._model
+    model, transformer = engine._model, engine._model.transformer
+    assert isinstance(transformer, FlatTransformer)
     before = engine.forward(ROWS.select(rows), 0.8)
     results = [
         engine.train_batch(
@@ -81,7 +83,7 @@ def worked(engine: NativeEngine, rows: Sequence[int], updates: int = 3) -> dict[
             (result.loss, result.grad_norm, *(number for _, pair in sorted(result.totals.items()) for number in pair))
             for result in results
         ],
-        "parameters": {name: view.detach().clone() for name, view in model.transformer.views.items()},
+        "parameters": {name: view.detach().clone() for name, view in transformer.views.items()},
         "totals": [result.totals for result in results],
         "generated": [engine.generate(prompts, seeds, config) for config in configs],
         "digest": engine.digest(),

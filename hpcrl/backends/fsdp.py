@@ -1,0 +1,12 @@
+"""torch's FSDP2: each data-parallel rank keeps its part of every parameter, and gathers a block while it computes."""
+
+from hpcrl.backends.backend import Backend
+
+BACKEND = Backend(
+    train=True,
+    generate=True,
+    axes=("dp",),
+    dtypes=("fp32", "bf16", "fp64"),
+    shards=True,
+    engine="hpcrl.engines.fsdp:FsdpEngine",
+)

@@ -1,0 +1,34 @@
+"""The engine of `backend: fsdp`: hpcrl's own models, sharded by torch's FSDP2 over data-parallel ranks."""
+
+from hpcrl.config.model import TrainedModelConfig
+from hpcrl.engines.engine import EngineContext
+from hpcrl.engines.native import DTYPES, NativeEngine
+from hpcrl.engines.sharded import RowTransformer
+from hpcrl.models.pretrained import load_pretrained
+
+
+class FsdpEngine(NativeEngine):
+    """As hpcrl's own engine, but that each data-parallel rank keeps its part of every parameter, and no more. The same
+    bits, as long as no gradient is clipped: squares are added up in another order."""
+
+    @classmethod
+    def open(cls, context: EngineContext) -> NativeEngine:
+        """The model of a role's folder; on one worker, of which nothing can be sharded, as hpcrl's own.
+
+        Raises DataError where the folder holds no such model.
+        """
+        config, trained = context.model, context.steps is not None
+        if context.groups.dp.size == 1:
+            return NativeEngine.open(context)
+        model, parameters = load_pretrained(
+            config.path, family=config.family, head=context.head, seed=context.seed, trained=trained
+        )
+        transformer = RowTransformer(
+            model,
+            context.groups.dp,
+            dtype=DTYPES[config.dtype],
+            device=context.device,
+            trainable=isinstance(config, TrainedModelConfig) and trained,
+            changes=trained or context.blended,
+        )
+        return cls.around(context, transformer, parameters)
