@@ -38,6 +38,7 @@ from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
+from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -221,15 +222,20 @@ class NativeEngine:
         assert self._state is not None, f"{self._model.role} is frozen"
         return self._state
 
+    @property
+    def _together(self) -> Group:
+        """Who computes a gradient together."""
+        return self._groups.dp if self._model.transformer.in_step else self._groups.block
+
     def _anyone(self, so: bool) -> bool:
-        """Whether something is so on any rank of the block."""
-        return bool(self._groups.block.total(torch.tensor([int(so)])))
+        """Whether something is so on any of them."""
+        return bool(self._together.total(torch.tensor([int(so)])))
 
     def _gradients(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
         """As `_backward`, by kernels that give the same bits every time."""
-        if not len(sequences):
+        if not len(sequences) and not self._model.transformer.in_step:
             return self._backward(sequences, columns, objective)
-        anyone = None if self._groups.block.size == 1 else self._anyone
+        anyone = None if self._together.size == 1 else self._anyone
         return self._kernels.gradients(
             self._model.role,
             lambda: self._backward(sequences, columns, objective),

@@ -1,26 +1,21 @@
-"""A model of which each data-parallel rank has some rows of every parameter: FSDP2 gathers a block while it computes.
+"""A model of which each data-parallel rank has some rows of every parameter, in one buffer; FSDP2 gathers a block while
+it computes. To all else of an engine it is as any other memory."""
 
-torch's `fully_shard` (Zhao et al., "PyTorch FSDP", 2023, arXiv 2304.11277) says when. What it gathers and reduces goes
-through our own groups, in rank order, and the shards lie in one buffer, so that all else of an engine is as with any
-other memory.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from hpcrl.engines.flat import fingerprint, gradient_dtype
 from hpcrl.engines.memory import HeldTransformer, checked
 from hpcrl.engines.slices import OwnSlice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of
+from hpcrl.models.output import Predictions
 from hpcrl.parallel.group import Group
+from hpcrl.parallel.sharding import ShardedModules, own_part
 from hpcrl.placement.row_shards import RowShard, row_shards
 
 
@@ -66,7 +61,7 @@ class RowParameters:
         assert self.grad is not None, "trained"
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                _rows(self.grad, self.shards[name]).copy_(_local(parameter.grad))
+                _rows(self.grad, self.shards[name]).copy_(own_part(parameter.grad))
                 parameter.grad = None
 
     def weights(self) -> Tensor:
@@ -115,88 +110,41 @@ class RowTransformer(HeldTransformer):
             shard = memory.shards[name]
             _rows(memory.data, shard).copy_(tensor[shard.first : shard.first + shard.rows])
 
+    def forward(self, *given: Any, **options: Any) -> Predictions:
+        """As any transformer's. FSDP watches what it returns, and would lose sight of a view that is changed."""
+        found = super().forward(*given, **options)
+        return Predictions(found.log_probs.clone(), found.entropy.clone(), found.values.clone(), found.cu_labels)
+
     def gradient(self, name: str) -> Tensor:
         assert self.memory.grad is not None, "trained"
         return _rows(self.memory.grad, self.memory.shards[name])
 
     def passes_on(self, gradients: bool) -> None:
-        cast(FSDPModule, self).set_requires_gradient_sync(gradients)
+        self._shards.reduce_next(gradients)
 
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """The whole model is on this rank meanwhile."""
-        for module in self._sharded_modules():
-            module.unshard()
-        try:
-            yield
-        finally:
-            for module in self._sharded_modules():
-                module.reshard()
-
-    def _sharded_modules(self) -> Iterator[FSDPModule]:
-        yield from (module for module in self.modules() if isinstance(module, FSDPModule))
+    def gathered(self) -> AbstractContextManager[None]:
+        return self._shards.gathered()
 
     def _shard(self, dp: Group, names: Mapping[tuple[nn.Module, str], str]) -> None:
         """Give each block, and the rest, to FSDP, over the memory's buffer."""
-        mesh = DeviceMesh.from_group(dp.process_group, self.device.type)
-        wide = self.memory.data.dtype
-        policy = MixedPrecisionPolicy(
-            param_dtype=None if wide == self.dtype else self.dtype,
-            reduce_dtype=gradient_dtype(self.dtype),
-            cast_forward_inputs=False,
+        memory = self.memory
+        self._shards = ShardedModules(
+            self,
+            self.blocks,
+            dp,
+            computes_in=None if memory.data.dtype == self.dtype else self.dtype,
+            reduces_in=gradient_dtype(self.dtype),
+            methods=("decoded", "hidden"),
         )
-        for block in self.blocks:
-            fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(self, mesh=mesh, mp_policy=policy)
-        register_fsdp_forward_method(self, "decoded")
-        register_fsdp_forward_method(self, "hidden")
-        parameters: dict[str, nn.Parameter] = {}
-        for module in self._sharded_modules():
-            module.set_custom_all_gather(_Gather(dp))
-            module.set_custom_reduce_scatter(_OrderedSum(dp))
-            # Sums, not means: a loss is already divided by what counts on all ranks.
-            module.set_gradient_divide_factor(1.0)
-            module.set_force_sum_reduction_for_comms(True)
-            for group in module._get_fsdp_state()._fsdp_param_groups:
-                for sharded in group.fsdp_params:
-                    info = sharded._module_info
-                    name = names[info.module, info.param_name]
-                    _lie_in(self.memory.data, self.memory.shards[name], sharded)
-                    parameters[name] = sharded.sharded_param
-        self.memory.bind(parameters)
 
+        def lie(module: nn.Module, own: str) -> tuple[Tensor, Tensor]:
+            shard = memory.shards[names[module, own]]
+            return memory.data[shard.offset : shard.offset + shard.room], _rows(memory.data, shard)
 
-class _Gather(DefaultAllGather):
-    """FSDP's all-gather, by our group: whatever it raises is a PeerLostError."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        self._group.all_gather(input_tensor, output_tensor)
-
-
-class _OrderedSum(DefaultReduceScatter):
-    """FSDP's reduce-scatter, in rank order."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-
-    def __call__(  # type: ignore[override]  # It returns work to wait for, if it is any.
-        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
-    ) -> None:
-        output_tensor.copy_(self._group.reduce_scatter(input_tensor))
+        memory.bind({names[module, own]: parameter for module, own, parameter in self._shards.lay(lie)})
+        if memory.grad is not None:
+            self._shards.accumulate_in(memory.grad.dtype)
 
 
 def _rows(buffer: Tensor, shard: RowShard) -> Tensor:
     return buffer[shard.offset : shard.offset + shard.numel].view(shard.shape)
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return cast(Any, gradient).to_local()
-
-
-def _lie_in(buffer: Tensor, shard: RowShard, sharded: Any) -> None:
-    """Have FSDP read a parameter's shard in our buffer, where it made one of its own."""
-    sharded._sharded_param_data = buffer[shard.offset : shard.offset + shard.room]
-    sharded.sharded_param._local_tensor = _rows(buffer, shard)

@@ -12,8 +12,8 @@ from support.tiny import native
 from hpcrl.algos.functional.losses import counted
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update
+from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.lessons import RouterLoss

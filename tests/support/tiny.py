@@ -8,13 +8,15 @@ from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Sequences
-from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.masters import MasterState, ShardedMasters
+from hpcrl.engines.memory import HeldTransformer
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.engines.sampler import Sampler
+from hpcrl.engines.sharded import RowTransformer
 from hpcrl.engines.updater import Updater
 from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.models.init import random_init
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.parallel.group import Group
@@ -51,8 +53,34 @@ def native(
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
 
+def fsdp(
+    head: HeadKind,
+    dtype: torch.dtype,
+    group: Group,
+    micro_batch_tokens: int = 1000,
+    optimizer: OptimizerConfig | None = OPTIMIZER,
+    steps: int = 10,
+    blended: bool = False,
+    config: DecoderConfig = CONFIG,
+    router_loss: RouterLoss = NO_ROUTER_LOSS,
+) -> NativeEngine:
+    """As `native`, of the same model, which all ranks of the group hold together."""
+    trained = optimizer is not None
+    transformer = RowTransformer(
+        config.with_head(head),
+        group,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        trainable=trained,
+        changes=trained or blended,
+    )
+    # Rounded first, as masters are made of a tiny model that is there.
+    transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(transformer.config, 3))
+    return engine_of(transformer, over_data(group), micro_batch_tokens, optimizer, steps, blended, router_loss)
+
+
 def engine_of(
-    transformer: FlatTransformer,
+    transformer: HeldTransformer,
     groups: ReplicaGroups = WITH_NOBODY,
     micro_batch_tokens: int = 1000,
     optimizer: OptimizerConfig | None = OPTIMIZER,
