@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,14 +20,16 @@ from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
 from hpcrl.durable.shards import ShardFile, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
+from hpcrl.families.config import DecoderConfig
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
 from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.abilities import axes_of, axes_problem
-from hpcrl.placement.holdings import Holding, holdings, slices
+from hpcrl.placement.holdings import Holding, holdings, row_holdings, slices
 from hpcrl.placement.judges import models_held
+from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
 from hpcrl.placement.plan import ModelName, Part, Plan, ReplicaPlan
 from hpcrl.plugins import load
@@ -35,6 +37,9 @@ from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.workers.host import Arrived, HostContext, Outcome, Snapshot, Work
 from hpcrl.workers.role import Role
+
+CutBuffers = Callable[[DecoderConfig, Layout, Ranks, int], tuple[Holding, ...]]
+"""(model, layout, its ranks, workers) → what each worker has."""
 
 
 class TorchHost:
@@ -166,7 +171,7 @@ class TorchHost:
 
     def _brought_masters(self, source: ReplicaPlan, target: ReplicaPlan) -> torch.Tensor:
         """The source's masters as they would lie in the target's slice on this rank, in the source's type."""
-        cuts = {at.model: self._models[at.role].experts for at in (source, target)}
+        cuts = {at.model: (self._models[at.role].experts, at.sharded) for at in (source, target)}
         if (source.layout, source.ranks, cuts[source.model]) == (target.layout, target.ranks, cuts[target.model]):
             return self._state(source.model).masters()[1]
         masters = {at.model: self._state(at.model).masters() for at in (source, target) if at.model in self._roles}
@@ -175,12 +180,16 @@ class TorchHost:
         sent = masters[source.model][1] if source.model in masters else some.new_empty(0, dtype=dtype)
         length = len(masters[target.model][1]) if target.model in masters else 0
         received = some.new_zeros(length, dtype=dtype)  # where nothing lies, nothing comes
-        held = (
-            slices(config.with_experts_cut(cuts[at.model]), at.arrangement, at.ranks, len(self._plan.workers))
-            for at in (source, target)
-        )
-        self._carry_out(tuple(held), sent, received, _taking_part(source, target))
+        held = self._held_in(slices, config, source), self._held_in(slices, config, target)
+        self._carry_out(held, sent, received, _taking_part(source, target))
         return received
+
+    def _held_in(self, cut: CutBuffers, config: DecoderConfig, at: ReplicaPlan) -> tuple[Holding, ...]:
+        """What each worker has of a replica in its buffer, which its backend lays out: in whole cuts, or in rows."""
+        if at.sharded:
+            return row_holdings(config, at.ranks, len(self._plan.workers))
+        model = config.with_experts_cut(self._models[at.role].experts)
+        return cut(model, at.arrangement, at.ranks, len(self._plan.workers))
 
     def _carry_out(
         self, held: tuple[tuple[Holding, ...], ...], sent: torch.Tensor, received: torch.Tensor, parties: int
@@ -200,8 +209,8 @@ class TorchHost:
         config, some = next(iter(flat.values()))
         nothing = config, some[:0]
         source, received = (flat.get(at.model, nothing)[1] for at in (home, target))
-        held = (holdings(config, at.arrangement, at.ranks, len(self._plan.workers)) for at in (home, target))
-        self._carry_out(tuple(held), source, received, _taking_part(home, target))
+        held = self._held_in(holdings, config, home), self._held_in(holdings, config, target)
+        self._carry_out(held, source, received, _taking_part(home, target))
 
     def _move_memory(self, home: ReplicaPlan, target: ReplicaPlan) -> None:
         """What the algorithm itself remembers, as a value normaliser."""

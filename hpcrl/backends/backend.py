@@ -17,7 +17,7 @@ class Backend:
     """The axes of a layout over which it splits a role: dp, tp, pp."""
     dtypes: tuple[str, ...]
     """What it computes in, as `<role>.dtype` has it."""
-    shards: bool
+    shards: bool = False
     """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
     compute in step, in inference too."""
     engine: str

@@ -7,6 +7,5 @@ BACKEND = Backend(
     generate=True,
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
-    shards=False,
     engine="hpcrl.engines.native:NativeEngine",
 )

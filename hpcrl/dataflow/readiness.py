@@ -15,7 +15,7 @@ What it keeps, for every unit of every open step:
 - Steps close in order. One of which the driver says that more units follow neither closes nor lets the next one open.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hpcrl.dataflow.tasks import Task, Unit, Version
@@ -137,10 +137,12 @@ class Readiness:
     def offer(self, fits: Callable[[str], bool] = lambda call: True) -> list[Offer]:
         """All units that may be sent now and have not been offered, in the order in which they were told.
 
-        Those of calls that do not fit stay, to be offered another time.
+        Those of calls that do not fit stay, to be offered another time; so do those that go in step, until all are
+        ready that do.
         """
-        free = (held for held in self._ready.values() if self._may_go(held) and fits(held.unit.call))
-        ready = sorted(free, key=lambda held: held.order)
+        free = {held.unit for held in self._ready.values() if self._may_go(held) and fits(held.unit.call)}
+        ready = sorted((self._ready[unit] for unit in free), key=lambda held: held.order)
+        ready = [held for held in ready if not held.task.in_step or free.issuperset(self._in_step_with(held.unit))]
         for held in ready:
             del self._ready[held.unit]
             held.offered = True
@@ -229,6 +231,12 @@ class Readiness:
             self._note_recordable(later)
         held.awaited_by.clear()
         self._note_finished(held)
+
+    def _in_step_with(self, unit: Unit) -> Iterator[Unit]:
+        """Those of its call and step that have yet to be offered, itself among them."""
+        for other, held in self._steps[unit.step].units.items():
+            if other.call == unit.call and not held.offered:
+                yield other
 
     def _may_go(self, held: Held) -> bool:
         """Whether nothing that is told, or still to be told, comes first."""

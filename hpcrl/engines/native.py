@@ -202,8 +202,9 @@ class NativeEngine:
         self._buffers.need("parameters")
         if self._state is not None:
             return self._state.parameters_digest()
-        memory = self._model.transformer.memory
-        return digest_of([memory.data], memory.spans, self._groups.block.total)
+        transformer, groups = self._model.transformer, self._groups
+        total = groups.total_of_shares if transformer.in_step else groups.block.total
+        return digest_of([transformer.memory.weights()], transformer.memory.spans, total)
 
     def release(self, between: Mapping[Kind, Between]) -> None:
         for kind, how in between.items():

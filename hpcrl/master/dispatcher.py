@@ -5,94 +5,22 @@ the script; it knows no sockets, files or steps.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
-from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Stats, Trained
+from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Trained
 from hpcrl.events import DrainBegun, ParametersMoved, PartExecuted, PartSent, PartSpilled
 from hpcrl.master.drift_check import DriftCheck
+from hpcrl.master.jobs import InFlight, Job, Movers, Result, joining, rounds
 from hpcrl.master.pace import Pace
-from hpcrl.master.row_table import Key, RowTable
+from hpcrl.master.row_table import RowTable
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
+from hpcrl.placement.plan import Part
 from hpcrl.wire.holders import InMemory, InSpill
 from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
-
-
-@dataclass(frozen=True)
-class Job:
-    """A unit as a driver tells it: what it is ordered by, the rows that it reads and makes, and who works on it.
-
-    `heads` are those of the parts that work on it, the first of which speaks for all; `ranks` are all of these parts,
-    and `helpers` who executes it besides: they give a blend, or a move, what others take in. `share_out` divides its
-    samples among the parts, given the tokens of each one's longest row that was made for it; without it there is one
-    part.
-    """
-
-    task: Task
-    inputs: tuple[Key, ...]
-    outputs: tuple[str, ...]
-    ranks: tuple[int, ...]
-    heads: tuple[int, ...]
-    ids: Ids
-    share_out: Callable[[Sequence[int]], Sequence[Ids]] | None = None
-    minibatches: tuple[Ids, ...] = ()
-    helpers: tuple[int, ...] = ()
-    settings: int = 0
-    """The version of the run's settings that it runs under."""
-
-    @property
-    def head(self) -> int:
-        return self.heads[0]
-
-    @property
-    def all_ranks(self) -> tuple[int, ...]:
-        return (*self.ranks, *self.helpers)
-
-
-class Movers(NamedTuple):
-    """Who has a replica, who only gives it its parameters, and whether these go once they are read."""
-
-    ranks: tuple[int, ...]
-    helpers: tuple[int, ...]
-    drops: bool
-
-
-@dataclass
-class InFlight:
-    """A job that was sent: who has its inputs, who has replied."""
-
-    job: Job
-    replay: bool
-    sent: float
-    synced: set[int] = field(default_factory=set)
-    replies: dict[int, Reply] = field(default_factory=dict)
-    moved: dict[int, Moved] = field(default_factory=dict)
-    moves: Version | None = None
-    spilled: Spilled | None = None
-
-    @property
-    def unit(self) -> Unit:
-        return self.job.task.unit
-
-
-@dataclass
-class Result:
-    """What an executed unit left behind, until its line is written."""
-
-    job: Job
-    stats: Stats
-    record: dict[str, Any] | None = None
-    ids: Ids = ()
-    spill: FileRef | None = None
-    before: str = ""
-    source: str = ""
-    scores: tuple[float, ...] = ()
-    numerics: Numerics | None = None
 
 
 class Dispatcher:
@@ -160,7 +88,8 @@ class Dispatcher:
         if self._drain_began is None:
             self._drain_began = self._around.clock()
             self._around.fault("master.drain")
-            self._around.note(DrainBegun([str(flight.unit) for flight in self._in_flight.values()]))
+            under_way = [str(flight.unit) for flight in self._in_flight.values() if not flight.joins]
+            self._around.note(DrainBegun(under_way))
 
     @property
     def draining(self) -> bool:
@@ -183,10 +112,13 @@ class Dispatcher:
     def send_ready(self) -> None:
         """Send every unit that may go and fits into the time that is left."""
         self._pace.consider_all()
-        for offer in self._readiness.offer(self._pace.fits):
-            self._send(offer)
+        for offers in rounds(self._readiness.offer(self._pace.fits), self._jobs):
+            sent = [self._send(offer) for offer in offers]
+            sent += [self._join(job, part) for job, part in joining(offers, self._jobs)]
+            for request in sent:
+                self._in_flight[request].together = tuple(sent)
 
-    def _send(self, offer: Offer) -> None:
+    def _send(self, offer: Offer) -> int:
         unit, job = offer.unit, self._jobs[offer.unit] if offer.moves is None else self._moving(offer.unit, offer.moves)
         self._requests += 1
         self._in_flight[self._requests] = InFlight(job, offer.replay, self._around.clock(), moves=offer.moves)
@@ -199,8 +131,18 @@ class Dispatcher:
                 self._around.send(rank, Move(self._requests, version.role, version.replica, version.number))
         self._around.fault("master.sent" if offer.moves is None else "master.moving")
         self._around.note(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
+        return self._requests
 
-    def _request(self, job: Job, replay: bool) -> None:
+    def _join(self, of: Job, part: Part) -> int:
+        """Have a part compute in step with others on nothing."""
+        task = replace(of.task, unit=Unit(of.task.unit.step, of.task.unit.call, part.index))
+        job = Job(task, (), (), part.ranks, (part.head,), (), settings=of.settings)
+        self._requests += 1
+        self._in_flight[self._requests] = InFlight(job, False, self._around.clock(), joins=True)
+        self._request(job, replay=False, joins=True)
+        return self._requests
+
+    def _request(self, job: Job, replay: bool, joins: bool = False) -> None:
         unit = job.task.unit
         shares = dict(zip(job.heads, self._shares(job), strict=True))
         for rank in job.all_ranks:
@@ -216,6 +158,7 @@ class Dispatcher:
                 record=self._drift.record_of(unit) if replay else None,
                 settings=job.settings,
                 version=job.task.version,
+                joins=joins,
             )
             self._around.send(rank, request)
 
@@ -243,11 +186,13 @@ class Dispatcher:
         return None
 
     def _synced(self, syn: Syn) -> None:
+        """Those that go in step are acked at once, so that all ranks have two such rounds in one order."""
         flight = self._in_flight[syn.request]
         flight.synced.add(syn.rank)
-        if flight.synced == set(flight.job.all_ranks):
-            for rank in flight.job.all_ranks:
-                self._around.send(rank, Ack(syn.request))
+        if all(self._in_flight[request].ready for request in flight.together):
+            for request in flight.together:
+                for rank in self._in_flight[request].job.all_ranks:
+                    self._around.send(rank, Ack(request))
 
     def _replied(self, reply: Reply) -> Task | None:
         flight = self._in_flight[reply.request]
@@ -255,6 +200,8 @@ class Dispatcher:
         if flight.replies.keys() < set(flight.job.all_ranks):
             return None
         del self._in_flight[reply.request]
+        if flight.joins:
+            return None
         self._results[flight.unit] = result = self._result(flight)
         if flight.replies[flight.job.head].meta is not None:
             self._unspilled[reply.request] = flight.unit

@@ -6,6 +6,7 @@ and after the lines of all that it consumed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
@@ -15,14 +16,16 @@ from hpcrl.dataflow.graph import MFC, producers
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.dataflow.units import units_of, window
-from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids, Numerics
+from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.events import ShardSaved, StepChosen, StepExtended, StepOpened, StopNeverHolds
 from hpcrl.master.attempt_files import AttemptFiles
-from hpcrl.master.dispatcher import Dispatcher, Job, Movers
+from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
+from hpcrl.master.jobs import Job, Movers
+from hpcrl.master.numerics import numerics
 from hpcrl.master.open_steps import OpenSteps
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
@@ -272,9 +275,9 @@ class GraphDriver:
         makers = {key: maker for maker, keys in producers(self._graph, unit.call).items() for key in keys}
         working = self._plan.working(unit.call, unit.part)
         ranks = self._plan.ranks(unit.call, unit.part)
-        again = self._attempt.recovery.settings_of
+        again, in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
         return Job(
-            task,
+            replace(task, in_step=bool(in_step)),
             inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
             outputs=call.outputs,
             ranks=ranks,
@@ -284,6 +287,7 @@ class GraphDriver:
             share_out=self._shares(lines, call, len(working)) if task.changes else None,
             minibatches=self._source.minibatches(lines) if call.kind == "train_step" else (),
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
+            in_step=in_step,
         )
 
     def _movers(self, version: Version) -> Movers:
@@ -378,22 +382,3 @@ class GraphDriver:
 
 def _others(ranks: Ranks, but: Ranks) -> Ranks:
     return tuple(rank for rank in ranks if rank not in but)
-
-
-def numerics(
-    plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...]
-) -> Numerics:
-    """What the bits of a role's train_step on these workers depend on."""
-    section = plan.experiment[role]
-    return Numerics(
-        workers=len(ranks),
-        hardware=tuple(hellos[rank].hardware for rank in ranks),
-        software=tuple(hellos[rank].software for rank in ranks),
-        threads=plan.experiment["cluster"]["threads_per_worker"],
-        inexact=inexact,
-        micro_batch_tokens=section.get("micro_batch_tokens", 0),
-        deterministic=plan.experiment["deterministic"],
-        layout=plan.cuts(plan.home(role)),
-        backend=section.get("backend", ""),
-        neighbours=plan.neighbours(plan.home(role)),
-    )

@@ -27,6 +27,12 @@ def engines_of(experiment: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(backend.engine for backend in backends))
 
 
+def shards(experiment: Any, role: str) -> bool:
+    """Whether a role's backend gives each data-parallel rank a part of every parameter."""
+    model = models_of(experiment).get(role)
+    return model is not None and backend_of(role, model).shards
+
+
 def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] = WITHOUT_MODEL) -> tuple[str, ...]:
     """The axes over which a role may be split; all of them where its backend is none, which is said elsewhere."""
     model = model_of(section)

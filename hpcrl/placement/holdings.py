@@ -12,6 +12,7 @@ from hpcrl.families.family import Parameter
 from hpcrl.families.places import Span, sliced
 from hpcrl.placement.buffers import lay_out, shard_bounds
 from hpcrl.placement.layouts import Layout, Ranks
+from hpcrl.placement.row_shards import row_shards
 from hpcrl.placement.shards import cut_of, held, stage_parameters
 
 Pattern = tuple[tuple[int, int, int, int, int, int], ...]
@@ -64,6 +65,14 @@ def slices(config: DecoderConfig, layout: Layout, ranks: Ranks, world: int) -> t
         spans = (span.moved(at) for part, at in zip(parts, buffer.offsets, strict=True) for span in part.spans)
         offset, length = shard_bounds(buffer.numel, layout.dp)[index // layout.tp % layout.dp]
         found[rank] = holding(sliced(spans, offset, offset + length))
+    return tuple(found)
+
+
+def row_holdings(config: DecoderConfig, ranks: Ranks, world: int) -> tuple[Holding, ...]:
+    """What each worker has of a model of which these ranks have some rows of every parameter, of masters too."""
+    found = [NOTHING] * world
+    for index, rank in enumerate(ranks):
+        found[rank] = holding(row_shards(config, len(ranks), index).spans())
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from hpcrl.config.model import Between
 from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
+from hpcrl.placement.abilities import shards
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
 from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
 from hpcrl.placement.shards import Cut, cut_of
@@ -47,6 +48,8 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     trainable: bool
     between: Between = "keep"
     """What becomes of its parameters between its calls."""
+    sharded: bool = False
+    """Whether several data-parallel ranks have a part of each parameter: then all of them compute in step."""
 
     @property
     def is_home(self) -> bool:
@@ -171,6 +174,11 @@ class Plan(msgspec.Struct, frozen=True):
         """The parts that work on one unit of a call: one, or all where it changes its role."""
         return self.parts(call) if self.call(call).changes else (self.part(call, unit),)
 
+    def in_step(self, call: str) -> tuple[Part, ...]:
+        """The parts that make a call in step, each unit with the others; none where parts don't wait for each other."""
+        replica = self.replica(call)
+        return replica.parts if replica.sharded and not self.call(call).changes else ()
+
     def ranks(self, call: str, unit: int) -> Ranks:
         """The workers of one unit of a call, in the order of their layout."""
         return self.replica(call).ranks if self.call(call).changes else self.part(call, unit).ranks
@@ -272,6 +280,7 @@ def _replicas(
             place.ranks,
             trainable=model.replica == 0 and changed.get(model.role, False),
             between=asked.get(model) or _usual(model, named, changed),
+            sharded=place.layout.dp > 1 and shards(experiment, model.role),
         )
         for model, place in named.items()
     )

@@ -231,6 +231,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     record: dict[str, Any] | None
     settings: int = 0
     version: int = 0
+    joins: bool = False
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

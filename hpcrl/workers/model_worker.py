@@ -208,7 +208,7 @@ class ModelWorker:
 
     def _execute(self, request: Request, inputs: SequenceSample) -> None:
         call, part = self._plan.call(request.call), self._part(request)
-        if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts
+        if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         if part is not None and len(part.ranks) > 1 and not call.blends:
             inputs = self._host.share(part, inputs)
@@ -234,7 +234,7 @@ class ModelWorker:
             self._log.write(MemoryHeld(*at, dict(outcome.held), outcome.releasing_s))
         self._mailbox.doing("idle")
         self._fault("worker.executed")
-        if part is not None and part.head != self._args.rank:
+        if request.joins or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
         self._answer(request, call, outcome, seconds)
         self._fault("worker.replied")

@@ -11,9 +11,10 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Done, Numerics, Trained
 from hpcrl.errors import InternalError
 from hpcrl.events import Event, ParametersMoved
-from hpcrl.master.dispatcher import Dispatcher, Job, Movers
+from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
+from hpcrl.master.jobs import Job, Movers
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
 from hpcrl.master.step_metrics import StepMetrics

@@ -33,14 +33,14 @@ def problems(tmp_path, monkeypatch):
 
 
 def test_every_backend_of_hpcrls_own_declares():
-    assert names(BACKENDS) == ("native",)
+    assert names(BACKENDS) == ("fsdp", "native")
     backend = find(BACKENDS, "native", "actor.backend")
     assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp", "tp", "pp"))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):
     assert problems("critic.backend=nativ", "critic.layout=t2") == [
-        "critic.backend = nativ must be one of native, or file.py:NAME. Set critic.backend, probably to native."
+        "critic.backend = nativ must be one of fsdp, native, or file.py:NAME. Set critic.backend, probably to native."
     ]
 
 

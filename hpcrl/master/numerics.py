@@ -1,0 +1,26 @@
+"""What the bits of an update depend on beside its inputs, as the journal has it."""
+
+from collections.abc import Mapping, Sequence
+
+from hpcrl.durable.journal import Numerics
+from hpcrl.placement.plan import Plan
+from hpcrl.wire.messages import WorkerHello
+
+
+def numerics(
+    plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...]
+) -> Numerics:
+    """What the bits of a role's train_step on these workers depend on."""
+    section = plan.experiment[role]
+    return Numerics(
+        workers=len(ranks),
+        hardware=tuple(hellos[rank].hardware for rank in ranks),
+        software=tuple(hellos[rank].software for rank in ranks),
+        threads=plan.experiment["cluster"]["threads_per_worker"],
+        inexact=inexact,
+        micro_batch_tokens=section.get("micro_batch_tokens", 0),
+        deterministic=plan.experiment["deterministic"],
+        layout=plan.cuts(plan.home(role)),
+        backend=section.get("backend", ""),
+        neighbours=plan.neighbours(plan.home(role)),
+    )
