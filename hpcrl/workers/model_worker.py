@@ -223,7 +223,8 @@ class ModelWorker:
             version=request.version,
         )
         replay = request.record is not None
-        self._log.write(CallBegun(request.step, request.call, request.part, replay))
+        if not request.joins:
+            self._log.write(CallBegun(request.step, request.call, request.part, replay))
         self._mailbox.doing(f"{'replaying' if replay else 'running'} {request.call} of step {request.step}")
         self._fault("worker.call")
         started = time.monotonic()
