@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.chaos import remains, whole_run
+from support.chaos import create_run, remains, whole_run
+from support.elastic import begin_on, finish_on
 from support.hosts import write_task
 from support.layout_runs import parameters, ppo
-from support.struck_layouts import Blow, check_struck
+from support.mishaps import OnceJournalled
+from support.struck_layouts import Blow, check_struck, exported
+from support.tiny_layouts import Home, tiny_layouts
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.ppo import PPOExperiment
@@ -67,3 +70,57 @@ def test_a_sharded_run_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:
     check_struck(tmp_path, sharded(task), BLOWS[name], undisturbed)
+
+
+SHARDED = {
+    "actor": {"layout": "d2", "backend": "fsdp"},
+    "critic": {"layout": "d1", "mesh": "1"},
+    "reference": {"layout": "d2", "backend": "fsdp"},
+    "actor_gen": {"layout": "d1", "mesh": "0"},
+    "critic_inf": {"layout": "d2", "mesh": "0-1"},
+}
+FLAT = {name: {key: value for key, value in place.items() if key != "backend"} for name, place in SHARDED.items()}
+
+
+def moved(task: Path, places: dict[str, Home]) -> PPOExperiment:
+    """The actor moves from where it is trained to one worker, and is blended into the reference; it leaves the device
+    between calls."""
+    whole = tiny_layouts(task, 2, places)
+    return replace(whole, actor=replace(whole.actor, optimizer=replace(whole.actor.optimizer, grad_clip=0.0)))
+
+
+def test_sharded_models_are_moved_blended_and_released(task: Path, tmp_path: Path) -> None:
+    """The reference that is blended is sharded as the actor is."""
+    found = {name: folder_of(tmp_path, name) for name in ("sharded", "flat", "mixed")}
+    mixed = SHARDED | {"reference": {"layout": "d1", "mesh": "1"}}
+    homes = {"sharded": SHARDED, "flat": FLAT, "mixed": mixed}
+    runs = {name: whole_run(found[name], moved(task, places)) for name, places in homes.items()}
+    ours, theirs = remains(runs["sharded"]), remains(runs["flat"])
+    assert (ours.ids, ours.trained) == (theirs.ids, theirs.trained)
+    expected = exported(runs["flat"])
+    assert expected and exported(runs["sharded"]) == expected
+    assert remains(runs["mixed"]).trained == theirs.trained
+    for row, reference in zip(remains(runs["mixed"]).metrics, theirs.metrics, strict=True):
+        np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-9)
+
+
+def folder_of(root: Path, name: str) -> Path:
+    (root / name).mkdir()
+    return root / name
+
+
+def test_a_run_goes_on_under_another_backend(task: Path, tmp_path: Path, undisturbed: RunDirectory) -> None:
+    """From our own on one worker to FSDP on two and back, killed each time: with equal numbers up to rounding."""
+    native, fsdp = sharded(task, "native"), sharded(task)
+    run = create_run(tmp_path / "run", native)
+    for number, (experiment, step) in enumerate(((native, 1), (fsdp, 2), (native, 3))):
+        line = rb'"type":"trained","step":%d,' % step
+        strike = OnceJournalled(tmp_path, f"kill{number}", "worker-0", "worker.call", "KILL", "all", line=line)
+        jobs = begin_on(run, f"on{number}", experiment, replace(strike, attempt=f"{number:03d}"))
+        jobs.wait_for("master", 60.0)
+        jobs.kill_all()
+        assert strike.marker.exists()
+    finish_on(run, fsdp)
+    ours, theirs = parameters(run), parameters(undisturbed)
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=1e-9, atol=1e-12, err_msg=name)

@@ -136,3 +136,72 @@ def test_a_sharded_model_has_the_bits_of_one_in_flat_buffers(pool: Any, case: Ca
         for one, other in zip(theirs["generated"], ours["generated"], strict=True):
             assert all(map(np.array_equal, one.tokens, other.tokens))
             assert all(map(np.array_equal, one.logprobs, other.logprobs))
+
+
+def loaded(context: Any, maker: Callable[..., NativeEngine], case: Case, saved: list[Any]) -> tuple[Any, ...]:
+    """What it is with a checkpoint of another backend, and what one more update makes of it."""
+    engine, rows = case.made(maker, context), SPLIT[context.rank]
+    exact = engine.load(saved)
+    before = engine.digest(), engine.parameters_digest()
+    engine.release({"parameters": "host", "gradients": "drop", "optimizer": "host"})
+    assert not any(engine.held().values())
+    waiting = engine.snapshot()
+    trained(engine, [(rows, objective(case.head == "vocabulary"))])
+    return exact, before, engine.digest(), waiting
+
+
+@pytest.mark.parametrize("case", [Case(), Case("value", "bf16")], ids=str)
+def test_checkpoints_go_from_backend_to_backend_with_all_bits(pool: Any, case: Case) -> None:
+    flat = pool.run(lived, native, case)
+    saved, digests = [found["saved"] for found in flat], (flat[0]["digest"], flat[0]["parameters"])
+    sharded = pool.run(loaded, fsdp, case, saved)
+    again = pool.run(loaded, native, case, [waiting for *_, waiting in sharded])
+    assert [found[:2] for found in (*sharded, *again)] == [(True, digests)] * 4
+    assert len({found[2] for found in (*sharded, *again)}) == 1
+    alone = native(case.head, DTYPES[case.dtype], config=tiny_config(tied=case.tied))
+    assert alone.load([waiting for *_, waiting in sharded])
+    assert (alone.digest(), alone.parameters_digest()) == digests
+
+
+def test_a_clipped_gradient_is_clipped_alike_up_to_rounding(pool: Any) -> None:
+    for ours, theirs in zip(*both(pool, Case(dtype="fp64", clip=0.05)), strict=True):
+        np.testing.assert_allclose(theirs["after"], ours["after"], rtol=1e-10)
+
+
+def frozen(context: Any, maker: Callable[..., NativeEngine], dtype: str) -> tuple[Any, ...]:
+    """A model that is not trained, and one that another is blended into."""
+    engine, rows = maker("vocabulary", DTYPES[dtype], everyone(context), 24, optimizer=None), SPLIT[context.rank]
+    blended = maker("vocabulary", DTYPES[dtype], everyone(context), 24, optimizer=None, blended=True)
+    blended.blend(2.0 * blended.masters()[1], 0.75)
+    says = engine.forward(ROWS.select(rows)), blended.forward(ROWS.select(rows))
+    return says, engine.parameters_digest(), blended.digest(), blended.parameters_digest()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_frozen_and_blended_models_are_sharded_too(pool: Any, dtype: str) -> None:
+    keyword = dict(zip(("flat", "sharded"), (native, fsdp), strict=True))
+    found = {name: pool.run(frozen, maker, dtype) for name, maker in keyword.items()}
+    for ours, theirs in zip(found["flat"], found["sharded"], strict=True):
+        assert ours[1:] == theirs[1:]
+        assert all(map(np.array_equal, ours[0], theirs[0]))
+
+
+def on_two_of_three(context: Any, maker: Callable[..., NativeEngine], case: Case) -> dict[str, Any] | None:
+    """Ranks 0 and 2 hold it; the one between has nothing to do with it."""
+    context.form([(0, 2)])
+    if context.rank == 1:
+        return None
+    group = context.group((0, 2))
+    engine = maker(case.head, DTYPES[case.dtype], group, 24, optimizer=OPTIMIZER)
+    rows = SPLIT[group.index]
+    trained(engine, [(rows, objective(case.head == "vocabulary"))])
+    return {"digest": engine.digest(), "says": engine.forward(ROWS.select(rows))}
+
+
+def test_a_model_is_sharded_over_some_of_the_workers() -> None:
+    with gloo_pool(3) as three:
+        ours, theirs = (three.run(on_two_of_three, maker, Case("value", "bf16")) for maker in (native, fsdp))
+    assert ours[1] is None is theirs[1]
+    for index in (0, 2):
+        assert ours[index]["digest"] == theirs[index]["digest"]
+        np.testing.assert_array_equal(ours[index]["says"], theirs[index]["says"])

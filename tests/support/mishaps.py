@@ -47,16 +47,17 @@ class ToFiles:
 
 @dataclass
 class OnceJournalled(Strike):
-    """Strikes at no passage before a line that fits a pattern stands in the first attempt's journal."""
+    """Strikes at no passage before a line that fits a pattern stands in this attempt's journal."""
 
     line: bytes = b""
+    attempt: str = "000"
 
     def __call__(self, point: str) -> None:
         if point.startswith("as ") or self._stands():
             super().__call__(point)
 
     def _stands(self) -> bool:
-        journal = self.folder / "run" / "attempts" / "000" / "journal.jsonl"
+        journal = self.folder / "run" / "attempts" / self.attempt / "journal.jsonl"
         return journal.exists() and re.search(self.line, journal.read_bytes()) is not None
 
 
