@@ -13,7 +13,8 @@ from hpcrl.errors import InternalError
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
 
-NO_ROWS = np.zeros(0, np.int64)
+FIRST_ROW = np.zeros(1, np.int64)
+"""Of a text that says nothing, what is asked for, weighs nothing, and is dropped."""
 
 
 class PackedModel:
@@ -39,18 +40,22 @@ class PackedModel:
         """Predictions of the labels; the last token of a sequence predicts none, so the model never sees it.
 
         A prompt that several of the sequences begin with goes through the model once; of no sequences a token that
-        says nothing goes through it. A last stage that is not the
-        first is `given` the rows of the stage before.
+        says nothing goes through it. A last stage that is not the first is `given` the rows of the stage before.
         """
         model, texts = self.transformer, _texts(sequences)
-        ends = np.cumsum(sequences.lengths)
+        tokens, at = _labels(sequences), texts.label_rows(sequences.lengths, sequences.labels)
+        if not len(sequences):
+            tokens = at = FIRST_ROW
+        labels = torch.from_numpy(tokens).to(model.device, torch.int64)
+        labelled = torch.from_numpy(at).to(model.device)
         packing = self._packing(sequences, texts)
-        rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
-        labels = torch.from_numpy(sequences.tokens[np.concatenate([NO_ROWS, *rows])]).to(model.device, torch.int64)
-        labelled = torch.from_numpy(texts.label_rows(sequences.lengths, sequences.labels)).to(model.device)
         entering = self._tokens(sequences, texts) if given is None else given
         predictions = model(entering, packing, labelled, labels, temperature=temperature, with_entropy=with_entropy)
-        return replace(predictions, cu_labels=self._bounds(sequences.labels))
+        bounds = self._bounds(sequences.labels)
+        if not len(sequences):
+            of_none = (predictions.log_probs[:0], predictions.entropy[:0], predictions.values[:0])
+            return Predictions(*of_none, bounds)
+        return replace(predictions, cu_labels=bounds)
 
     def rows(self, sequences: Sequences, given: torch.Tensor | None = None) -> torch.Tensor:
         """What the next stage is given; of the last stage, what its output module is."""
@@ -86,7 +91,8 @@ class PackedModel:
         if lessons is not None:
             readers, device = texts.readers(sequences.counted).repeat(texts.lengths), packing.positions.device
             weights = torch.from_numpy(readers.astype(np.float64)).to(device)
-            of_labels = torch.from_numpy(sequences.counted.repeat(sequences.labels).astype(np.float64)).to(device)
+            counted = sequences.counted.repeat(sequences.labels) if len(sequences) else FIRST_ROW
+            of_labels = torch.from_numpy(counted.astype(np.float64)).to(device)
             lessons.weigh(weights if packing.order is None else weights[packing.order], of_labels)
         return packing
 
@@ -104,6 +110,13 @@ class PackedModel:
 
 def _texts(sequences: Sequences) -> Texts:
     return cut_rows(sequences.lengths, sequences.prompts, sequences.prompt_numbers())
+
+
+def _labels(sequences: Sequences) -> np.ndarray:
+    """The token of each label."""
+    ends = np.cumsum(sequences.lengths)
+    rows = [np.arange(end - count, end) for end, count in zip(ends, sequences.labels, strict=True)]
+    return sequences.tokens[np.concatenate(rows)] if rows else sequences.tokens
 
 
 def finite(role: str, what: str, numbers: np.ndarray) -> np.ndarray:

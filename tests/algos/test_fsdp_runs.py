@@ -65,7 +65,10 @@ BLOWS = {
 }
 
 
-@pytest.mark.parametrize("name", BLOWS)
+FAST = ("in generation", "in a backward pass", "before its spill", "the agent")
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
 def test_a_sharded_run_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:

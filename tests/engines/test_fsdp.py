@@ -10,11 +10,12 @@ import torch
 from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, objective
 from support.pool import everyone, gloo_pool
 from support.tiny import fsdp, native
-from support.tiny_models import tiny_config
+from support.tiny_models import CONFIGS, tiny_config
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.engine import Objective, Update
 from hpcrl.engines.native import NativeEngine
+from hpcrl.models.lessons import RouterLoss
 
 SPLIT = [[0, 1, 3, 5, 7, 8, 9], [2, 4, 6]]
 """With micro-batches of 24 tokens, rank 0 has several times as many as rank 1."""
@@ -32,6 +33,8 @@ class Case:
     tied: bool = True
     recompute: bool = False
     clip: float = 0.0
+    family: str = ""
+    aux: float = 0.0
 
     def made(self, maker: Callable[..., NativeEngine], context: Any) -> NativeEngine:
         engine = maker(
@@ -40,7 +43,8 @@ class Case:
             everyone(context),
             micro_batch_tokens=24,
             optimizer=replace(OPTIMIZER, grad_clip=self.clip),
-            config=tiny_config(tied=self.tied),
+            config=CONFIGS[self.family]() if self.family else tiny_config(tied=self.tied),
+            router_loss=RouterLoss(aux=self.aux, z=self.aux / 2),
         )
         engine._model.transformer.recompute = self.recompute
         return engine
@@ -114,6 +118,9 @@ def both(pool: Any, case: Case) -> tuple[list[dict[str, Any]], list[dict[str, An
         Case(dtype="bf16", tied=False),
         Case("value", "bf16"),
         Case("value", recompute=True),
+        Case(family="mixtral", aux=0.01, recompute=True),
+        Case(family="mixtral", dtype="bf16"),
+        *(pytest.param(Case(family=family), marks=pytest.mark.slow) for family in sorted(CONFIGS)),
     ],
     ids=str,
 )
