@@ -5,15 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.chaos import create_run, remains, whole_run
+from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.elastic import begin_on, finish_on
 from support.hosts import write_task
 from support.layout_runs import parameters, ppo
 from support.mishaps import OnceJournalled
+from support.phases import Cut, Phased
 from support.struck_layouts import Blow, check_struck, exported
 from support.tiny_layouts import Home, tiny_layouts
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
 from hpcrl.recipes.ppo import PPOExperiment
 
 
@@ -73,6 +75,17 @@ def test_a_sharded_run_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:
     check_struck(tmp_path, sharded(task), BLOWS[name], undisturbed)
+
+
+def test_a_connection_that_breaks_among_fsdps_collectives_begins_another_attempt(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path
+) -> None:
+    run = create_run(tmp_path / "run", sharded(task))
+    cut = Cut(tmp_path, "cut", "worker-1", "reduce.begin", "CUT", nth=5)
+    assert finish(run, Phased(cut)) == [ExitCode.DONE], outputs(run)
+    assert run.numbers() == [0, 1]
+    assert "PeerLostError: all-to-all, operation" in run.events(0).read_text()
+    assert remains(run) == remains(undisturbed), outputs(run)
 
 
 SHARDED = {
