@@ -95,8 +95,11 @@ def own_part(gradient: Tensor) -> Tensor:
 
 def _parameters_of(module: FSDPModule) -> Iterator[Any]:
     """What FSDP knows of each parameter that it gathers with this module."""
-    for group in module._get_fsdp_state()._fsdp_param_groups:
-        yield from group.fsdp_params
+    state: Any = module._get_fsdp_state()
+    # Torch 2.13 has several groups a module, one before.
+    groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+    for group in groups:
+        yield from () if group is None else group.fsdp_params
 
 
 class _Gather(DefaultAllGather):
