@@ -89,10 +89,10 @@ class RowTransformer(HeldTransformer):
     ) -> None:
         memory = RowParameters(config, dp, dtype, device, trainable, changes)
         empty = {
-            name: nn.Parameter(torch.empty(shard.parameter.shape, dtype=memory.data.dtype, device=device), trainable)
+            name: nn.Parameter(torch.empty(shard.parameter.shape, dtype=memory.data.dtype, device="meta"), trainable)
             for name, shard in memory.shards.items()
         }
-        super().__init__(config, empty)
+        super().__init__(config, empty, device=device)
         self.dtype = dtype
         self.memory: RowParameters = memory
         name_of = {id(parameter): name for name, parameter in empty.items()}

@@ -40,12 +40,14 @@ class Transformer(nn.Module):
         views: Mapping[str, nn.Parameter],
         cut: Cut = WHOLE,
         tensor: Group | None = None,
+        device: torch.device | None = None,
     ) -> None:
+        """`device`: where it will compute, if its parameters are not there yet."""
         super().__init__()
         self.config = config
         self.cut = cut
         first = next(iter(views.values()))
-        self.dtype, self.device = first.dtype, first.device
+        self.dtype, self.device = first.dtype, device or first.device
         """What it computes in, and where."""
         self.ranks = alone(self.device) if tensor is None else TensorParallel(tensor)
         assert self.ranks.size == cut.tp, (self.ranks.size, cut)

@@ -26,7 +26,7 @@ class ShardedModules:
     """A module of which FSDP gathers `parts` by themselves and the rest for all of a forward pass.
 
     It computes in `computes_in`, if not in the type of its shards, and its gradients are added up in `reduces_in`. All
-    ranks of the group go through it in step.
+    ranks of the group go through it in step. The root's parameters have no memory yet: a rank has its shards alone.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ShardedModules:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=reduces_in, cast_forward_inputs=False)
         for module in (*parts, root):
             fully_shard(module, mesh=mesh, mp_policy=policy)
+        root.to_empty(device=group.device)
         for method in methods:
             register_fsdp_forward_method(root, method)
         self._modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
