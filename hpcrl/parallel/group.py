@@ -99,6 +99,13 @@ class Group:
                 count = max(0, min(stop, length) - start)
                 flat_N[offset + start : offset + start + count] = row[:count]
 
+    def gather_into(self, whole: torch.Tensor, own: torch.Tensor) -> None:
+        """Fill a contiguous `whole` with what all ranks have; all have equally much. Nothing is staged."""
+        with self.operations("all-gather"):
+            # Renamed in torch 2.13, which warns about the old name.
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+            gather(whole, own, group=self._process_group)
+
     def total(self, vector: torch.Tensor) -> torch.Tensor:
         """The vector's sum over the ranks in rank order; for float64 statistics and int64 checksums."""
         if self.size == 1:
@@ -228,11 +235,7 @@ class Group:
     def _gathered(self, vector: torch.Tensor) -> torch.Tensor:
         """The vectors of all ranks, [R, …]."""
         gathered = vector.new_empty(self.size * len(vector))
-        sent = vector.contiguous()
-        with self.operations("all-gather"):
-            # Renamed in torch 2.13, which warns about the old name.
-            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-            gather(gathered, sent, group=self._process_group)
+        self.gather_into(gathered, vector.contiguous())
         return gathered.view(self.size, -1)
 
 

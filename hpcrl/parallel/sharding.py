@@ -60,6 +60,7 @@ class ShardedModules:
         for module in self._modules:
             for sharded in _parameters_of(module):
                 owner, name = sharded._module_info.module, sharded._module_info.param_name
+                sharded._sharded_param_data.untyped_storage().resize_(0)  # others may refer to it for a while
                 sharded._sharded_param_data, sharded.sharded_param._local_tensor = lie(owner, name)
                 yield owner, name, sharded.sharded_param
 
@@ -108,7 +109,7 @@ class _Gather(DefaultAllGather):
         self._group = group
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> None:
-        self._group.all_gather(input_tensor, output_tensor)
+        self._group.gather_into(output_tensor, input_tensor)
 
 
 class _OrderedSum(DefaultReduceScatter):
@@ -118,4 +119,4 @@ class _OrderedSum(DefaultReduceScatter):
     def __call__(  # type: ignore[override]  # It returns work to wait for, if it is any.
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
     ) -> None:
-        output_tensor.copy_(self._group.reduce_scatter(input_tensor))
+        output_tensor.copy_(self._group.reduce_scatter_rows(input_tensor))

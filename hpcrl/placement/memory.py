@@ -1,6 +1,7 @@
 """How much memory a worker will need, from shapes alone. An estimate: allocators and libraries take more."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import prod
@@ -16,7 +17,7 @@ from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig
 from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.reader import read_config
+from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
@@ -107,6 +108,8 @@ def _stage_memory(
     count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
     blended = "blend" in kinds
     memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
+    if replica.sharded:
+        memory = as_sharded(memory, model, config, layout, blended)
     if generation is None or "generate" not in kinds:
         return memory
     longest_prompt = None if data is None else data.max_prompt_tokens
@@ -210,6 +213,32 @@ def role_memory(
     )
 
 
+def as_sharded(
+    memory: Memory, model: DecoderConfig, config: ModelConfig, layout: Layout, blended: bool = False
+) -> Memory:
+    """The same of a worker that keeps rows of every parameter.
+
+    In a pass it has all that is no block, and one block, which it has twice, beside its own rows of it, while it is
+    gathered; in generation all blocks. In training it has gradients of all parameters, until the last backward pass,
+    and those of a block while they are added up. What changes is kept in at least fp32, and needs no masters beside it.
+    """
+    size, state = BYTES[config.dtype], state_size(config.dtype)
+    trained = isinstance(config, TrainedModelConfig)
+    sizes: Counter[int] = Counter()
+    for parameter in parameters_of(model):
+        sizes[parameter.layer if 1 <= parameter.layer <= model.blocks else 0] += parameter.numel
+    count, block = sizes.total(), max(sizes[layer] for layer in range(1, model.blocks + 1))
+    gathering = (1 + 1 / layout.dp) * max(sizes[0], block)
+    return replace(
+        memory,
+        parameters=count * (state if trained or blended else size) / layout.dp,
+        gradients=memory.gradients / layout.dp,
+        optimizer=2 * count * state / layout.dp if trained else 0.0,
+        drawing=(count + block) * size,
+        working=memory.working + (sizes[0] + block + gathering) * size + trained * (count + block) * state,
+    )
+
+
 def generating_memory(
     memory: Memory,
     model: DecoderConfig,
@@ -239,7 +268,7 @@ def generating_memory(
     return replace(
         memory,
         kv_cache=generation.slots * cached * 2 * kv_size * size,
-        drawing=head + max(prefill, tables),
+        drawing=memory.drawing + head + max(prefill, tables),
     )
 
 

@@ -91,8 +91,13 @@ def test_a_store_that_is_gone_is_a_peer_that_is_lost() -> None:
 
 
 def test_every_call_of_torch_distributed_is_made_in_an_operation() -> None:
-    """Besides what concerns this process alone: opening rank 0's store, and leaving."""
-    alone = {"TCPStore": "invite", "is_initialized": "leave", "destroy_process_group": "leave"}
+    """Besides what concerns this process alone: opening rank 0's store, leaving, and which group is that of all."""
+    alone = {
+        "TCPStore": "invite",
+        "is_initialized": "leave",
+        "destroy_process_group": "leave",
+        "group": "process_group",
+    }
     texts = [inspect.getsource(module) for module in (context_module, group_module)]
     found = [use for text in texts for use in _uses(ast.parse(text))]
     needed = {"all_to_all_single", "batch_isend_irecv", "broadcast", "init_process_group", "new_group"}

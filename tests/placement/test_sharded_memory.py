@@ -1,0 +1,82 @@
+"""What FSDP2 needs on each of two ranks, by torch's own account, beside the estimate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.measured_memory import SIZES, loss, most_tensors
+from support.pool import everyone, gloo_pool
+from support.tiny import engine_of
+
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.engines.engine import Columns, Decision, Objective, Sequences, Update
+from hpcrl.engines.sharded import RowTransformer
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameter_count
+from hpcrl.models.init import random_init
+from hpcrl.parallel.replica import over_data
+from hpcrl.placement.layouts import Layout
+from hpcrl.placement.memory import as_sharded, generating_memory, role_memory
+
+MODEL = DecoderConfig(**(SIZES | {"vocabulary_size": 2048, "hidden_size": 512, "intermediate_size": 1536, "heads": 16}))
+D2 = Layout(dp=2)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ROWS, PROMPT, RESPONSE = 8, 4, 28
+GENERATION = GenerationConfig(max_new_tokens=RESPONSE, slots=ROWS)
+
+
+def configured(dtype: str, trained: bool) -> ModelConfig:
+    """In two micro-batches."""
+    options: dict[str, Any] = {"path": "m", "dtype": dtype, "micro_batch_tokens": ROWS // 2 * (PROMPT + RESPONSE)}
+    return TrainedModelConfig(**options, optimizer=OptimizerConfig(lr=1e-4)) if trained else ModelConfig(**options)
+
+
+def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], float]:
+    """What a rank holds, and the most that it has while it does this."""
+    trained, group = call == "train", everyone(context)
+    made: dict[str, int] = {}
+
+    def work() -> None:
+        transformer = RowTransformer(
+            MODEL, group, dtype=DTYPES[dtype], device=torch.device("cpu"), trainable=trained, changes=trained
+        )
+        transformer.load(random_init(MODEL, 3))
+        config = configured(dtype, trained)
+        optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
+        engine = engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
+        draw = np.random.default_rng(context.rank)
+        prompts = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, PROMPT)))
+        responses = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, RESPONSE)))
+        sequences, columns = Sequences.from_rows(prompts, responses), Columns({"weights": np.ones(ROWS * RESPONSE)})
+        if call == "generate":
+            engine.generate(prompts, range(ROWS), GENERATION)
+        elif trained:
+            engine.train_batch(sequences, columns, Objective(loss), Update(1, 0, 1), Decision("stepped", 1e-4))
+        else:
+            engine.forward(sequences)
+        made.update(engine.held())
+
+    most, _ = most_tensors(work)
+    return made, most
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("call", ["forward", "generate", "train"])
+def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> None:
+    config, count = configured(dtype, call == "train"), parameter_count(MODEL)
+    memory = as_sharded(role_memory(MODEL, count, config, D2), MODEL, config, D2)
+    passing = memory.computing
+    if call == "generate":
+        drawn = generating_memory(memory, MODEL, config, D2, GENERATION, PROMPT)
+        passing = drawn.generating
+    with gloo_pool(2) as pool:
+        for held, most in pool.run(measured, dtype, call):
+            lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
+            assert held == pytest.approx(lasting, rel=0.01)
+            estimate, blocks = memory.lasting + passing, 3 * DTYPES[dtype].itemsize * count / MODEL.blocks
+            assert 0.9 * estimate <= most <= 1.1 * estimate + blocks, (
+                "gloo's threads let go of some blocks a moment later"
+            )
