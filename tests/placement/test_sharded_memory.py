@@ -77,6 +77,4 @@ def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> 
             lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
             assert held == pytest.approx(lasting, rel=0.01)
             estimate, blocks = memory.lasting + passing, 3 * DTYPES[dtype].itemsize * count / MODEL.blocks
-            assert 0.9 * estimate <= most <= 1.1 * estimate + blocks, (
-                "gloo's threads let go of some blocks a moment later"
-            )
+            assert 0.9 * estimate <= most <= 1.1 * estimate + blocks, "gloo lets go of some blocks a moment later"
