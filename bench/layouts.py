@@ -24,6 +24,7 @@ from hpcrl.cli.settings import read_experiment  # noqa: E402
 from hpcrl.config.generation import GenerationConfig  # noqa: E402
 from hpcrl.config.model import OptimizerConfig, TrainedModelConfig  # noqa: E402
 from hpcrl.data.partition import share_out  # noqa: E402
+from hpcrl.engines.composed import ComposedEngine  # noqa: E402
 from hpcrl.engines.engine import Columns, EngineContext, Objective, Sequences, Update  # noqa: E402
 from hpcrl.engines.native import NativeEngine  # noqa: E402
 from hpcrl.models.kernels import Kernels  # noqa: E402
@@ -168,7 +169,7 @@ def _counted(groups: ReplicaGroups, tokens: int) -> int:
     return tokens if groups.block.index == 0 else 0
 
 
-def _engine(folder: Path, groups: ReplicaGroups, batch: Batch) -> NativeEngine:
+def _engine(folder: Path, groups: ReplicaGroups, batch: Batch) -> ComposedEngine:
     optimizer = OptimizerConfig(lr=1e-5)
     model = TrainedModelConfig(path=str(folder), micro_batch_tokens=batch.micro_batch_tokens, optimizer=optimizer)
     return NativeEngine.open(

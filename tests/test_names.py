@@ -30,7 +30,9 @@ ELSEWHERE = {
 
 
 def own_files(name: str) -> set[str]:
-    return {f"{room}/{name}.py" for room in ("recipes", "algos", "families", "backends", "engines", "workers")}
+    return {
+        f"{room}/{name}.py" for room in ("recipes", "algos", "families", "backends", "engines", "parallel", "workers")
+    }
 
 
 def texts(path: Path) -> Iterator[str]:

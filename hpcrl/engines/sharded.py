@@ -14,8 +14,8 @@ from hpcrl.engines.slices import OwnSlice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.output import Predictions
+from hpcrl.parallel.fsdp import ShardedModules, own_part
 from hpcrl.parallel.group import Group
-from hpcrl.parallel.sharding import ShardedModules, own_part
 from hpcrl.placement.row_shards import RowShard, row_shards
 
 

@@ -81,10 +81,10 @@ def test_a_connection_that_breaks_among_fsdps_collectives_begins_another_attempt
     undisturbed: RunDirectory, task: Path, tmp_path: Path
 ) -> None:
     run = create_run(tmp_path / "run", sharded(task))
-    cut = Cut(tmp_path, "cut", "worker-1", "reduce.begin", "CUT", nth=5)
+    cut = Cut(tmp_path, "cut", "worker-1", "backward.begin", "CUT", nth=5)
     assert finish(run, Phased(cut)) == [ExitCode.DONE], outputs(run)
     assert run.numbers() == [0, 1]
-    assert "PeerLostError: all-to-all, operation" in run.events(0).read_text()
+    assert "PeerLostError: all-gather, operation" in run.events(0).read_text()
     assert remains(run) == remains(undisturbed), outputs(run)
 
 

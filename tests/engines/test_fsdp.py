@@ -13,8 +13,8 @@ from support.tiny import fsdp, native
 from support.tiny_models import CONFIGS, tiny_config
 
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Objective, Update
-from hpcrl.engines.native import NativeEngine
 from hpcrl.models.lessons import RouterLoss
 
 SPLIT = [[0, 1, 3, 5, 7, 8, 9], [2, 4, 6]]
@@ -36,7 +36,7 @@ class Case:
     family: str = ""
     aux: float = 0.0
 
-    def made(self, maker: Callable[..., NativeEngine], context: Any) -> NativeEngine:
+    def made(self, maker: Callable[..., ComposedEngine], context: Any) -> ComposedEngine:
         engine = maker(
             self.head,
             DTYPES[self.dtype],
@@ -56,7 +56,7 @@ def pool() -> Any:
         yield ranks
 
 
-def trained(engine: NativeEngine, batches: Sequence[tuple[Sequence[int], Objective]]) -> list[Any]:
+def trained(engine: ComposedEngine, batches: Sequence[tuple[Sequence[int], Objective]]) -> list[Any]:
     found = []
     for i, (rows, minimised) in enumerate(batches):
         result = engine.train_batch(ROWS.select(rows), columns_of(rows), minimised, Update(1, i, len(batches)))
@@ -75,7 +75,7 @@ def spoilt(entropy: bool) -> Objective:
     return replace(plain, loss=loss)
 
 
-def lived(context: Any, maker: Callable[..., NativeEngine], case: Case) -> dict[str, Any]:
+def lived(context: Any, maker: Callable[..., ComposedEngine], case: Case) -> dict[str, Any]:
     """Updates of every outcome: of unequal shares, one rank's empty, refused, not finite; what the model says then."""
     engine, rows = case.made(maker, context), SPLIT[context.rank]
     plain = objective(case.head == "vocabulary")
@@ -145,7 +145,7 @@ def test_a_sharded_model_has_the_bits_of_one_in_flat_buffers(pool: Any, case: Ca
             assert all(map(np.array_equal, one.logprobs, other.logprobs))
 
 
-def loaded(context: Any, maker: Callable[..., NativeEngine], case: Case, saved: list[Any]) -> tuple[Any, ...]:
+def loaded(context: Any, maker: Callable[..., ComposedEngine], case: Case, saved: list[Any]) -> tuple[Any, ...]:
     """What it is with a checkpoint of another backend, and what one more update makes of it."""
     engine, rows = case.made(maker, context), SPLIT[context.rank]
     exact = engine.load(saved)
@@ -175,7 +175,7 @@ def test_a_clipped_gradient_is_clipped_alike_up_to_rounding(pool: Any) -> None:
         np.testing.assert_allclose(theirs["after"], ours["after"], rtol=1e-10)
 
 
-def frozen(context: Any, maker: Callable[..., NativeEngine], dtype: str) -> tuple[Any, ...]:
+def frozen(context: Any, maker: Callable[..., ComposedEngine], dtype: str) -> tuple[Any, ...]:
     """A model that is not trained, and one that another is blended into."""
     engine, rows = maker("vocabulary", DTYPES[dtype], everyone(context), 24, optimizer=None), SPLIT[context.rank]
     blended = maker("vocabulary", DTYPES[dtype], everyone(context), 24, optimizer=None, blended=True)
@@ -193,7 +193,7 @@ def test_frozen_and_blended_models_are_sharded_too(pool: Any, dtype: str) -> Non
         assert all(map(np.array_equal, ours[0], theirs[0]))
 
 
-def on_two_of_three(context: Any, maker: Callable[..., NativeEngine], case: Case) -> dict[str, Any] | None:
+def on_two_of_three(context: Any, maker: Callable[..., ComposedEngine], case: Case) -> dict[str, Any] | None:
     """Ranks 0 and 2 hold it; the one between has nothing to do with it."""
     context.form([(0, 2)])
     if context.rank == 1:

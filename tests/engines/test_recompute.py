@@ -9,7 +9,7 @@ from support.layouts import ROWS, on_rank
 from support.pool import gloo_pool
 from support.tiny_models import gemma2_config, gemma3_config, gpt2_config, mixtral_config, qwen3_config, tiny_config
 
-from hpcrl.engines.native import NO_ROUTER_LOSS
+from hpcrl.engines.composed import NO_ROUTER_LOSS
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.placement.layouts import parse_layout
 

@@ -7,8 +7,8 @@ from support.pool import everyone, gloo_pool
 from support.tiny import native, random_sequences
 
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import KINDS, Columns, Held, Objective, Update
-from hpcrl.engines.native import NativeEngine
 from hpcrl.engines.release import Arrival, DeviceBuffers, Layers
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
@@ -19,13 +19,13 @@ NOTHING = dict.fromkeys(KINDS, 0)
 PROMPTS = [np.array([1, 2, 3]), np.array([4])]
 
 
-def update(engine: NativeEngine, index: int) -> float:
+def update(engine: ComposedEngine, index: int) -> float:
     columns = Columns({"weights": np.cos(np.arange(SEQUENCES.labels.sum()))})
     objective = Objective(lambda predictions, given: ((given["weights"] * predictions.log_probs).sum(), {}))
     return engine.train_batch(SEQUENCES, columns, objective, Update(1, index, 3)).loss
 
 
-def worked(engine: NativeEngine, between: dict) -> list:
+def worked(engine: ComposedEngine, between: dict) -> list:
     """What an engine gives that is released before every call, all bits of it."""
     given = []
     for index in range(3):

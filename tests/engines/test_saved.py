@@ -10,8 +10,8 @@ from support.pool import gloo_pool
 from support.tiny import flat, native
 from support.tiny_models import tiny_config
 
+from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Update
-from hpcrl.engines.native import NativeEngine
 from hpcrl.engines.shard import CopiedShard
 from hpcrl.placement.layouts import Layout, parse_layout
 
@@ -25,11 +25,11 @@ def pool():
         yield ranks
 
 
-def learn(engine: NativeEngine, rows: Sequence[int], step: int) -> None:
+def learn(engine: ComposedEngine, rows: Sequence[int], step: int) -> None:
     engine.train_batch(ROWS.select(rows), columns_of(rows), objective(True), Update(step, 0, 1))
 
 
-def state_of(engine: NativeEngine) -> dict[str, Any]:
+def state_of(engine: ComposedEngine) -> dict[str, Any]:
     return {
         "saved": engine.snapshot(),
         "digests": (engine.digest(), engine.parameters_digest()),

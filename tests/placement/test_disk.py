@@ -6,7 +6,7 @@ import pytest
 from support.experiments import load_config, values_of, write_config, write_inputs
 from support.tiny import CONFIG, native
 
-from hpcrl.engines.native import DTYPES
+from hpcrl.engines.composed import DTYPES
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.disk import STORED, estimate_disk
 from hpcrl.placement.memory import state_size

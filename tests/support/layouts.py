@@ -12,9 +12,9 @@ from support.tiny import native
 from hpcrl.algos.functional.losses import counted
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update
 from hpcrl.engines.flat import FlatTransformer
-from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
@@ -63,7 +63,7 @@ def columns_of(rows: Sequence[int]) -> Columns:
     return Columns({"advantages": picked, "weights": np.full(len(picked), 1 / ROWS.labels.sum())})
 
 
-def worked(engine: NativeEngine, rows: Sequence[int], updates: int = 3) -> dict[str, Any]:
+def worked(engine: ComposedEngine, rows: Sequence[int], updates: int = 3) -> dict[str, Any]:
     """What it says of these rows, what updates by them come to, what it is then, and what it generates."""
     model, transformer = engine._model, engine._model.transformer
     assert isinstance(transformer, FlatTransformer)

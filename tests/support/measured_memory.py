@@ -11,10 +11,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Sequences, Statistic, Update
 from hpcrl.engines.flat import FlatTransformer
 from hpcrl.engines.model import PackedModel
-from hpcrl.engines.native import NativeEngine
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
 from hpcrl.families.config import DecoderConfig
@@ -92,12 +92,12 @@ def run(call: str, config: DecoderConfig, rows: int) -> float:
     return memory.lasting + memory.passing
 
 
-def engine_of(model: FlatTransformer, config: ModelConfig) -> NativeEngine:
+def engine_of(model: FlatTransformer, config: ModelConfig) -> ComposedEngine:
     group, packed = Group((0,), 0, torch.device("cpu")), PackedModel("actor", model)
     state = None
     if isinstance(config, TrainedModelConfig):
         state = Updater("actor", model.memory, over_data(group), config.optimizer, steps=1)
-    return NativeEngine(
+    return ComposedEngine(
         packed,
         Sampler(packed, TOKENS, (), Path(), group),
         state,

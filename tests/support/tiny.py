@@ -7,11 +7,11 @@ import torch
 from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.memory import HeldTransformer
 from hpcrl.engines.model import PackedModel
-from hpcrl.engines.native import NO_ROUTER_LOSS, NativeEngine
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.sharded import RowTransformer
 from hpcrl.engines.updater import Updater
@@ -39,7 +39,7 @@ def native(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
-) -> NativeEngine:
+) -> ComposedEngine:
     """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
     groups = over_data(group) if isinstance(group, Group) else group
     transformer = tiny_model(
@@ -63,7 +63,7 @@ def fsdp(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
-) -> NativeEngine:
+) -> ComposedEngine:
     """As `native`, of the same model, which all ranks of the group hold together."""
     trained = optimizer is not None
     transformer = RowTransformer(
@@ -87,14 +87,14 @@ def engine_of(
     steps: int = 10,
     blended: bool = False,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
-) -> NativeEngine:
+) -> ComposedEngine:
     model = PackedModel("actor", transformer)
     memory = transformer.memory
     masters = ShardedMasters("actor", memory.slice(groups.dp), groups)
     state = MasterState("actor", memory, masters) if blended else None
     if optimizer is not None:
         state = Updater("actor", memory, groups, optimizer, steps)
-    return NativeEngine(
+    return ComposedEngine(
         model,
         Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere"), pp=groups.pp),
         state,
@@ -105,7 +105,7 @@ def engine_of(
     )
 
 
-def flat(engine: NativeEngine) -> torch.Tensor:
+def flat(engine: ComposedEngine) -> torch.Tensor:
     """All parameters, as they are now."""
     return engine._model.transformer.memory.data
 
