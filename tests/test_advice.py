@@ -364,6 +364,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["allocation=d2"]),
     ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["cluster.nodes=2"]),
     ("placement/abilities.py: Set {} to d{}.", ["reward.layout=t2"], ["reward.layout=d2"]),
+    (
+        "placement/abilities.py: Set {} to d{}, or {} to {}.",
+        ["actor.backend=fsdp", "actor.layout=t2"],
+        ["actor.layout=d2"],
+    ),
+    (
+        "placement/abilities.py: Set {} to d{}, or {} to {}.",
+        ["actor.backend=fsdp", "actor.layout=t2"],
+        ["actor.backend=native"],
+    ),
     ("placement/abilities.py: Set {} to d{}.", [*BY_JUDGE, "reward_model.layout=p2"], ["reward_model.layout=d2"]),
     (
         "placement/judges.py: Set {} to keep.",
@@ -866,14 +876,14 @@ def a_new_run_has_another_seed(folder: Path) -> None:
     assert load_config(folder / "c.yaml", ["seed=7"]).seed == 7
 
 
-@follows("placement/abilities.py: Set {} or {}.", "placement/abilities.py: Set {} to one that can.")
+@follows("placement/abilities.py: Set {} or {}.", "placement/abilities.py: Set {} to {}.")
 def a_backend_that_can(folder: Path) -> None:
     (folder / "poor.py").write_text(
         "from hpcrl.backends.native import BACKEND\nimport dataclasses\n"
         "POOR = dataclasses.replace(BACKEND, dtypes=('fp32',), train=False)\n"
     )
     poor = [f"actor.backend={folder}/poor.py:POOR"]
-    for advice, wrong in (("Set {} or {}.", ["actor.dtype=bf16"]), ("Set {} to one that can.", [])):
+    for advice, wrong in (("Set {} or {}.", ["actor.dtype=bf16"]), ("Set {} to {}.", [])):
         with pytest.raises(ConfigurationError) as caught:
             load(folder, poor + wrong)
         assert_advised(caught.value, f"placement/abilities.py: {advice}")

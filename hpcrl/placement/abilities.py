@@ -1,6 +1,6 @@
 """What a role asks of its backend, and what is said of a backend that cannot do it. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcrl.backends.backend import BACKENDS, Backend
@@ -9,11 +9,11 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.placement.judges import model_of
 from hpcrl.placement.layouts import Layout
-from hpcrl.plugins import find
+from hpcrl.plugins import find, names
 
 WITHOUT_MODEL = ("dp",)
 """The axes over which a role that has no model is split: each worker takes a part of the rows."""
-WORDS = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
+AXES = ("dp", "tp", "pp")
 
 
 def backend_of(role: str, model: ModelConfig) -> Backend:
@@ -41,19 +41,41 @@ def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] 
     try:
         return backend_of(role, model).axes
     except ConfigurationError:
-        return tuple(WORDS)
+        return AXES
 
 
-def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str], whole: str = "") -> Problem | None:
-    """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes; `whole`
-    says why its model is not split."""
-    sizes = {"dp": layout.dp, "tp": layout.tp, "pp": layout.pp}
-    if all(axis in axes for axis, size in sizes.items() if size > 1):
+def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str], but: str = "") -> Problem | None:
+    """What is wrong with a layout, which setting `key` has as `text`, for a role that is split over these axes; `but`
+    says who splits it over no others."""
+    beyond = [axis for axis, size in _sizes(layout).items() if size > 1 and axis not in axes]
+    if not beyond:
         return None
-    kinds = "- and ".join(WORDS[axis] for axis in axes)
-    only = f"this version runs {kinds}-parallel layouts only"
-    but = f"transformers loads it, whole on each: {whole}" if whole else only
-    return Problem((key,), f"{key} = {text} splits a model over workers, but {but}.", f"Set {key} to d{layout.size}.")
+    return Problem(
+        (key,),
+        f"{key} = {text} splits a model over workers by {' and '.join(beyond)}, but "
+        f"{but or f'it is split over {_in_words(axes)} only'}.",
+        f"Set {key} to d{layout.size}.",
+    )
+
+
+def backend_axes_problem(
+    role: str, model: ModelConfig, key: str, text: str | None, layout: Layout, axes: Sequence[str]
+) -> Problem | None:
+    """The same of a role whose backend splits it over these axes, with the backends that split it so."""
+    backend_key = f"{role}.backend"
+    but = f"{backend_key} = {model.backend} splits over {_in_words(axes)} only"
+    problem = axes_problem(key, text, layout, axes, but)
+    if problem is None:
+        return None
+    needed = {axis for axis, size in _sizes(layout).items() if size > 1}
+    others = able_backends(model, lambda backend: needed <= set(backend.axes))
+    return Problem((key, backend_key), problem.text, f"Set {key} to d{layout.size}, or {backend_key} to {others}.")
+
+
+def able_backends(model: ModelConfig, able: Callable[[Backend], bool]) -> str:
+    """hpcrl's own that can do something in the type of a model, in words."""
+    found = ((name, find(BACKENDS, name, "<role>.backend")) for name in names(BACKENDS))
+    return " or ".join(name for name, backend in found if model.dtype in backend.dtypes and able(backend))
 
 
 def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Iterator[Problem]:
@@ -70,11 +92,23 @@ def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Ite
             f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}.",
             f"Set {dtype_key} or {key}.",
         )
-    for kind, able, verb in (("train_step", backend.train, "train"), ("generate", backend.generate, "generate")):
+    kinds: tuple[tuple[str, str, Callable[[Backend], bool]], ...] = (
+        ("train_step", "train", lambda it: it.train),
+        ("generate", "generate", lambda it: it.generate),
+    )
+    for kind, verb, able in kinds:
         wanted = [call.name for call in calls if call.role == role and call.kind == kind]
-        if wanted and not able:
+        if wanted and not able(backend):
             yield Problem(
                 (key,),
                 f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to.",
-                f"Set {key} to one that can.",
+                f"Set {key} to {able_backends(model, able)}.",
             )
+
+
+def _sizes(layout: Layout) -> dict[str, int]:
+    return dict(zip(AXES, (layout.dp, layout.tp, layout.pp), strict=True))
+
+
+def _in_words(axes: Sequence[str]) -> str:
+    return " and ".join(axes)

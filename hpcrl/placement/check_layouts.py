@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import ModelConfig
 from hpcrl.errors import Problem
-from hpcrl.placement.abilities import axes_of, axes_problem
+from hpcrl.placement.abilities import axes_of, axes_problem, backend_axes_problem
 from hpcrl.placement.judges import whole_because
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout
 from hpcrl.recipes.algorithm import algorithm_of
@@ -55,12 +56,25 @@ def layout_problems(experiment: ExperimentConfig, written: Written, ranks: Ranks
             f"Change {key}, {mesh_key} or cluster.nodes.",
         )
     else:
-        section = getattr(experiment, written.role)
-        axes = axes_of(written.role, section, algorithm_of(experiment).roles[written.role].axes)
-        judges = isinstance(section, ClassifierConfig) and section.path is not None
-        if problem := axes_problem(key, written.layout, layout, axes, whole_because(section) if judges else ""):
-            yield replace(problem, keys=settings_of(*problem.keys))
+        yield from _axes_problems(experiment, written, layout)
     yield from batch_problems(experiment, key, layout.dp, f"{key} has dp = {layout.dp}")
+
+
+def _axes_problems(experiment: ExperimentConfig, written: Written, layout: Layout) -> Iterator[Problem]:
+    """A layout that splits a role as its backend, or who else holds it, does not."""
+    key, text, role = written.layout_key, written.layout, written.role
+    section = getattr(experiment, role)
+    axes = axes_of(role, section, algorithm_of(experiment).roles[role].axes)
+    if isinstance(section, ModelConfig):
+        problem = backend_axes_problem(role, section, key, text, layout, axes)
+    elif isinstance(section, ClassifierConfig) and section.path is not None:
+        whole = f"transformers loads it, whole on each: {whole_because(section)}"
+        problem = axes_problem(key, text, layout, axes, whole)
+    else:
+        modelless = f"{role} has no model, and is split over {' and '.join(axes)} only"
+        problem = axes_problem(key, text, layout, axes, modelless)
+    if problem is not None:
+        yield replace(problem, keys=settings_of(*problem.keys))
 
 
 def batch_problems(experiment: ExperimentConfig, parts_key: str, parts: int, has: str) -> Iterator[Problem]:

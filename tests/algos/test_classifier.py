@@ -139,7 +139,7 @@ def test_a_stage_has_its_share_of_a_family_that_hpcrl_knows_and_all_of_another(t
     config.write_text(config.read_text().replace('"hidden_act": "silu"', '"hidden_act": "gelu"'))
     (problem,) = map(str, collect(split, ALL_CHECKS, []))
     assert problem == (
-        "reward_model.layout = p2 splits a model over workers, but transformers loads it, whole on each: "
+        "reward_model.layout = p2 splits a model over workers by pp, but transformers loads it, whole on each: "
         f"{config}: hidden_act = 'gelu' would change the mathematics; only 'silu' is supported. "
         "Set reward_model.layout to d2."
     )

@@ -1,10 +1,14 @@
 """What roles ask of their backends, and what is said of a backend that cannot do it."""
 
+from dataclasses import replace
+
 import pytest
 from support.experiments import load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.backends import fsdp
 from hpcrl.backends.backend import BACKENDS
-from hpcrl.errors import ConfigurationError
+from hpcrl.cli.main import main
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.placement.abilities import axes_problem
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.layouts import Layout
@@ -48,8 +52,9 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
     assert problems("actor.backend=reader.py:READER") == [
         "actor.dtype = fp32, but actor.backend = …/reader.py:READER computes in bf16. "
         "Set actor.dtype or actor.backend.",
-        "actor.backend = …/reader.py:READER cannot train, but actor_train has to. Set actor.backend to one that can.",
-        "actor.backend = …/reader.py:READER cannot generate, but actor_gen has to. Set actor.backend to one that can.",
+        "actor.backend = …/reader.py:READER cannot train, but actor_train has to. Set actor.backend to fsdp or native.",
+        "actor.backend = …/reader.py:READER cannot generate, but actor_gen has to. "
+        "Set actor.backend to fsdp or native.",
     ]
 
 
@@ -57,13 +62,43 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
     ("layout", "problem"),
     [
         ("t2", None),
-        ("p2", "reference.layout = p2 splits a model over workers, but this version runs data- and tensor-parallel"),
+        (
+            "p2",
+            "reference.layout = p2 splits a model over workers by pp, but reference.backend = …/reader.py:READER "
+            "splits over dp and tp only. Set reference.layout to d2, or reference.backend to native.",
+        ),
     ],
 )
 def test_a_layout_may_have_the_axes_of_the_backend(problems, layout, problem):
     reader = ("reference.backend=reader.py:READER", "reference.dtype=bf16", "generation.top_p=0")
     found = [text for text in problems(*reader, f"reference.layout={layout}") if "reference" in text]
-    assert [text[: len(problem or "")] for text in found] == ([problem] if problem else [])
+    assert found == ([problem] if problem else [])
+
+
+def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_is_made(problems, tmp_path, capsys):
+    wrong = ["--actor.backend", "fsdp", "--actor.layout", "t2", "--critic.backend", "fsdp", "--critic.layout", "p2"]
+    wrong += ["--reference.backend", "fsdpp", "--calls", "{actor_gen: {layout: t2}}", "--cluster.workers_per_node", "2"]
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["submit", "ppo.yaml", *wrong]) == ExitCode.CONFIGURATION
+    assert capsys.readouterr().err.splitlines() == [
+        "hpcrl: 4 problems, nothing was started.",
+        "  - actor.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp only. "
+        "Set actor.layout to d2, or actor.backend to native.",
+        "  - critic.layout = p2 splits a model over workers by pp, but critic.backend = fsdp splits over dp only. "
+        "Set critic.layout to d2, or critic.backend to native.",
+        "  - reference.backend = fsdpp must be one of fsdp, native, or file.py:NAME. "
+        "Set reference.backend, probably to fsdp.",
+        "  - calls.actor_gen.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp "
+        "only. Set calls.actor_gen.layout to d2, or actor.backend to native.",
+    ]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_backend_is_proposed_that_computes_in_the_type(problems, monkeypatch):
+    monkeypatch.setattr(fsdp, "BACKEND", replace(fsdp.BACKEND, dtypes=("bf16",)))
+    assert problems("reference.backend=reader.py:READER", "actor.backend=reader.py:READER")[1].endswith(
+        "cannot train, but actor_train has to. Set actor.backend to native."
+    )
 
 
 def test_a_size_of_one_splits_nothing():

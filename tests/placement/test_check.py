@@ -23,7 +23,10 @@ from hpcrl.placement.check import placement_problems
         (["critic.layout=d2", "critic.mesh=1"], 'workers, but critic.mesh = "1" has 1.'),
         (["actor.layout=2x2"], 'actor.layout = "2x2" is not a layout'),
         (["reward.mesh=0-5"], 'reward.mesh = "0-5" names worker 5, but the cluster has workers 0 to 1'),
-        (["reward.layout=t2"], "reward.layout = t2 splits a model over workers"),
+        (
+            ["reward.layout=t2"],
+            "reward.layout = t2 splits a model over workers by tp, but reward has no model, and is split over dp only.",
+        ),
         (["cluster.nodes=5"], "data.batch_size gives 8 samples per step, but actor.layout has dp = 10"),
         (["generation.max_new_tokens=120"], "= 136, but actor.path has max_position_embeddings = 128"),
         (
