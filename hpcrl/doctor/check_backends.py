@@ -17,5 +17,6 @@ def check_backends() -> Iterator[Finding]:
             continue
         able = ((backend.train, "trains"), (backend.generate, "generates"))
         does = ", ".join([word for can, word in able if can] or ["predicts only"])
-        value = f"{does}; splits over {', '.join(backend.axes)}; computes in {', '.join(backend.dtypes)}"
+        axes = ", ".join(backend.axes) + (", parameters too" if backend.shards else "")
+        value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
         yield Finding("backends", name, value, Severity.OK)
