@@ -1,10 +1,26 @@
-"""The engine of `backend: fsdp`: hpcrl's own models, sharded by torch's FSDP2 over data-parallel ranks."""
+"""The engine of `backend: fsdp`: hpcrl's own models, of which each data-parallel rank has some rows of every parameter, in
+one buffer; torch's FSDP2 gathers a block while it computes. To all else of an engine it is as any other memory."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.composed import DTYPES, ComposedEngine
 from hpcrl.engines.engine import EngineContext
-from hpcrl.engines.sharded import RowTransformer
+from hpcrl.engines.flat import fingerprint, gradient_dtype
+from hpcrl.engines.memory import HeldTransformer, checked
+from hpcrl.engines.slices import OwnSlice
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameters_of
+from hpcrl.models.output import Predictions
 from hpcrl.models.pretrained import load_pretrained
+from hpcrl.parallel.fsdp import ShardedModules, own_part
+from hpcrl.parallel.group import Group
+from hpcrl.placement.row_shards import RowShard, row_shards
 
 
 class FsdpEngine(ComposedEngine):
@@ -32,3 +48,134 @@ class FsdpEngine(ComposedEngine):
             changes=trained or context.blended,
         )
         return cls.around(context, transformer, parameters)
+
+
+class RowParameters:
+    """Fulfils `ParameterMemory` of a rank's rows. A model that changes is kept in at least fp32 and computes in
+    `dtype`."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        changes: bool,
+    ) -> None:
+        rows = row_shards(config, dp.size, dp.index)
+        self.shards = {shard.parameter.name: shard for shard in rows.shards}
+        self.spans, self.shapes = rows.spans(), fingerprint(parameters_of(config))
+        self.offsets = {name: shard.offset for name, shard in self.shards.items()}
+        self._dtype = dtype
+        kept = torch.promote_types(dtype, torch.float32) if changes else dtype
+        self.data = torch.zeros(rows.numel, dtype=kept, device=device)
+        self.grad = torch.zeros(rows.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
+        self._parameters: Mapping[str, nn.Parameter] = {}
+
+    def bind(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Whose gradients are collected."""
+        self._parameters = parameters
+
+    def layers(self) -> dict[int, slice]:
+        """It is gathered as a whole from what is here: nothing is awaited by layer."""
+        return {}
+
+    def zero_grad(self) -> None:
+        if self.grad is not None:
+            self.grad.zero_()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def collect_grad(self) -> None:
+        """The sum over all ranks, of this rank's rows."""
+        assert self.grad is not None, "trained"
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                _rows(self.grad, self.shards[name]).copy_(own_part(parameter.grad))
+                parameter.grad = None
+
+    def weights(self) -> Tensor:
+        return self.data.to(self._dtype)
+
+    def slice(self, dp: Group) -> OwnSlice:
+        undecayed = [(shard.offset, shard.room) for shard in self.shards.values() if not shard.parameter.decays]
+        return OwnSlice(self.data, self._dtype, self.spans, undecayed)
+
+
+class RowTransformer(HeldTransformer):
+    """A whole model, of which this rank keeps rows. All ranks of `dp` go through it in step."""
+
+    in_step = True
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        changes: bool,
+    ) -> None:
+        memory = RowParameters(config, dp, dtype, device, trainable, changes)
+        empty = {
+            name: nn.Parameter(torch.empty(shard.parameter.shape, dtype=memory.data.dtype, device="meta"), trainable)
+            for name, shard in memory.shards.items()
+        }
+        super().__init__(config, empty, device=device)
+        self.dtype = dtype
+        self.memory: RowParameters = memory
+        name_of = {id(parameter): name for name, parameter in empty.items()}
+        names = {
+            (module, own): name_of[id(parameter)]
+            for module in self.modules()
+            for own, parameter in module.named_parameters(recurse=False)
+        }
+        empty.clear()
+        self._shard(dp, names)
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        memory, shapes = self.memory, {name: torch.Size(it.parameter.shape) for name, it in self.memory.shards.items()}
+        for name, tensor in checked(shapes, tensors):
+            shard = memory.shards[name]
+            _rows(memory.data, shard).copy_(tensor[shard.first : shard.first + shard.rows])
+
+    def forward(self, *given: Any, **options: Any) -> Predictions:
+        """As any transformer's. FSDP watches what it returns, and would lose sight of a view that is changed."""
+        found = super().forward(*given, **options)
+        return Predictions(found.log_probs.clone(), found.entropy.clone(), found.values.clone(), found.cu_labels)
+
+    def gradient(self, name: str) -> Tensor:
+        assert self.memory.grad is not None, "trained"
+        return _rows(self.memory.grad, self.memory.shards[name])
+
+    def passes_on(self, gradients: bool) -> None:
+        self._shards.reduce_next(gradients)
+
+    def gathered(self) -> AbstractContextManager[None]:
+        return self._shards.gathered()
+
+    def _shard(self, dp: Group, names: Mapping[tuple[nn.Module, str], str]) -> None:
+        """Give each block, and the rest, to FSDP, over the memory's buffer."""
+        memory = self.memory
+        self._shards = ShardedModules(
+            self,
+            self.blocks,
+            dp,
+            computes_in=None if memory.data.dtype == self.dtype else self.dtype,
+            reduces_in=gradient_dtype(self.dtype),
+            methods=("decoded", "hidden"),
+        )
+
+        def lie(module: nn.Module, own: str) -> tuple[Tensor, Tensor]:
+            shard = memory.shards[names[module, own]]
+            return memory.data[shard.offset : shard.offset + shard.room], _rows(memory.data, shard)
+
+        memory.bind({names[module, own]: parameter for module, own, parameter in self._shards.lay(lie)})
+        if memory.grad is not None:
+            self._shards.accumulate_in(memory.grad.dtype)
+
+
+def _rows(buffer: Tensor, shard: RowShard) -> Tensor:
+    return buffer[shard.offset : shard.offset + shard.numel].view(shard.shape)

@@ -13,7 +13,7 @@ from support.tiny import engine_of
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.engines.engine import Columns, Decision, Objective, Sequences, Update
-from hpcrl.engines.sharded import RowTransformer
+from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameter_count
 from hpcrl.models.init import random_init

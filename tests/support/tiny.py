@@ -9,11 +9,11 @@ from support.tiny_models import tiny_config, tiny_model
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
+from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.memory import HeldTransformer
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
-from hpcrl.engines.sharded import RowTransformer
 from hpcrl.engines.updater import Updater
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.models.init import random_init
