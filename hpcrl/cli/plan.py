@@ -12,6 +12,7 @@ from rich.text import Text
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import ModelConfig, models_of
 from hpcrl.dataflow.graph import MFC, Graph, topological_order
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.families.words import in_words
@@ -136,7 +137,7 @@ def _models(plan: Plan, models: Models) -> Table:
 
 
 def _what_they_are(plan: Plan, experiment: ExperimentConfig) -> Iterator[str]:
-    """A line for each folder: who has it, and what is unusual about it."""
+    """A line for each folder: who has it, and what is unusual about it; and for each backend that was chosen."""
     algorithm, roles = algorithm_of(experiment), dict[str, list[str]]()
     placed = {replica.role for replica in plan.replicas}
     for role, config in models_held(experiment).items():
@@ -144,6 +145,10 @@ def _what_they_are(plan: Plan, experiment: ExperimentConfig) -> Iterator[str]:
             roles.setdefault(in_words(head_model(role, config, algorithm)), []).append(role)
     for text, those in roles.items():
         yield f"{', '.join(those)}: {text}"
+    backends = {role: model.backend for role, model in models_of(experiment).items() if role in placed}
+    for name in dict.fromkeys(backends.values()):
+        if name != ModelConfig.backend:
+            yield f"backend {name}: {', '.join(role for role in backends if backends[role] == name)}"
 
 
 def _sizes(replica: ReplicaPlan, models: Models) -> tuple[str, ...]:
