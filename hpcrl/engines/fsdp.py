@@ -1,5 +1,5 @@
-"""The engine of `backend: fsdp`: hpcrl's own models, of which each data-parallel rank has some rows of every parameter, in
-one buffer; torch's FSDP2 gathers a block while it computes. To all else of an engine it is as any other memory."""
+"""The engine of `backend: fsdp`: each data-parallel rank has some rows of every parameter, in one buffer; torch's FSDP2
+gathers a block while it computes. To all else of an engine it is as any other memory."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
