@@ -105,7 +105,7 @@ class ModelConfig(PlacementConfig):
     family: NameText | None = None
     """What reads its files: a model_type that hpcrl knows, or your own as file.py:NAME; null: its model_type."""
     backend: Annotated[NameText, ChangeClass.PLACEMENT] = "native"
-    """What holds, trains and runs it: one of hpcrl's backends, or your own as file.py:NAME."""
+    """What holds, trains and runs it: one of hpcrl's backends (docs/backends.md), or your own as file.py:NAME."""
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384
     """Most tokens in one forward pass on a worker, where a prompt that several rows begin with counts once. The rows of
     a sample (a pair) always go together."""
