@@ -67,7 +67,7 @@ BLOWS = {
 }
 
 
-FAST = ("in generation", "in a backward pass", "before its spill", "the agent")
+FAST = ("in generation", "in a backward pass")
 
 
 @pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])

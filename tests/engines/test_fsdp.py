@@ -1,7 +1,7 @@
 """Models that FSDP2 shards, beside hpcrl's own engine on as many ranks: the same bits where no gradient is clipped."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,45 +9,15 @@ import pytest
 import torch
 from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, objective
 from support.pool import everyone, gloo_pool
+from support.sharded import DTYPES, OPTIMIZER, Case
 from support.tiny import fsdp, native
 from support.tiny_models import CONFIGS, tiny_config
 
-from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Objective, Update
-from hpcrl.models.lessons import RouterLoss
 
 SPLIT = [[0, 1, 3, 5, 7, 8, 9], [2, 4, 6]]
 """With micro-batches of 24 tokens, rank 0 has several times as many as rank 1."""
-OPTIMIZER = OptimizerConfig(lr=0.02, weight_decay=0.1, grad_clip=0.0)
-HEADS = ("vocabulary", "value")
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Case:
-    """What an engine is made of."""
-
-    head: str = "vocabulary"
-    dtype: str = "fp32"
-    tied: bool = True
-    recompute: bool = False
-    clip: float = 0.0
-    family: str = ""
-    aux: float = 0.0
-
-    def made(self, maker: Callable[..., ComposedEngine], context: Any) -> ComposedEngine:
-        engine = maker(
-            self.head,
-            DTYPES[self.dtype],
-            everyone(context),
-            micro_batch_tokens=24,
-            optimizer=replace(OPTIMIZER, grad_clip=self.clip),
-            config=CONFIGS[self.family]() if self.family else tiny_config(tied=self.tied),
-            router_loss=RouterLoss(aux=self.aux, z=self.aux / 2),
-        )
-        engine._model.transformer.recompute = self.recompute
-        return engine
 
 
 @pytest.fixture(scope="module")

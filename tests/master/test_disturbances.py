@@ -138,10 +138,11 @@ def test_a_checkpoint_that_is_another_than_was_saved_is_found_by_who_loads_it_an
     jobs = begin(run, "first", Strike(folder, "kill", "master", "prune.unlink", "KILL", "all", nth=1))
     jobs.wait_for("master", 90)
     jobs.kill_all()
-    victim = sorted(run.root.glob(KINDS["shard"]))[-1]
-    flip_unnoticed(victim, at)
-    experiment = experiment_from(run.configuration())
-    before = plan_next_attempt(run, make_plan(experiment, 1).changes)
+    changes = make_plan(experiment_from(run.configuration()), 1).changes
+    newest = plan_next_attempt(run, changes).checkpoint  # there may be shards of one that is not whole yet
+    assert newest is not None
+    flip_unnoticed(run.root / max(shard.name for shards in newest.roles.values() for shard in shards), at)
+    before = plan_next_attempt(run, changes)
     assert not before.damage and before.checkpoint is not None, "nothing shows it before it is loaded"
     finish(run)
     assert remains(run, damaged=True) == undisturbed, outputs(run)

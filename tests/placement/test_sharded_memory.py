@@ -63,6 +63,7 @@ def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], fl
     return made, most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("call", ["forward", "generate", "train"])
 def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> None:
