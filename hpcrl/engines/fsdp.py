@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.composed import DTYPES, ComposedEngine
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import fingerprint, gradient_dtype
@@ -44,7 +43,7 @@ class FsdpEngine(ComposedEngine):
             context.groups.dp,
             dtype=DTYPES[config.dtype],
             device=context.device,
-            trainable=isinstance(config, TrainedModelConfig) and trained,
+            trainable=trained,
             changes=trained or context.blended,
         )
         return cls.around(context, transformer, parameters)
@@ -150,8 +149,8 @@ class RowTransformer(HeldTransformer):
         assert self.memory.grad is not None, "trained"
         return _rows(self.memory.grad, self.memory.shards[name])
 
-    def passes_on(self, gradients: bool) -> None:
-        self._shards.reduce_next(gradients)
+    def ends_minibatch(self, ends: bool) -> None:
+        self._shards.reduce_next(ends)
 
     def gathered(self) -> AbstractContextManager[None]:
         return self._shards.gathered()

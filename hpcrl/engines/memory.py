@@ -78,8 +78,9 @@ class HeldTransformer(Transformer, ABC):
     def gradient(self, name: str) -> Tensor:
         """That of a parameter, of this rank's memory."""
 
-    def passes_on(self, gradients: bool) -> None:
-        """Whether the next backward pass is the mini-batch's last, after which gradients go to where they belong."""
+    def ends_minibatch(self, ends: bool) -> None:
+        """Told whether the next backward pass is the mini-batch's last, after which gradients go to where they
+        belong."""
 
     def gathered(self) -> AbstractContextManager[None]:
         """Within it parameters may be read one by one, outside of a forward pass."""

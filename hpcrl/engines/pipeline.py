@@ -68,7 +68,7 @@ class Pipeline:
             if isinstance(step, Exchange):
                 run.exchange(step)
             elif step.kind == "backward":
-                self._model.transformer.passes_on(step.micro_batch == len(batches) - 1)
+                self._model.transformer.ends_minibatch(step.micro_batch == len(batches) - 1)
                 run.backward(step.micro_batch)
             elif (predictions := run.forward(step.micro_batch, temperature, with_entropy)) is not None:
                 rows = batches[step.micro_batch]

@@ -61,14 +61,10 @@ class FlatSlice:
         self._flat_N = flat_N
         self._dp = dp
         self._offset, length = dp.bounds(len(flat_N))
+        self.weights_S = flat_N[self._offset : self._offset + length]
         self.spans = sliced(spans, self._offset, self._offset + length)
         self.decayed = complement(undecayed, self._offset, length)
-        own = self.weights_S
-        self.master_S = own if flat_N.dtype == torch.float64 else own.float()
-
-    @property
-    def weights_S(self) -> Tensor:
-        return self._flat_N[self._offset : self._offset + self._dp.bounds(len(self._flat_N))[1]]
+        self.master_S = self.weights_S if flat_N.dtype == torch.float64 else self.weights_S.float()
 
     @property
     def is_the_model(self) -> bool:
