@@ -5,6 +5,16 @@ from dataclasses import dataclass
 from hpcrl.plugins import Room
 
 
+@dataclass(frozen=True)
+class Package:
+    """A distribution that a backend needs beside what hpcrl installs; `extra` of hpcrl's brings it."""
+
+    name: str
+    extra: str
+    tested: tuple[str, str]
+    """The first version that it was tested with, and the first that it was not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """One way to hold and run a role's model. Each gives predictions, and inference and evaluation need no more."""
@@ -20,6 +30,8 @@ class Backend:
     shards: bool = False
     """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
     compute in step, in inference too."""
+    packages: tuple[Package, ...] = ()
+    """What has to be installed for it."""
     engine: str
     """The engine's class, as module:Class; workers alone import it."""
 

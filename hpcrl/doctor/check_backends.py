@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from hpcrl.backends.backend import BACKENDS
+from hpcrl.backends.packages import package_problems
 from hpcrl.doctor.findings import Finding, Severity
 from hpcrl.errors import ConfigurationError
 from hpcrl.plugins import find, names
@@ -19,4 +20,8 @@ def check_backends() -> Iterator[Finding]:
         does = ", ".join([word for can, word in able if can] or ["predicts only"])
         axes = ", ".join(backend.axes) + (", parameters too" if backend.shards else "")
         value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
-        yield Finding("backends", name, value, Severity.OK)
+        wrong = list(package_problems(backend.packages))
+        if not wrong:
+            yield Finding("backends", name, value, Severity.OK)
+        for problem, advice in wrong:
+            yield Finding("backends", name, f"{value}; but {problem}", Severity.NOTE, advice)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcrl.backends.backend import BACKENDS, Backend
+from hpcrl.backends.packages import package_problems
 from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
@@ -79,7 +80,7 @@ def able_backends(model: ModelConfig, able: Callable[[Backend], bool]) -> str:
 
 
 def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Iterator[Problem]:
-    """What the role's backend cannot do of its calls, in its type."""
+    """What the role's backend cannot do of its calls, in its type; what is not installed for it."""
     key, dtype_key = f"{role}.backend", f"{role}.dtype"
     try:
         backend = backend_of(role, model)
@@ -92,6 +93,8 @@ def backend_problems(role: str, model: ModelConfig, calls: Sequence[MFC]) -> Ite
             f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}.",
             f"Set {dtype_key} or {key}.",
         )
+    for wrong, advice in package_problems(backend.packages):
+        yield Problem((key,), f"{key} = {model.backend}, but {wrong}.", f"{advice}; or set {key}.")
     kinds: tuple[tuple[str, str, Callable[[Backend], bool]], ...] = (
         ("train_step", "train", lambda it: it.train),
         ("generate", "generate", lambda it: it.generate),
