@@ -26,12 +26,13 @@ from hpcrl.config.model import OptimizerConfig, TrainedModelConfig  # noqa: E402
 from hpcrl.data.partition import share_out  # noqa: E402
 from hpcrl.engines.composed import ComposedEngine  # noqa: E402
 from hpcrl.engines.engine import Columns, EngineContext, Objective, Sequences, Update  # noqa: E402
-from hpcrl.engines.native import NativeEngine  # noqa: E402
 from hpcrl.models.kernels import Kernels  # noqa: E402
 from hpcrl.parallel.group import Group  # noqa: E402
 from hpcrl.parallel.replica import ReplicaGroups, groups_of, over_data, sharing  # noqa: E402
+from hpcrl.placement.abilities import backend_of  # noqa: E402
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout  # noqa: E402
 from hpcrl.placement.plan import make_plan  # noqa: E402
+from hpcrl.plugins import load  # noqa: E402
 from hpcrl.processes import keep_freed_memory  # noqa: E402
 from hpcrl.workers.host import nobody_is_told  # noqa: E402
 
@@ -133,10 +134,8 @@ def _nothing() -> int:
 
 def trains(folder: Path, groups: ReplicaGroups, batch: Batch) -> Callable[[], int]:
     """A step of SFT on this rank's part; how many tokens of it this rank is to be counted for."""
-    engine = _engine(folder, groups, batch)
-    whole = Sequences.from_rows(batch.prompts(), batch.responses())
-    own = whole.select(_part(whole.lengths.tolist(), groups))
-    columns = Columns({"weights": np.full(int(own.labels.sum()), 1 / int(whole.labels.sum()))})
+    engine = opened(folder, groups, batch)
+    own, columns = lesson(groups, batch)
 
     def step() -> int:
         engine.train_batch(own, columns, Objective(answer_loss), Update(1, 0, 1))
@@ -145,9 +144,16 @@ def trains(folder: Path, groups: ReplicaGroups, batch: Batch) -> Callable[[], in
     return step
 
 
+def lesson(groups: ReplicaGroups, batch: Batch) -> tuple[Sequences, Columns]:
+    """This rank's part of the texts, and the weights with which the losses of all add up to their mean."""
+    whole = Sequences.from_rows(batch.prompts(), batch.responses())
+    own = whole.select(_part(whole.lengths.tolist(), groups))
+    return own, Columns({"weights": np.full(int(own.labels.sum()), 1 / int(whole.labels.sum()))})
+
+
 def generates(folder: Path, groups: ReplicaGroups, batch: Batch) -> Callable[[], int]:
     """Responses to this rank's part; how many tokens of them this rank is to be counted for."""
-    engine = _engine(folder, groups, batch)
+    engine = opened(folder, groups, batch)
     prompts = batch.prompts()
     own = _part([len(prompt) for prompt in prompts], groups)
     config = GenerationConfig(max_new_tokens=batch.longest, slots=len(prompts))
@@ -169,10 +175,13 @@ def _counted(groups: ReplicaGroups, tokens: int) -> int:
     return tokens if groups.block.index == 0 else 0
 
 
-def _engine(folder: Path, groups: ReplicaGroups, batch: Batch) -> ComposedEngine:
+def opened(folder: Path, groups: ReplicaGroups, batch: Batch, **settings: Any) -> ComposedEngine:
+    """The engine of a role that is trained, as its `settings` say."""
     optimizer = OptimizerConfig(lr=1e-5)
-    model = TrainedModelConfig(path=str(folder), micro_batch_tokens=batch.micro_batch_tokens, optimizer=optimizer)
-    return NativeEngine.open(
+    model = TrainedModelConfig(
+        path=str(folder), micro_batch_tokens=batch.micro_batch_tokens, optimizer=optimizer, **settings
+    )
+    engine: ComposedEngine = load(backend_of("actor", model).engine).open(
         EngineContext(
             role="actor",
             model=model,
@@ -189,6 +198,7 @@ def _engine(folder: Path, groups: ReplicaGroups, batch: Batch) -> ComposedEngine
             told=nobody_is_told,
         )
     )
+    return engine
 
 
 def _groups(work: Path) -> list[Figure]:

@@ -15,6 +15,7 @@ from pathlib import Path
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 import against_trl
+import backends
 import calls
 import demo
 import durability
@@ -146,6 +147,15 @@ SECTIONS: Mapping[str, Section] = {
         "at one of 64 tokens or after 256. Two processes that share nothing, each with all of the work, say what the "
         "machine's second core is worth. Groups are formed by eight processes on these two cores.",
         lambda work, _: layouts.layouts(work),
+    ),
+    "backends": Section(
+        "Backends",
+        "Two processes, a thread each, gloo between them; wall time until both have ended, medians of five rounds, the "
+        "sides in turn. A step of SFT as in Layouts, above. FSDP2's own loop is the same model under `fully_shard`, "
+        "torch's AdamW and its clipping; the losses of the first two steps are compared before they are timed. A "
+        "checkpoint is parameters and both moments, fsynced by both sides. What a micro-batch keeps for its backward "
+        "pass are the storages that autograd saves, parameters apart, at 1,024 tokens.",
+        lambda work, _: backends.backends(work),
     ),
     "spills": Section(
         "Spills",
