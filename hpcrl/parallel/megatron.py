@@ -124,7 +124,9 @@ class ShardedUpdates:
             {"params": [it for it in self._offsets if (it in set(decays)) == decayed], "decays": decayed}
             for decayed in (True, False)
         ]
-        inner = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0)
+        # On a GPU the fused one needs no memory of its own.
+        fused = True if self.data.is_cuda else None
+        inner = torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, fused=fused)
         dtype = self.data.dtype
         with self._contiguous():
             self._optimizer = made = DistributedOptimizer(
@@ -150,7 +152,11 @@ class ShardedUpdates:
             place = made._get_model_param_range_map(whole)["gbuf_local"]
             part = slice(place.start, place.end)
             own.data = master_S[part]
-            inner.state[own] = {"step": torch.tensor(0.0), "exp_avg": first_S[part], "exp_avg_sq": second_S[part]}
+            inner.state[own] = {
+                "step": torch.tensor(0.0, device=own.device),
+                "exp_avg": first_S[part],
+                "exp_avg_sq": second_S[part],
+            }
 
     @torch.no_grad()
     def step(self, updates: int, learning_rate: float, decay: float, betas: tuple[float, float], eps: float) -> None:

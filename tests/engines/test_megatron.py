@@ -1,5 +1,6 @@
 """Models that Megatron-core computes and trains, beside hpcrl's own engine in the same layout: equal up to rounding."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -124,8 +125,24 @@ def check_near(ours: list[Any], theirs: list[Any], exact: list[Any]) -> None:
         assert own["result"] == pytest.approx(wide["result"], rel=0.05)
 
 
-@pytest.mark.parametrize("text", ["d1", "d2", "t2", "p2"])
-@pytest.mark.parametrize("case", [Case(clip=0.05), Case("value", "bf16")], ids=str)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        (Case(clip=0.05), "d2"),
+        (Case(clip=0.05), "p2"),
+        (Case(tied=False), "t2"),
+        (Case("value", "bf16"), "t2"),
+        pytest.param(Case(clip=0.05), "d1", marks=SLOW),
+        pytest.param(Case("value", "bf16"), "d1", marks=SLOW),
+        pytest.param(Case("value", "bf16"), "d2", marks=SLOW),
+        pytest.param(Case("value", "bf16"), "p2", marks=SLOW),
+        pytest.param(Case(dtype="bf16"), "t2", marks=SLOW),
+    ],
+    ids=str,
+)
 def test_updates_equal_those_of_hpcrls_own_engine(pool: Any, case: Case, text: str) -> None:
     check_equal(pool, case, text)
 
@@ -134,11 +151,11 @@ def test_updates_equal_those_of_hpcrls_own_engine(pool: Any, case: Case, text: s
     ("case", "config", "text"),
     [
         (Case(recompute=True), WINDOWED, "t2"),
-        pytest.param(Case(tied=False), LLAMA, "p2", marks=pytest.mark.slow),
-        pytest.param(Case("value"), LLAMA, "d2", marks=pytest.mark.slow),
-        pytest.param(Case("reward", recompute=True), WINDOWED, "d1", marks=pytest.mark.slow),
+        pytest.param(Case(tied=False), LLAMA, "p2", marks=SLOW),
+        pytest.param(Case("value"), LLAMA, "d2", marks=SLOW),
+        pytest.param(Case("reward", recompute=True), WINDOWED, "d1", marks=SLOW),
     ],
-    ids=str,
+    ids=["windows", "llama-in-stages", "llama-value", "windows-reward"],
 )
 def test_every_kind_of_model_is_computed(pool: Any, case: Case, config: Any, text: str) -> None:
     check_equal(pool, case, text, config)
@@ -166,7 +183,7 @@ def loaded(context: Any, maker: Callable[..., ComposedEngine], case: Case, layou
     return exact, before, waiting, engine.digest()
 
 
-@pytest.mark.parametrize("case", [Case(), Case("value", "bf16")], ids=str)
+@pytest.mark.parametrize("case", [pytest.param(Case(), marks=SLOW), Case("value", "bf16")], ids=str)
 def test_a_checkpoint_goes_through_megatron_and_back_with_all_bits(pool: Any, case: Case) -> None:
     (first, *_) = pool.run(lived, native, case, parse_layout("d1"))
     saved, digest = [first["saved"]], first["digest"]
@@ -194,7 +211,54 @@ def frozen(context: Any, maker: Callable[..., ComposedEngine], layout: Layout, b
     return engine.forward(ROWS.select(WHOLE[0])), engine.parameters_digest()
 
 
-@pytest.mark.parametrize("blended", [False, True])
+def left_alone(context: Any, going: str) -> None:
+    """Rank 1 is gone between the first block and the second."""
+    groups = groups_in(context, parse_layout("t2"))
+    assert groups is not None
+    engine = made(megatron, Case(), groups)
+    stage = engine._model.transformer.memory.stage  # type: ignore[attr-defined]
+    block = stage._model.decoder.layers[0]
+    if groups.tp.index:
+        hooked = block.register_forward_hook if going == "forward" else block.register_full_backward_hook
+        hooked(lambda *_: os._exit(7))
+    trained(engine, [(WHOLE[0], objective(True))])
+
+
+@pytest.mark.parametrize("going", ["backward", pytest.param("forward", marks=SLOW)])
+def test_what_megatrons_collectives_raise_tells_of_the_peer(going: str) -> None:
+    with gloo_pool(2) as ranks, pytest.raises(AssertionError) as raised:
+        ranks.run(left_alone, going)
+    assert f"PeerLostError: Megatron's {going} pass, operation" in str(raised.value)
+    assert "died with exit code 7" in str(raised.value)
+
+
+def begins(context: Any, maker: Callable[..., ComposedEngine]) -> list[float]:
+    groups = groups_in(context, parse_layout("d3"))
+    assert groups is not None
+    return made(maker, Case("value"), groups).masters()[1].tolist()
+
+
+@SLOW
+def test_masters_are_told_as_hpcrls_own_lie_whatever_the_number_of_workers() -> None:
+    with gloo_pool(3) as three:
+        ours, theirs = (three.run(begins, maker) for maker in (native, megatron))
+    assert ours == theirs
+
+
+def ends(context: Any, case: Case, layout: Layout) -> str:
+    groups = groups_in(context, layout)
+    assert groups is not None
+    engine = made(megatron, case, groups)
+    trained(engine, [(WHOLE[0], objective(True))])
+    return engine.digest()
+
+
+def test_recomputing_has_the_same_bits(pool: Any) -> None:
+    digests = [pool.run(ends, Case(recompute=recompute), parse_layout("t2")) for recompute in (False, True)]
+    assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("blended", [pytest.param(False, marks=SLOW), True])
 def test_frozen_and_blended_models_are_held_too(pool: Any, blended: bool) -> None:
     ours, theirs = (pool.run(frozen, maker, parse_layout("t2"), blended) for maker in (native, megatron))
     for (said, digest), (says, their_digest) in zip(ours, theirs, strict=True):
