@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, groups_in, objective
-from support.megatron_cpu import megatron
+from support.megatron_cpu import megatron, on_cpu
 from support.pool import gloo_pool
 from support.sharded import DTYPES, OPTIMIZER, Case
-from support.tiny import native
+from support.tiny import ALONE, native
 from support.tiny_models import tiny_config
 
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Objective, Update
 from hpcrl.families.config import RotaryConfig
 from hpcrl.placement.layouts import Layout, parse_layout
+from hpcrl.placement.shards import WHOLE as WHOLE_MODEL
 
 SPLIT = [[0, 1, 3, 5, 7, 8, 9], [2, 4, 6]]
 """With micro-batches of 24 tokens, the first part has several times as many as the second."""
@@ -230,6 +231,25 @@ def test_what_megatrons_collectives_raise_tells_of_the_peer(going: str) -> None:
         ranks.run(left_alone, going)
     assert f"PeerLostError: Megatron's {going} pass, operation" in str(raised.value)
     assert "died with exit code 7" in str(raised.value)
+
+
+def laid_out(context: Any, begin: int) -> None:
+    """Two vectors, of which the second is expected at `begin`."""
+    from hpcrl.models.megatron import megatron_config
+    from hpcrl.parallel.megatron import ShardedUpdates, collection, prepare
+
+    config = tiny_config()
+    with on_cpu():
+        prepare()
+        parameters = {torch.nn.Parameter(torch.zeros(5)): at for at in (0, begin)}
+        stage = megatron_config(config, WHOLE_MODEL, torch.float32)
+        ShardedUpdates(stage, parameters, (), ALONE, collection(ALONE, ALONE))
+
+
+def test_a_version_that_lays_parameters_out_otherwise_is_refused(pool: Any) -> None:
+    pool.run(laid_out, 64)
+    with pytest.raises(AssertionError, match=r"megatron-core lays parameters out at \[0, 64\], not at \[0, 16\]"):
+        pool.run(laid_out, 16)
 
 
 def begins(context: Any, maker: Callable[..., ComposedEngine]) -> list[float]:
