@@ -1107,6 +1107,12 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "placement/abilities.py: {}; or set {}.": (
+        "placement/test_packages.py::test_a_package_that_is_missing_or_untested_is_told_with_the_command_that_brings_it"
+    ),
+    "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
+        "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
+    ),
     "launch/export.py: Name a folder that is not.": (
         "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
     ),

@@ -69,6 +69,7 @@ def test_every_command_of_the_page_is_one_of_these() -> None:
         "plan",
         "plan",
         "submit",
+        "plan",
         "resume",
         "resume",
         "plan",
@@ -100,8 +101,12 @@ def test_the_doctor_names_them(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_plan_names_the_backend_and_the_layout(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, own = commands("plan", "ppo.yaml")
-    for words, backend in ((first, "backend fsdp: actor"), (own, f"backend {here}/mine.py:MINE: critic")):
+    plans = zip(
+        commands("plan", "ppo.yaml"),
+        ("backend fsdp: actor", "backend megatron: actor, critic", f"backend {here}/mine.py:MINE: critic"),
+        strict=True,
+    )
+    for words, backend in plans:
         assert main(words) == ExitCode.DONE
         said = capsys.readouterr()
         assert said.err == ""

@@ -31,7 +31,8 @@ ELSEWHERE = {
 
 def own_files(name: str) -> set[str]:
     return {
-        f"{room}/{name}.py" for room in ("recipes", "algos", "families", "backends", "engines", "parallel", "workers")
+        f"{room}/{name}.py"
+        for room in ("recipes", "algos", "families", "backends", "engines", "models", "parallel", "workers")
     }
 
 

@@ -1,6 +1,8 @@
 """What a backend of training or generation declares in its file: what it can do, and where the code is that does it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from hpcrl.plugins import Room
 
@@ -27,6 +29,10 @@ class Backend:
     """The axes of a layout over which it splits a role: dp, tp, pp."""
     dtypes: tuple[str, ...]
     """What it computes in, as `<role>.dtype` has it."""
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    """Where it computes, as `cluster.device` has it."""
+    models: Mapping[str, Any] = field(default_factory=dict)
+    """What a model has to be, by fields of `DecoderConfig`, where not all that hpcrl knows are computed."""
     shards: bool = False
     """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
     compute in step, in inference too."""

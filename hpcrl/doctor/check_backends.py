@@ -20,6 +20,8 @@ def check_backends() -> Iterator[Finding]:
         does = ", ".join([word for can, word in able if can] or ["predicts only"])
         axes = ", ".join(backend.axes) + (", parameters too" if backend.shards else "")
         value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
+        if len(backend.devices) == 1:
+            value += f"; on {backend.devices[0]} only"
         wrong = list(package_problems(backend.packages))
         if not wrong:
             yield Finding("backends", name, value, Severity.OK)

@@ -8,6 +8,7 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig
+from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.checksum import digest_of
 from hpcrl.engines.engine import (
     KINDS,
@@ -50,6 +51,9 @@ class ComposedEngine:
 
     A forward pass takes at most `micro_batch_tokens` tokens.
     """
+
+    optimizer: type[ShardedAdamW] = ShardedAdamW
+    """Of roles that are trained."""
 
     def __init__(
         self,
@@ -112,7 +116,7 @@ class ComposedEngine:
         engine = cls(
             model,
             Sampler(model, config.micro_batch_tokens, ends, context.tokenizer, context.groups.pp),
-            _state(context, transformer.memory),
+            _state(context, transformer.memory, cls.optimizer),
             groups=context.groups,
             kernels=context.kernels,
             micro_batch_tokens=config.micro_batch_tokens,
@@ -270,11 +274,11 @@ def _router_loss(config: ModelConfig) -> RouterLoss:
     return RouterLoss(config.router_aux_coef, config.router_z_coef)
 
 
-def _state(context: EngineContext, memory: ParameterMemory) -> MasterState | None:
+def _state(context: EngineContext, memory: ParameterMemory, optimizer: type[ShardedAdamW]) -> MasterState | None:
     """What changes of a role, and is saved; None where nothing does."""
     if context.steps is not None:
         assert isinstance(context.model, TrainedModelConfig), context.role
-        return Updater(context.role, memory, context.groups, context.model.optimizer, context.steps)
+        return Updater(context.role, memory, context.groups, context.model.optimizer, context.steps, optimizer)
     if not context.blended:
         return None
     masters = ShardedMasters(context.role, memory.slice(context.groups.dp), context.groups)

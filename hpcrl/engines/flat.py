@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.engines.memory import HeldTransformer, checked
-from hpcrl.engines.slices import FlatSlice
+from hpcrl.engines.slices import Extent, FlatSlice
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
@@ -41,8 +41,13 @@ class FlatParameters:
         placed = zip(parts, layout.offsets, strict=True)
         self.spans = tuple(span.moved(offset) for part, offset in placed for span in part.spans)
         self.offsets = {parameter.name: offset for parameter, offset in layout.spans()}
-        self.data = torch.zeros(layout.numel, dtype=dtype, device=device)
-        self.grad = torch.zeros(layout.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
+        self._place(dtype, device, trainable)
+
+    def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
+        """Make both buffers, and the views."""
+        numel = self.layout.numel
+        self.data = torch.zeros(numel, dtype=dtype, device=device)
+        self.grad = torch.zeros(numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self.views = {name: nn.Parameter(view, trainable) for name, view in self.cut(self.data)}
         if self.grad is not None:
             for name, view in self.cut(self.grad):
@@ -54,7 +59,7 @@ class FlatParameters:
         begins: dict[int, int] = {}
         for parameter, offset in self.layout.spans():
             begins.setdefault(parameter.layer, offset)
-        ends = [*list(begins.values())[1:], self.layout.numel]
+        ends = [*list(begins.values())[1:], len(self.data)]
         return {layer: slice(begin, end) for (layer, begin), end in zip(begins.items(), ends, strict=True)}
 
     def zero_grad(self) -> None:
@@ -68,8 +73,11 @@ class FlatParameters:
         return self.data
 
     def slice(self, dp: Group) -> FlatSlice:
-        undecayed = [(offset, parameter.numel) for parameter, offset in self.layout.spans() if not parameter.decays]
-        return FlatSlice(self.data, self.spans, dp, undecayed)
+        return FlatSlice(self.data, self.spans, dp, self.undecayed())
+
+    def undecayed(self) -> list[Extent]:
+        """What of either buffer is not under weight decay."""
+        return [(offset, parameter.numel) for parameter, offset in self.layout.spans() if not parameter.decays]
 
     def cut(self, buffer: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Each parameter's view of a buffer of this layout."""

@@ -82,6 +82,10 @@ class HeldTransformer(Transformer, ABC):
         """Told whether the next backward pass is the mini-batch's last, after which gradients go to where they
         belong."""
 
+    def going_back(self) -> AbstractContextManager[None]:
+        """Around each backward pass; what a library's collectives raise within it tells of a peer."""
+        return nullcontext()
+
     def gathered(self) -> AbstractContextManager[None]:
         """Within it parameters may be read one by one, outside of a forward pass."""
         return nullcontext()

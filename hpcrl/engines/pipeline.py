@@ -146,7 +146,8 @@ class _Run:
         return self._selected.pop(micro_batch, None) or self._sequences.select(self._batches[micro_batch]), given
 
     def backward(self, micro_batch: int) -> None:
-        self.left.pop(micro_batch).backward(self._gradients.pop(micro_batch, None))
+        with self._model.transformer.going_back():
+            self.left.pop(micro_batch).backward(self._gradients.pop(micro_batch, None))
 
     def exchange(self, step: Exchange) -> None:
         """Wait for what is received; what is only sent is waited for before the next is, so that one is on its way."""

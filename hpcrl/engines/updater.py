@@ -23,11 +23,17 @@ class Updater(MasterState):
     """
 
     def __init__(
-        self, role: str, memory: ParameterMemory, groups: ReplicaGroups, config: OptimizerConfig, steps: int
+        self,
+        role: str,
+        memory: ParameterMemory,
+        groups: ReplicaGroups,
+        config: OptimizerConfig,
+        steps: int,
+        optimizer: type[ShardedAdamW] = ShardedAdamW,
     ) -> None:
         if memory.grad is None:
             raise ValueError(f"{role}'s model was built without gradients; build it with trainable=True")
-        self._optimizer = ShardedAdamW(role, memory.slice(groups.dp), groups, config)
+        self._optimizer = optimizer(role, memory.slice(groups.dp), groups, config)
         super().__init__(role, memory, self._optimizer)
         self._gradient = memory.grad
         self._config = config

@@ -131,7 +131,7 @@ class Transformer(nn.Module):
             self.awaited(block.layer)
             x = self._through(block, x, turns, packing)
         self.awaited(last.layer)
-        picked = _picked_rows(packing, rows) if self.cut.is_last else None
+        picked = picked_rows(packing, rows) if self.cut.is_last else None
         if picked is not None and rows is not None and self.lessons is not None and not self.lessons.teaches:
             self.lessons.labels_only()
         if picked is None or self.lessons is None or not self.lessons.teaches:
@@ -164,7 +164,7 @@ def _at_once(_layer: int) -> None:
     """Parameters that never leave are there."""
 
 
-def _picked_rows(packing: Packing, rows: Tensor | None) -> Tensor | None:
+def picked_rows(packing: Packing, rows: Tensor | None) -> Tensor | None:
     """Rows of the caller's order as rows of the sorted order; None where all are wanted and nothing was moved."""
     if packing.inverse is None:
         return rows

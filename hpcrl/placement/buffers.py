@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 from hpcrl.families.family import Parameter
 
-ALIGNMENT = 16
-"""Parameters begin at multiples of so many elements: a cache line of fp32, and the 16 bytes that GPU kernels load."""
+ALIGNMENT = 64
+"""Parameters begin at multiples of so many elements: 128 bytes of half precision, which a GPU loads at once. It is
+Megatron-core's, too."""
+ROOM = 128
+"""The length of a buffer is a multiple of so many elements: data-parallel ranks, if their number divides it, have equal
+slices."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ def lay_out(parameters: Iterable[Parameter]) -> ParameterLayout:
     for parameter in placed:
         offsets.append(end)
         end += -(-parameter.numel // ALIGNMENT) * ALIGNMENT
-    return ParameterLayout(placed, tuple(offsets), end)
+    return ParameterLayout(placed, tuple(offsets), -(-end // ROOM) * ROOM)
 
 
 def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:

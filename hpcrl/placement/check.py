@@ -15,7 +15,7 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import family_of, parameters_of, read_config
-from hpcrl.placement.abilities import backend_problems
+from hpcrl.placement.abilities import backend_problems, built_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
@@ -36,7 +36,7 @@ def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     for role in dict.fromkeys(call.role for call in calls):
         yield from _role_problems(experiment, role)
     for role, model in models_of(experiment).items():
-        yield from backend_problems(role, model, calls)
+        yield from backend_problems(role, model, calls, experiment.cluster.device)
     yield from release_problems(experiment)
     yield from calls_problems(experiment)
     yield from _allocation_problems(experiment)
@@ -144,6 +144,9 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
     judges = {role: read_config(Path(judge.path)) for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
+    for role, model in models_of(experiment).items():
+        if role in cut:
+            yield from built_problems(role, model, cut[role], experiment.cluster.device)
     calls = algorithm.calls(experiment)
     for call in calls:
         if call.blends in models and call.role in models:

@@ -66,7 +66,7 @@ def _axes_problems(experiment: ExperimentConfig, written: Written, layout: Layou
     section = getattr(experiment, role)
     axes = axes_of(role, section, algorithm_of(experiment).roles[role].axes)
     if isinstance(section, ModelConfig):
-        problem = backend_axes_problem(role, section, key, text, layout, axes)
+        problem = backend_axes_problem(role, section, key, text, layout, axes, experiment.cluster.device)
     elif isinstance(section, ClassifierConfig) and section.path is not None:
         whole = f"transformers loads it, whole on each: {whole_because(section)}"
         problem = axes_problem(key, text, layout, axes, whole)

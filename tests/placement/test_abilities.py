@@ -37,14 +37,15 @@ def problems(tmp_path, monkeypatch):
 
 
 def test_every_backend_of_hpcrls_own_declares():
-    assert names(BACKENDS) == ("fsdp", "native")
+    assert names(BACKENDS) == ("fsdp", "megatron", "native")
     backend = find(BACKENDS, "native", "actor.backend")
     assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp", "tp", "pp"))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):
     assert problems("critic.backend=nativ", "critic.layout=t2") == [
-        "critic.backend = nativ must be one of fsdp, native, or file.py:NAME. Set critic.backend, probably to native."
+        "critic.backend = nativ must be one of fsdp, megatron, native, or file.py:NAME. "
+        "Set critic.backend, probably to native."
     ]
 
 
@@ -52,9 +53,10 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
     assert problems("actor.backend=reader.py:READER") == [
         "actor.dtype = fp32, but actor.backend = …/reader.py:READER computes in bf16. "
         "Set actor.dtype or actor.backend.",
-        "actor.backend = …/reader.py:READER cannot train, but actor_train has to. Set actor.backend to fsdp or native.",
+        "actor.backend = …/reader.py:READER cannot train, but actor_train has to. "
+        "Set actor.backend to fsdp, megatron or native.",
         "actor.backend = …/reader.py:READER cannot generate, but actor_gen has to. "
-        "Set actor.backend to fsdp or native.",
+        "Set actor.backend to fsdp, megatron or native.",
     ]
 
 
@@ -65,7 +67,7 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
         (
             "p2",
             "reference.layout = p2 splits a model over workers by pp, but reference.backend = …/reader.py:READER "
-            "splits over dp and tp only. Set reference.layout to d2, or reference.backend to native.",
+            "splits over dp and tp only. Set reference.layout to d2, or reference.backend to megatron or native.",
         ),
     ],
 )
@@ -83,13 +85,13 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
     assert capsys.readouterr().err.splitlines() == [
         "hpcrl: 4 problems, nothing was started.",
         "  - actor.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp only. "
-        "Set actor.layout to d2, or actor.backend to native.",
+        "Set actor.layout to d2, or actor.backend to megatron or native.",
         "  - critic.layout = p2 splits a model over workers by pp, but critic.backend = fsdp splits over dp only. "
-        "Set critic.layout to d2, or critic.backend to native.",
-        "  - reference.backend = fsdpp must be one of fsdp, native, or file.py:NAME. "
+        "Set critic.layout to d2, or critic.backend to megatron or native.",
+        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, or file.py:NAME. "
         "Set reference.backend, probably to fsdp.",
         "  - calls.actor_gen.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp "
-        "only. Set calls.actor_gen.layout to d2, or actor.backend to native.",
+        "only. Set calls.actor_gen.layout to d2, or actor.backend to megatron or native.",
     ]
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -97,8 +99,24 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
 def test_a_backend_is_proposed_that_computes_in_the_type(problems, monkeypatch):
     monkeypatch.setattr(fsdp, "BACKEND", replace(fsdp.BACKEND, dtypes=("bf16",)))
     assert problems("reference.backend=reader.py:READER", "actor.backend=reader.py:READER")[1].endswith(
-        "cannot train, but actor_train has to. Set actor.backend to native."
+        "cannot train, but actor_train has to. Set actor.backend to megatron or native."
     )
+
+
+def test_a_device_that_a_backend_does_not_compute_on_is_refused(problems):
+    assert problems("actor.backend=megatron", "cluster.device=cpu") == [
+        "actor.backend = megatron computes on cuda only, but cluster.device = cpu. "
+        "Set actor.backend to fsdp or native.",
+    ]
+
+
+def test_a_model_that_a_backend_does_not_compute_is_refused(problems, monkeypatch):
+    needs = {"norm": "layer", "qkv_bias": True}
+    monkeypatch.setattr(fsdp, "BACKEND", replace(fsdp.BACKEND, models=needs))
+    assert problems("critic.backend=fsdp", "actor.backend=megatron") == [
+        "critic.path has a model with norm = rms, but critic.backend = fsdp computes norm = layer. "
+        "Set critic.backend to megatron or native.",
+    ]
 
 
 def test_a_size_of_one_splits_nothing():

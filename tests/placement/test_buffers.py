@@ -3,7 +3,7 @@ from itertools import pairwise
 from support.tiny_models import odd_config
 
 from hpcrl.families.reader import parameters_of
-from hpcrl.placement.buffers import ALIGNMENT, lay_out
+from hpcrl.placement.buffers import ALIGNMENT, ROOM, lay_out
 
 
 def test_parameters_lie_in_order_aligned_and_without_overlap():
@@ -14,7 +14,7 @@ def test_parameters_lie_in_order_aligned_and_without_overlap():
         assert offset + parameter.numel <= following < offset + parameter.numel + ALIGNMENT
     assert all(offset % ALIGNMENT == 0 for offset in layout.offsets)
     end = layout.offsets[-1] + parameters[-1].numel
-    assert end <= layout.numel < end + ALIGNMENT
+    assert end <= layout.numel < end + ROOM and layout.numel % ROOM == 0
 
 
 def test_a_range_of_layers_begins_at_the_start_of_its_own_buffer():

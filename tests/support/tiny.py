@@ -7,6 +7,7 @@ import torch
 from support.tiny_models import tiny_config, tiny_model
 
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.fsdp import RowTransformer
@@ -87,13 +88,14 @@ def engine_of(
     steps: int = 10,
     blended: bool = False,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
+    made: type[ShardedAdamW] = ShardedAdamW,
 ) -> ComposedEngine:
     model = PackedModel("actor", transformer)
     memory = transformer.memory
     masters = ShardedMasters("actor", memory.slice(groups.dp), groups)
     state = MasterState("actor", memory, masters) if blended else None
     if optimizer is not None:
-        state = Updater("actor", memory, groups, optimizer, steps)
+        state = Updater("actor", memory, groups, optimizer, steps, made)
     return ComposedEngine(
         model,
         Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere"), pp=groups.pp),
