@@ -56,15 +56,16 @@ other: the same losses, checkpoints, digests, moves and exports. It differs in t
   for `AutoModelForTokenClassification` that ends in one linear module; OPT, OLMo 2, Granite and Mamba, for example,
   have none. Code of the folder's own (`auto_map`), pickled weights, quantised weights, encoders with decoders and
   rope of type `longrope` are refused before submission. A model whose tensors transformers rearranges when it loads
-  them (experts of Mixtral, say) is refused when a worker loads it; so is one whose head does more than a scale, a
-  softcap and a bias.
+  them is refused when a worker loads it, apart from experts, which it stacks; so is one whose head does more than a
+  scale, a softcap and a bias.
 - **Layouts and backends.** It is whole on each worker: `d` only, under `native`. Routers' own losses are refused.
 - **Packed or padded.** Texts are packed, prompts shared, and attention computed by hpcrl's kernels, windows and
   softcaps too, where that gives what one text after another gives. Each worker tries it when it makes the model, with
   texts longer than any window and parameters made for the purpose, so that the answer is the same everywhere and
   after every resume; all workers of a role do alike. What fails is padded, in batches of texts of like length with at
-  most a third of padding, and a worker says so while it loads. Packed are Llama, Qwen 2 and 3, Mistral, Gemma 1 and
-  2, GPT-2, OPT, GPT-NeoX, Phi, OLMo 2 and Granite; padded are Bloom, Falcon, Mamba and StableLM.
+  most a third of padding (of one length, where padding changes them), and a worker says so while it loads. Packed are
+  Llama, Qwen 2 and 3, Mistral, Gemma 1 and 2, GPT-2, OPT, GPT-NeoX, Phi, OLMo 2, OLMoE, Granite and Mixtral; padded
+  are Bloom, Falcon, Mamba and StableLM.
 - **Logits** arise where labels are, in chunks, as of hpcrl's own models. Dropout is off.
 - **Generation** goes over transformers' own cache. Rows of equally long prompts are generated side by side, at most
   `generation.slots` of them; a batch is made smaller when half of its rows have ended. Draws follow from the same

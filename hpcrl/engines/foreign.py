@@ -47,7 +47,9 @@ class FlatForeign(HeldModel):
         self.model.recompute(lambda: self.recompute)
         trial = try_out(self.model, self.memory.views)
         if dp is not None and dp.size > 1:
-            self.model.packs = int(dp.total(torch.tensor([int(trial.packs)]))) == dp.size
+            able = dp.total(torch.tensor([int(trial.packs), int(self.model.most_padding > 0)]))
+            self.model.packs = int(able[0]) == dp.size
+            self.model.most_padding *= int(able[1]) == dp.size
         self.shares_prefixes = self.model.packs
         self.padded_because = "" if self.model.packs else trial.why or "another worker cannot pack them"
         """Why its texts are padded; empty where they are packed."""

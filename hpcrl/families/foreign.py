@@ -31,6 +31,8 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     "max_positions": ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "n_ctx"),
 }
 """What config.json files call a size."""
+EXPERT = re.compile(r"\.experts\.(?P<number>\d+)\.(?:w1|gate_proj|w3|up_proj|(?P<down>w2|down_proj))\.weight$")
+"""Matrices of experts that a folder has one by one; transformers stacks gate and up, and what leads down."""
 _BLOCK = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.")
 _ENTERS = re.compile(r"embed|\bwte\b|\bwpe\b")
 _IGNORED = ("rotary_emb.inv_freq", ".masked_bias", ".attn.bias", ".attention.bias")
@@ -111,8 +113,22 @@ def _parameters(config: DecoderConfig) -> Iterator[Parameter]:
     """A parameter for each tensor. Norms and biases, which are vectors, do not decay."""
     assert isinstance(config, ForeignConfig), config
     placed = [(_layer(name, config), name, shape) for name, shape in config.tensors]
-    for layer, name, shape in sorted(placed, key=lambda each: each[0]):
+    for layer, name, shape in sorted(placed, key=lambda each: (each[0], *_stacked(each[1]))):
         yield Parameter(name, layer, shape, decays=len(shape) > 1)
+
+
+def _stacked(name: str) -> tuple[Any, ...]:
+    """By this, experts' matrices stand side by side as they are stacked, behind all others of their block."""
+    found = EXPERT.search(name)
+    if found is None:
+        return (False,)
+    second = name.endswith((".up_proj.weight", ".w3.weight"))
+    return True, name[: found.start()], bool(found["down"]), int(found["number"]), second
+
+
+def current_name(name: str) -> str:
+    """What transformers calls a tensor, of which folders have an older name."""
+    return name.replace(".block_sparse_moe", ".mlp")
 
 
 def _pieces(config: DecoderConfig, parameter: Parameter) -> tuple[Piece, ...]:

@@ -47,9 +47,9 @@ def read_config(folder: Path, family: str | None = None, setting: str = SETTING,
 
 def _else_foreign(folder: Path, values: Mapping[str, Any], source: str, error: ConfigurationError) -> DecoderConfig:
     """A model that hpcrl's own code does not run. Raises ConfigurationError with why nobody does."""
-    own = "; ".join(problem.text.removeprefix(f"{source}: ").rstrip(".") for problem in error.found)
+    own = (problem.text.removeprefix(f"{source}: ").partition("; supported")[0].rstrip(".") for problem in error.found)
     try:
-        return read_foreign(folder, values, source, own)
+        return read_foreign(folder, values, source, "; ".join(own))
     except ConfigurationError as foreign:
         first, *others = error.found
         why = " ".join(problem.text for problem in foreign.found)

@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from hpcrl.errors import DataError
-from hpcrl.families.foreign import ForeignConfig, foreign_fields
+from hpcrl.families.foreign import ForeignConfig, current_name, foreign_fields
 from hpcrl.models.attention import attention
+from hpcrl.models.foreign_experts import stacks
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
 from hpcrl.models.tensor_parallel import alone
@@ -46,7 +47,7 @@ class ForeignModel(nn.Module):
         super().__init__()
         _register()
         self.config = config
-        self.device = device
+        self.dtype, self.device = dtype, device
         self.library = _empty_model(config, dtype)
         """transformers' own."""
         _bind(self.library, views, config.library.causal)
@@ -57,6 +58,8 @@ class ForeignModel(nn.Module):
         """The attention that transformers takes by itself."""
         self.packs = False
         """Whether texts go through it packed."""
+        self.most_padding = MOST_PADDING
+        """Where they do not, that of a batch, of its own tokens; none: a batch has texts of one length."""
         self.scale, self.softcap = 1.0, cast("float | None", None)
         """What becomes of products with the output matrix: times the one, and capped by the other."""
 
@@ -94,7 +97,7 @@ class ForeignModel(nn.Module):
         """[T, E] after the final norm, of texts in sorted order."""
         if not self.packs:
             self.attend(self.usual)
-            return torch.cat([self._padded(tokens_T, bounds) for bounds in _batches(packing)])
+            return torch.cat([self._padded(tokens_T, bounds) for bounds in _batches(packing, self.most_padding)])
         self.attend(PACKED)
         positions_1T = packing.positions[None]
         return self._through(tokens_T[None], position_ids=positions_1T, hpcrl_packing=packing)[0]
@@ -108,11 +111,12 @@ class ForeignModel(nn.Module):
     def products(self, hidden_RE: Tensor) -> Tensor:
         """[R, V] of the output matrix, before scale and softcap."""
         output = self.library.get_output_embeddings()
-        return nn.functional.linear(hidden_RE, output.weight, output.bias)
+        return nn.functional.linear(hidden_RE.to(output.weight.dtype), output.weight, output.bias)
 
     def _head(self, hidden_RE: Tensor) -> tuple[Tensor, Tensor]:
         """A matrix, and hidden states whose products with it are the logits: a bias is one more column."""
         output = self.library.get_output_embeddings()
+        hidden_RE = hidden_RE.to(output.weight.dtype)
         scaled_RE = hidden_RE if self.scale == 1.0 else hidden_RE * self.scale
         if output.bias is None:
             return output.weight, scaled_RE
@@ -201,6 +205,8 @@ def _empty_model(config: ForeignConfig, dtype: torch.dtype) -> Any:
             model = maker.from_config(theirs, dtype=dtype)
     except (ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
         raise DataError(f"transformers cannot make a {config.family} of its config.json: {error}") from error
+    if dtype == torch.float64 and hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # torch's grouped products have no float64
     if config.head == "vocabulary":
         model.generation_config = GenerationConfig()
     return model
@@ -215,9 +221,13 @@ def _bind(library: Any, views: Mapping[str, nn.Parameter], name: str) -> None:
     output = library.get_output_embeddings() if hasattr(library, "get_output_embeddings") else None
     at_the_end = next((path for path, module in library.named_modules() if module is output), "")
     unbound = {names[0] for names in theirs.values()}
-    for tensor, view in views.items():
+    stacked = list(stacks(views, library))
+    inside = {tensor for stack in stacked for tensor in stack.tensors}
+    whole = {stack.name: stack.parameter for stack in stacked}
+    for tensor, view in (*whole.items(), *((name, it) for name, it in views.items() if name not in inside)):
         # A folder may call the output matrix by an older name.
-        own = tensor if tensor in named else f"{at_the_end}.{tensor.rpartition('.')[2]}"
+        own = next((it for it in (tensor, current_name(tensor)) if it in named), "")
+        own = own or f"{at_the_end}.{tensor.rpartition('.')[2]}"
         names = named.get(own, [])
         if not names or names[0] not in unbound or library.get_parameter(own).shape != view.shape:
             raise DataError(f"transformers' {name} has no tensor {tensor} of shape {list(view.shape)}.")
@@ -251,12 +261,12 @@ def _again(forward: Callable[..., Any], enabled: Callable[[], bool]) -> Callable
     return run
 
 
-def _batches(packing: Packing) -> Iterator[list[tuple[int, int]]]:
+def _batches(packing: Packing, most_padding: float) -> Iterator[list[tuple[int, int]]]:
     """Neighbouring texts whose padding is bounded: (first row, the one behind the last) of each."""
     batch: list[tuple[int, int]] = []
     for start, stop in pairwise(packing.cu_seqlens.tolist()):
         tokens = stop - (batch[0][0] if batch else start)
-        if (len(batch) + 1) * (stop - start) > (1 + MOST_PADDING) * tokens:
+        if (len(batch) + 1) * (stop - start) > (1 + most_padding) * tokens:
             yield batch
             batch = []
         batch.append((start, stop))

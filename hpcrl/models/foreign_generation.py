@@ -28,6 +28,7 @@ class ForeignGenerator:
     def __init__(self, model: ForeignModel, options: GenerationOptions) -> None:
         self._model = model
         self._options = options
+        self._wide = torch.promote_types(model.dtype, torch.float32)
         self._eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=model.device)
 
     @torch.no_grad()
@@ -87,4 +88,4 @@ class ForeignGenerator:
         kept = getattr(found, named, None)
         if kept is None:
             raise DataError(f"{self._model.config.library.causal} keeps no cache; it cannot generate.")
-        return found.logits[:, -1].clone(), kept
+        return found.logits[:, -1].to(self._wide, copy=True), kept

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from hpcrl.errors import DataError
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.models.foreign import WINDOWS, ForeignModel
+from hpcrl.models.foreign import MOST_PADDING, WINDOWS, ForeignModel
 from hpcrl.models.packing import Packing
 from hpcrl.models.softcap import capped_
 
-TOLERANCE: Mapping[torch.dtype, float] = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 0.05}
-"""Of the norm of what a text alone gives: rotations are in fp32 whatever the model is in."""
+TOLERANCE: Mapping[torch.dtype, float] = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 0.05}
+"""Of the norm of what a text alone gives: rotations and softmax are in fp32 whatever the model is in; a text that sees
+another is wrong by far more."""
 _SCALES = ("logits_scaling", "logit_scale", "lm_head_multiplier", "output_multiplier_scale")
 _SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "logit_softcap")
 
@@ -32,17 +33,18 @@ class Trial:
 
 @torch.no_grad()
 def try_out(model: ForeignModel, views: Mapping[str, nn.Parameter]) -> Trial:
-    """Give the views numbers, compute a few texts in each way, and clear the views. Raises DataError where not even
-    padded texts are what they are alone, or where the head does what is not known here."""
+    """Give the views numbers, compute a few texts in each way, and clear the views. Raises DataError where the head
+    does what is not known here."""
     for name, view in views.items():
         view.detach().copy_(_noise(name, view))
     try:
         texts = list(_texts(model.config, model.device))
-        model.packs = False
+        model.packs, model.most_padding = False, 0.0
         alone = [model.hidden(text, Packing.of([len(text)], model.device)) for text in texts]
         packing = Packing.of([len(text) for text in texts], model.device)
-        if _differs(model.hidden(torch.cat(texts), packing), alone):
-            raise DataError(f"{model.config.family}: padded texts are not what they are alone; it is not supported.")
+        model.most_padding = 1.0
+        pads = not _differs(model.hidden(torch.cat(texts), packing), alone)
+        model.most_padding = MOST_PADDING if pads else 0.0
         if model.config.head == "vocabulary":
             _learn_head(model, texts[0], alone[0])
         trial = _packed(model, texts, packing, alone)

@@ -19,7 +19,7 @@ from hpcrl.placement.abilities import backend_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
-from hpcrl.placement.foreign_models import foreign_problems
+from hpcrl.placement.foreign_models import foreign_problems, headless
 from hpcrl.placement.judges import judges_held, release_problems
 from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.placing import cpu_roles, mesh_of
@@ -141,12 +141,10 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
                 if problem.advice or role not in following
             )
     heads = {role: algorithm.roles[role].head for role in models}
-    headless = [*foreign_problems(experiment, models, heads)]
-    yield from headless
-    if headless:
-        return
+    yield from foreign_problems(experiment, models, heads)
+    models = {role: model for role, model in models.items() if not headless(model, heads[role])}
     cut = {role: model.with_head(heads[role]) for role, model in models.items()}
-    judges = {role: read_config(Path(judge.path)) for role, judge in judges_held(experiment).items()}
+    judges = {role: read_config(Path(judge.path), kind=judge.model) for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
     calls = algorithm.calls(experiment)

@@ -21,7 +21,7 @@ def foreign_problems(
         model, path, backend_key = models.get(role), f"{role}.path", f"{role}.backend"
         if not isinstance(model, ForeignConfig):
             continue
-        if problem := head_problem(model, heads[role]):
+        if problem := headless(model, heads[role]):
             yield Problem((path, f"{role}.model"), f"{path}: {problem}.", f"Set {path} to another model.")
         try:
             kinds = backend_of(role, config).model_kinds
@@ -35,3 +35,8 @@ def foreign_problems(
                 f"{model.because}.",
                 f"Set {backend_key} to {others}.",
             )
+
+
+def headless(model: DecoderConfig, head: HeadKind | None) -> str:
+    """Why a model cannot be had under a head by transformers' classes; empty where it can."""
+    return head_problem(model, head) if isinstance(model, ForeignConfig) else ""

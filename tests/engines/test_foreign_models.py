@@ -9,37 +9,36 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from support.foreign_models import KINDS, PADDED, foreign_engine, save_library_model
-from support.layouts import PROMPTS, RESPONSES, ROWS, SEEDS, columns_of, objective
+from support.foreign_models import KINDS, PADDED, foreign_engine, learn, learnt_on_rank, save_library_model
+from support.layouts import PROMPTS, RESPONSES, ROWS, SEEDS, columns_of
+from support.pool import gloo_pool
+from support.sharded import DTYPES
 from support.tiny import engine_of
 
+from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.model import OptimizerConfig, TrainedModelConfig
 from hpcrl.durable.model_folder import write_model
 from hpcrl.engines.composed import ComposedEngine
-from hpcrl.engines.engine import Sequences, Update
+from hpcrl.engines.engine import Sequences
 from hpcrl.engines.flat import new_model
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.errors import DataError
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.families.stored import check_tensors
+from hpcrl.placement.judges import whole_because
+from hpcrl.placement.layouts import Layout
+from hpcrl.placement.memory import parameters_held, role_memory
+from hpcrl.placement.shards import WHOLE
 
 OPTIMIZER = OptimizerConfig(lr=0.01, eps=1.0, grad_clip=0.0, weight_decay=0.1)
 LARGE_SEEDS = [2**64 - 1 - seed for seed in SEEDS]
-FAST = ("opt", "gpt_neox", "granite", "mamba")
+FAST = ("opt", "gpt_neox", "mamba", "mixtral")
 
 
 def kinds(fast: tuple[str, ...] = FAST) -> list[Any]:
     return [pytest.param(kind, marks=() if kind in fast else pytest.mark.slow) for kind in KINDS]
-
-
-def learn(engine: ComposedEngine, updates: int = 3) -> list[float]:
-    everyone, entropy = range(len(ROWS)), not engine._model.gives_values
-    return [
-        engine.train_batch(ROWS, columns_of(everyone), objective(entropy), Update(1, i, updates)).loss
-        for i in range(updates)
-    ]
 
 
 def taught(library: Any, updates: int = 3) -> list[float]:
@@ -81,11 +80,12 @@ def test_a_model_learns_as_it_does_from_one_text_after_another(kind: str, tmp_pa
     engine = foreign_engine(tmp_path, optimizer=OPTIMIZER, dtype=torch.float64)
     model = engine._model.transformer
     assert isinstance(model, FlatForeign) and bool(model.padded_because) == (kind in PADDED), model.padded_because
+    library.set_experts_implementation("eager")  # torch's grouped products have no float64
     np.testing.assert_allclose(learn(engine), taught(library.double()), rtol=1e-6)
-    theirs = dict(library.named_parameters(remove_duplicate=False))
-    for name, value in values_of(engine).items():
-        own = theirs[name if name in theirs else "lm_head.weight"]
-        np.testing.assert_allclose(value, own.detach(), rtol=0, atol=1e-5, err_msg=name)
+    library.save_pretrained(tmp_path / "taught")
+    with safe_open(tmp_path / "taught" / "model.safetensors", "np") as theirs:
+        for name, value in values_of(engine).items():
+            np.testing.assert_allclose(value, theirs.get_tensor(name), rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -227,3 +227,79 @@ def test_tensors_that_the_class_does_not_have_are_refused(tmp_path: Path) -> Non
         FlatForeign(strange)
     with pytest.raises(DataError, match="No weights were given for model"):
         FlatForeign(replace(config, tensors=config.tensors[:-1]))
+
+
+def test_experts_whose_numbers_do_not_lie_side_by_side_are_refused(tmp_path: Path) -> None:
+    save_library_model(tmp_path, "mixtral", hidden_size=20, intermediate_size=13)
+    with pytest.raises(DataError, match="an expert's matrix has 260 numbers; a multiple of 16 is needed"):
+        foreign_engine(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["gpt_neox", "mixtral"])
+def test_what_is_held_is_what_the_plan_says(kind: str, dtype: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, kind)
+    engine = foreign_engine(tmp_path, dtype=DTYPES[dtype], optimizer=OPTIMIZER)
+    config = TrainedModelConfig(path=str(tmp_path), dtype=dtype, optimizer=OPTIMIZER, model="transformers")
+    model = engine._model.transformer.config
+    planned = role_memory(model, parameters_held(model, WHOLE), config, Layout(1, 1, 1))
+    held = engine.held()
+    for part in ("parameters", "gradients", "optimizer"):
+        assert getattr(planned, part) == pytest.approx(held[part], rel=0.02), part
+
+
+@pytest.fixture(scope="module")
+def pool() -> Any:
+    with gloo_pool(2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "bloom"])
+def test_two_workers_learn_as_one_does(pool: Any, kind: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, kind)
+    alone = foreign_engine(tmp_path, optimizer=OPTIMIZER, dtype=torch.float64)
+    losses = learn(alone)
+    for found in pool.run(learnt_on_rank, tmp_path, OPTIMIZER):
+        assert found["losses"] == pytest.approx(losses, rel=1e-6)
+        assert found["padded"] == [kind in PADDED] * 2
+        np.testing.assert_allclose(found["says"], alone.forward(ROWS), atol=1e-6)
+
+
+def test_what_one_worker_cannot_pack_none_does(pool: Any, tmp_path: Path) -> None:
+    save_library_model(tmp_path, "gpt_neox")
+    found = pool.run(learnt_on_rank, tmp_path, OPTIMIZER, True)
+    assert [one["padded"] for one in found] == [[False, True]] * 2
+    assert found[0]["why"] == "another worker cannot pack them"
+    assert found[1]["why"] == "packed texts are not what they are alone"
+
+
+@pytest.mark.parametrize("kind", ["opt", "mamba", *(pytest.param(it, marks=pytest.mark.slow) for it in KINDS)])
+def test_a_model_in_half_precision_says_about_the_same(kind: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, kind)
+    half, full = (foreign_engine(tmp_path, dtype=DTYPES[name], optimizer=OPTIMIZER) for name in ("bf16", "fp32"))
+    error = half.forward(ROWS) - full.forward(ROWS)
+    assert np.square(error).mean() ** 0.5 < 0.5 * full.forward(ROWS).std()
+    learn(half)
+    half.generate(PROMPTS, SEEDS, GenerationConfig(max_new_tokens=3))
+
+
+def test_where_padding_changes_a_text_batches_are_of_one_length(tmp_path: Path) -> None:
+    save_library_model(tmp_path, "gemma2")
+    engine = foreign_engine(tmp_path, dtype=torch.float64)
+    model = engine._model.transformer
+    assert isinstance(model, FlatForeign) and model.model.most_padding == 0.0
+    packed = engine.forward(ROWS)
+    model.model.packs = model.shares_prefixes = False
+    np.testing.assert_allclose(engine.forward(ROWS), packed, atol=1e-5)
+
+
+def test_a_reward_model_that_was_trained_is_held_by_an_engine_afterwards(tmp_path: Path) -> None:
+    save_library_model(tmp_path, "gpt_neox")
+    engine = foreign_engine(tmp_path, "reward", optimizer=OPTIMIZER)
+    learn(engine)
+    export(engine, tmp_path / "judge")
+    read = read_config(tmp_path / "judge", kind="auto")
+    assert (read.head, whole_because(ClassifierConfig(path=str(tmp_path / "judge")))) == ("reward", "")
+    again = foreign_engine(tmp_path / "judge", "reward")
+    assert np.array_equal(again.forward(ROWS), engine.forward(ROWS))
+    assert "gpt_neox" in whole_because(ClassifierConfig(path=str(tmp_path)))

@@ -165,5 +165,6 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
         "not known here and may change the mathematics. Set actor.backend to native."
     )
     load("actor.backend=native")
+    assert len(problems(load, "actor.backend=fsdp", "critic.layout=p2")) == 2
     (none,) = problems(load, "actor.router_aux_coef=0.1")
     assert "has no experts" in none
