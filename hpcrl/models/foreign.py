@@ -141,8 +141,10 @@ class ForeignModel(nn.Module):
 
 
 def blocks_of(library: nn.Module, count: int) -> list[nn.Module]:
-    """The blocks of a decoder: of its lists of so many modules, the one whose name is shortest."""
+    """The blocks of a decoder: of its lists of so many modules, the one whose name is shortest. Raises DataError."""
     lists = {name: it for name, it in library.named_modules() if isinstance(it, nn.ModuleList) and len(it) == count}
+    if not lists:
+        raise DataError(f"transformers' {type(library).__name__} has no list of {count} blocks; it is not supported.")
     return list(lists[min(lists, key=len)])
 
 

@@ -27,6 +27,7 @@ from hpcrl.errors import DataError
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.families.stored import check_tensors
+from hpcrl.models.foreign import blocks_of
 from hpcrl.placement.judges import whole_because
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import parameters_held, role_memory
@@ -227,6 +228,13 @@ def test_tensors_that_the_class_does_not_have_are_refused(tmp_path: Path) -> Non
         FlatForeign(strange)
     with pytest.raises(DataError, match="No weights were given for model"):
         FlatForeign(replace(config, tensors=config.tensors[:-1]))
+
+
+def test_blocks_that_are_not_those_of_the_tensors_are_refused(tmp_path: Path) -> None:
+    library = save_library_model(tmp_path, "opt")
+    with pytest.raises(DataError, match="OPTForCausalLM has no list of 3 blocks"):
+        blocks_of(library, 3)
+    assert blocks_of(library, 2) == list(library.model.decoder.layers)
 
 
 def test_experts_whose_numbers_do_not_lie_side_by_side_are_refused(tmp_path: Path) -> None:
