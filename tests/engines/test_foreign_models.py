@@ -172,7 +172,7 @@ def test_an_export_has_every_tensor_and_field_and_is_loaded(kind: str, tmp_path:
         assert torch.equal(parameter, library.get_parameter(name)), name
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "bloom"])
+@pytest.mark.parametrize("kind", ["gpt_neox", pytest.param("bloom", marks=pytest.mark.slow)])
 def test_activations_that_are_made_again_give_the_same_bits(kind: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
     kept, again = (foreign_engine(tmp_path, optimizer=OPTIMIZER) for _ in range(2))
@@ -244,7 +244,7 @@ def test_experts_whose_numbers_do_not_lie_side_by_side_are_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", ["gpt_neox", "mixtral"])
+@pytest.mark.parametrize("kind", [pytest.param("gpt_neox", marks=pytest.mark.slow), "mixtral"])
 def test_what_is_held_is_what_the_plan_says(kind: str, dtype: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
     engine = foreign_engine(tmp_path, dtype=DTYPES[dtype], optimizer=OPTIMIZER)
@@ -262,7 +262,7 @@ def pool() -> Any:
         yield ranks
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", "bloom"])
+@pytest.mark.parametrize("kind", [pytest.param("gpt_neox", marks=pytest.mark.slow), "bloom"])
 def test_two_workers_learn_as_one_does(pool: Any, kind: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
     alone = foreign_engine(tmp_path, optimizer=OPTIMIZER, dtype=torch.float64)
@@ -281,7 +281,7 @@ def test_what_one_worker_cannot_pack_none_does(pool: Any, tmp_path: Path) -> Non
     assert found[1]["why"] == "packed texts are not what they are alone"
 
 
-@pytest.mark.parametrize("kind", ["opt", "mamba", *(pytest.param(it, marks=pytest.mark.slow) for it in KINDS)])
+@pytest.mark.parametrize("kind", kinds(("mamba",)))
 def test_a_model_in_half_precision_says_about_the_same(kind: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
     half, full = (foreign_engine(tmp_path, dtype=DTYPES[name], optimizer=OPTIMIZER) for name in ("bf16", "fp32"))
