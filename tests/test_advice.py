@@ -814,10 +814,10 @@ def a_model_is_described(folder: Path) -> None:
 
 
 @follows(
-    "families/stored.py: Save the model with safe_serialization=True, or change the model's path.",
-    "families/stored.py: Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
-    "families/stored.py: Copy the whole folder again.",
-    "families/stored.py: Copy the whole folder.",
+    "families/headers.py: Save the model with safe_serialization=True, or change the model's path.",
+    "families/headers.py: Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
+    "families/headers.py: Copy the whole folder again.",
+    "families/headers.py: Copy the whole folder.",
 )
 def a_model_is_copied_again(folder: Path) -> None:
     from support.tiny_models import tiny_model
@@ -834,18 +834,18 @@ def a_model_is_copied_again(folder: Path) -> None:
     file, index = one / "model.safetensors", parts / "model.safetensors.index.json"
     whole, named = file.read_bytes(), index.read_text()
     file.rename(one / "pytorch_model.bin")
-    refused(next(key for key in advices() if key.startswith("families/stored.py: Save")), reading(one))
+    refused(next(key for key in advices() if key.startswith("families/headers.py: Save")), reading(one))
     file.write_text("version https://git-lfs.github.com/spec/v1\n")
-    refused(next(key for key in advices() if key.startswith("families/stored.py: Copy it")), reading(one))
+    refused(next(key for key in advices() if key.startswith("families/headers.py: Copy it")), reading(one))
     file.write_bytes(whole)
     reading(one)()
     index.write_text("{}")
-    refused("families/stored.py: Copy the whole folder again.", reading(parts))
+    refused("families/headers.py: Copy the whole folder again.", reading(parts))
     index.write_text(named)
     part = next(parts.glob("model-*.safetensors"))
     bytes_ = part.read_bytes()
     part.unlink()
-    refused("families/stored.py: Copy the whole folder.", reading(parts))
+    refused("families/headers.py: Copy the whole folder.", reading(parts))
     part.write_bytes(bytes_)
     reading(parts)()
 
@@ -1112,6 +1112,12 @@ ELSEWHERE = {
     ),
     "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
         "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
+    ),
+    "placement/foreign_models.py: Set {} to another model.": (
+        "placement/test_foreign_models.py::test_a_critic_of_a_model_without_such_a_class_is_refused"
+    ),
+    "placement/foreign_models.py: Set {} to {}.": (
+        "placement/test_foreign_models.py::test_layouts_and_backends_that_cut_it_are_refused"
     ),
     "launch/export.py: Name a folder that is not.": (
         "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"

@@ -22,7 +22,8 @@ checkpoints of any layout, Hugging Face folders in and out. `make docs` makes th
 
 What a config.json says is read field by field. A field that is listed nowhere here is refused by its name and value,
 since it may change the mathematics; so is a value that no model can be made of. `hpcrl plan` says what each
-role's model is.
+role's model is. A model that is refused so is computed by transformers instead, as [the last section](#any-other-model)
+says, unless `<role>.model` is `own`.
 
 Every family has three heads: logits (`…ForCausalLM`), a value a token (`…ForTokenClassification` with one label), and a
 score, read at the last token (`…ForSequenceClassification` with one label). Folders are safetensors, in one file or in
@@ -44,6 +45,35 @@ holds the window only.
 A softcap keeps attention's scores or the logits within its bounds: c · tanh(x / c). Logits are capped before the
 temperature. No kernel of PyTorch caps scores, so attention is then computed by plain products, block by block and at
 least in fp32, on GPUs too: slower than flash attention, in bounded memory.
+"""
+FOREIGN = """## Any other model
+
+`<role>.model` says whose code computes a role: `own`, `transformers`, or (`auto`, the default) hpcrl's own wherever it
+knows every field of config.json, and else transformers'. `hpcrl plan` says which it is and why. Such a role is as any
+other: the same losses, checkpoints, digests, moves and exports. It differs in this:
+
+- **Which models.** Every `model_type` with a class for `AutoModelForCausalLM`. A critic or reward head needs a class
+  for `AutoModelForTokenClassification` that ends in one linear module; OPT, OLMo 2, Granite and Mamba, for example,
+  have none. Code of the folder's own (`auto_map`), pickled weights, quantised weights, encoders with decoders and
+  rope of type `longrope` are refused before submission. A model whose tensors transformers rearranges when it loads
+  them is refused when a worker loads it, apart from experts, which it stacks; so is one whose head does more than a
+  scale, a softcap and a bias.
+- **Layouts and backends.** It is whole on each worker: `d` only, under `native`. Routers' own losses are refused.
+- **Packed or padded.** Texts are packed, prompts shared, and attention computed by hpcrl's kernels, windows and
+  softcaps too, where that gives what one text after another gives. Each worker tries it when it makes the model, with
+  texts longer than any window and parameters made for the purpose, so that the answer is the same everywhere and
+  after every resume; all workers of a role do alike. What fails is padded, in batches of texts of like length with at
+  most a third of padding (of one length, where padding changes them), and a worker says so while it loads. Packed are
+  Llama, Qwen 2 and 3, Mistral, Gemma 1 and 2, GPT-2, OPT, GPT-NeoX, Phi, OLMo 2, OLMoE, Granite and Mixtral; padded
+  are Bloom, Falcon, Mamba and StableLM.
+- **Logits** arise where labels are, in chunks, as of hpcrl's own models. Dropout is off.
+- **Generation** goes over transformers' own cache. Rows of equally long prompts are generated side by side, at most
+  `generation.slots` of them; a batch is made smaller when half of its rows have ended. Draws follow from the same
+  seeds as ever, so greedy responses are those of `generate`.
+- **Exports** have every tensor and every field of config.json that the folder had; only a tied copy of the embedding
+  is left out, and names get the prefix that folders of a trunk alone lack.
+- **Sizes** come from the tensors' headers; what a call takes beside them is estimated as of a Llama of that size.
+- Where config.json names no longest text (Bloom, Mamba), it is 131,072 tokens.
 """
 SWITCHED_ON = {"use_sliding_window": True}
 """What lets a family ask for more."""
@@ -98,6 +128,7 @@ def _shared() -> Iterator[str]:
     yield f"Rope types: {', '.join(f'`{kind}`' for kind in ROTARY_FIELDS)}; `rope_parameters` or `rope_scaling`."
     yield ""
     yield f"Fields that no number depends on: {', '.join(f'`{name}`' for name in sorted(HARMLESS))}."
+    yield from ("", *FOREIGN.splitlines())
 
 
 if __name__ == "__main__":

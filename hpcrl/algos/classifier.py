@@ -93,7 +93,7 @@ def reward_model(at: Builder[Any]) -> RewardModel:
     reads_tokens = own.is_file() and filecmp.cmp(own, runs, shallow=False)
     said = 1 + max(at.texts.tokens.tokenizer.get_vocab().values())
     if model_of(config) is not None:
-        engine, read = dataclasses.replace(at, head="reward").engine(), read_config(folder)
+        engine, read = dataclasses.replace(at, head="reward").engine(), read_config(folder, kind="auto")
         longest, known = read.max_positions, max(said, read.vocabulary_size)
         tokens = None if reads_tokens else OwnTokens(folder, longest)
         scores = by_engine(engine)

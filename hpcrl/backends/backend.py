@@ -25,6 +25,8 @@ class Backend:
     """Whether it can train a model."""
     generate: bool
     """Whether it can generate from one."""
+    model_kinds: tuple[str, ...] = ("own",)
+    """Whose models it holds: hpcrl's own, and transformers'."""
     axes: tuple[str, ...]
     """The axes of a layout over which it splits a role: dp, tp, pp."""
     dtypes: tuple[str, ...]

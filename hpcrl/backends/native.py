@@ -5,6 +5,7 @@ from hpcrl.backends.backend import Backend
 BACKEND = Backend(
     train=True,
     generate=True,
+    model_kinds=("own", "transformers"),
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
     engine="hpcrl.engines.native:NativeEngine",

@@ -99,7 +99,7 @@ def _lengths(model: str | None, new: Setting) -> dict[str, Any]:
     """As many tokens as the default has, if the model has twice the positions; else half of the model's."""
     if model is None or not (Path(model) / "config.json").is_file():
         return {}
-    tokens = min(new.default, read_config(Path(model)).max_positions // 2)
+    tokens = min(new.default, read_config(Path(model), kind="auto").max_positions // 2)
     return {new.key: tokens, "data.max_prompt_tokens": tokens}
 
 

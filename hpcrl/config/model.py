@@ -104,6 +104,9 @@ class ModelConfig(PlacementConfig):
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
     family: NameText | None = None
     """What reads its files: a model_type that hpcrl knows, or your own as file.py:NAME; null: its model_type."""
+    model: Literal["auto", "own", "transformers"] = "auto"
+    """Whose code computes it: hpcrl's own, transformers' (any decoder that it has, docs/models.md), or (auto) hpcrl's
+    where that knows all of its config.json, and else transformers'."""
     backend: Annotated[NameText, ChangeClass.PLACEMENT] = "native"
     """What holds, trains and runs it: one of hpcrl's backends (docs/backends.md), or your own as file.py:NAME."""
     micro_batch_tokens: Annotated[Count, ChangeClass.PLACEMENT] = 16384

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,10 @@ from hpcrl.engines.engine import (
     TrainResult,
     Update,
 )
-from hpcrl.engines.flat import open_model
+from hpcrl.engines.flat import FlatTransformer
+from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.masters import MasterState, ShardedMasters
-from hpcrl.engines.memory import HeldTransformer, ParameterMemory
+from hpcrl.engines.memory import HeldModel, ParameterMemory
 from hpcrl.engines.model import PackedModel, finite
 from hpcrl.engines.pipeline import Pipeline
 from hpcrl.engines.release import DeviceBuffers
@@ -35,10 +37,12 @@ from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.engines.teaching import taught_routers
 from hpcrl.engines.updater import Updater
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
+from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
 
@@ -89,24 +93,28 @@ class ComposedEngine:
         """The model of a role's folder, of which this rank has its whole cut. Raises DataError where the folder holds
         no such model."""
         config, trained = context.model, context.steps is not None
-        transformer, parameters = open_model(
+        model, parameters = load_pretrained(
             config.path,
             family=config.family,
+            kind=config.model,
             experts=config.experts,
             head=context.head,
             seed=context.seed,
             trained=trained,
-            dtype=DTYPES[config.dtype],
-            device=context.device,
-            trainable=trained,
             cut=context.groups.cut,
-            tensor=context.groups.tp,
         )
+        held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
+        if isinstance(model, ForeignConfig):
+            foreign = FlatForeign(model, dp=context.groups.dp, **held)
+            if foreign.padded_because:
+                context.told(f"{context.role}: texts are padded, not packed ({foreign.padded_because})")
+            return cls.around(context, foreign, parameters)
+        transformer = FlatTransformer(model, cut=context.groups.cut, tensor=context.groups.tp, **held)
         return cls.around(context, transformer, parameters)
 
     @classmethod
     def around(
-        cls, context: EngineContext, transformer: HeldTransformer, parameters: Iterable[tuple[str, torch.Tensor]]
+        cls, context: EngineContext, transformer: HeldModel, parameters: Iterable[tuple[str, torch.Tensor]]
     ) -> "ComposedEngine":
         """Of a role's model, which is empty, and what is to be loaded into it."""
         config = context.model

@@ -4,18 +4,25 @@ An optimizer, a digest, a snapshot, a move and a release touch these alone.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcrl.engines.slices import Slice
-from hpcrl.errors import DataError
+from hpcrl.errors import DataError, InternalError
+from hpcrl.families.config import DecoderConfig
 from hpcrl.families.places import Span
+from hpcrl.models.generation import Generated, GenerationOptions, Generator
+from hpcrl.models.lessons import Lessons
+from hpcrl.models.output import Predictions
+from hpcrl.models.packing import Packing
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.group import Group
+from hpcrl.placement.shards import Cut
 
 
 class ParameterMemory(Protocol):
@@ -54,17 +61,69 @@ class ParameterMemory(Protocol):
         ...
 
 
-class HeldTransformer(Transformer, ABC):
-    """A transformer whose parameters a memory holds, and what else an engine asks of it: how they are had."""
+class Generates(Protocol):
+    """What makes responses of a model as it is at each call."""
 
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> Generated: ...
+
+
+class HeldModel(nn.Module, ABC):
+    """A model whose parameters a memory holds, and what an engine asks of it.
+
+    Whole unless `cut` says otherwise. What it computes is its own affair: `Transformer` is hpcrl's own.
+    """
+
+    config: DecoderConfig
+    cut: Cut
+    dtype: torch.dtype
+    device: torch.device
     memory: ParameterMemory
+    lessons: Lessons | None
+    recompute: bool
+    awaited: Callable[[int], None]
+    """As those of `Transformer`."""
     in_step = False
     """Whether its data-parallel ranks compute in step, since each has a part of every parameter: all go through the
     model equally often."""
+    shares_prefixes = True
+    """Whether a prompt that several sequences begin with may go through it once."""
+
+    @abstractmethod
+    def forward(
+        self,
+        given_T: Tensor,
+        packing: Packing,
+        rows: Tensor,
+        labels_R: Tensor,
+        *,
+        temperature: float = 1.0,
+        with_entropy: bool = False,
+    ) -> Predictions:
+        """What the model says of a label at each of these rows (caller's order). Of the last stage only."""
+
+    @abstractmethod
+    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
+        """What generates from it; the ranks of `pp` have its stages."""
 
     @abstractmethod
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Fill the parameters by name, from any type. Raises DataError unless all are there, once, in shape."""
+
+    @abstractmethod
+    def gradient(self, name: str) -> Tensor:
+        """That of a parameter, of this rank's memory."""
+
+    def decoded(self, given_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
+        """This rank's rows for the next stage, of a model that has stages, or routers."""
+        raise InternalError(f"A {type(self).__name__} has neither stages nor routers.")
+
+    def entrance(self, rows: int) -> Tensor:
+        """Room for rows of the stage before, of a model that has stages."""
+        raise InternalError(f"A {type(self).__name__} has no stages.")
+
+    def teach(self, lessons: Lessons | None) -> None:
+        """Have routers learn, of a model that has any."""
+        raise InternalError(f"A {type(self).__name__} has no routers.")
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the memory's gradient in place."""
@@ -73,10 +132,6 @@ class HeldTransformer(Transformer, ABC):
     def add_up_gradients(self) -> None:
         """Where several ranks of a block have an element, give all of them its gradient over all that these have
         seen."""
-
-    @abstractmethod
-    def gradient(self, name: str) -> Tensor:
-        """That of a parameter, of this rank's memory."""
 
     def ends_minibatch(self, ends: bool) -> None:
         """Told whether the next backward pass is the mini-batch's last, after which gradients go to where they
@@ -89,6 +144,16 @@ class HeldTransformer(Transformer, ABC):
     def gathered(self) -> AbstractContextManager[None]:
         """Within it parameters may be read one by one, outside of a forward pass."""
         return nullcontext()
+
+
+class HeldTransformer(Transformer, HeldModel):
+    """hpcrl's own transformer, whose parameters a memory holds."""
+
+    def zero_grad(self, set_to_none: bool = False) -> None:
+        self.memory.zero_grad()
+
+    def generator(self, options: GenerationOptions, pp: Group) -> Generator:
+        return Generator(self, options, pp)
 
 
 def checked(shapes: Mapping[str, torch.Size], tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

@@ -8,7 +8,7 @@ import torch
 
 from hpcrl.data.prefixes import Texts, cut_rows
 from hpcrl.engines.engine import Columns, Sequences, take_rows
-from hpcrl.engines.memory import HeldTransformer
+from hpcrl.engines.memory import HeldModel
 from hpcrl.errors import InternalError
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
@@ -20,7 +20,7 @@ FIRST_ROW = np.zeros(1, np.int64)
 class PackedModel:
     """One role's model on its device; `role` is for messages."""
 
-    def __init__(self, role: str, transformer: HeldTransformer) -> None:
+    def __init__(self, role: str, transformer: HeldModel) -> None:
         self.role = role
         self.transformer = transformer
 
@@ -42,7 +42,7 @@ class PackedModel:
         A prompt that several of the sequences begin with goes through the model once; of no sequences a token that
         says nothing goes through it. A last stage that is not the first is `given` the rows of the stage before.
         """
-        model, texts = self.transformer, _texts(sequences)
+        model, texts = self.transformer, self._texts(sequences)
         tokens, at = _labels(sequences), texts.label_rows(sequences.lengths, sequences.labels)
         if not len(sequences):
             tokens = at = FIRST_ROW
@@ -59,13 +59,13 @@ class PackedModel:
 
     def rows(self, sequences: Sequences, given: torch.Tensor | None = None) -> torch.Tensor:
         """What the next stage is given; of the last stage, what its output module is."""
-        texts = _texts(sequences)
+        texts = self._texts(sequences)
         packing = self._packing(sequences, texts)
         return self.transformer.decoded(self._tokens(sequences, texts) if given is None else given, packing)
 
     def entrance(self, sequences: Sequences) -> torch.Tensor:
         """Room for what a stage that is not the first is given."""
-        return self.transformer.entrance(sum(_texts(sequences).lengths))
+        return self.transformer.entrance(sum(self._texts(sequences).lengths))
 
     def nothing(self) -> Predictions:
         """Predictions of no label."""
@@ -84,6 +84,13 @@ class PackedModel:
         """A number for each label, on the host, of type `number`."""
         chosen = predictions.values if self.gives_values else predictions.log_probs
         return chosen.to(self._wide).cpu().numpy()
+
+    def prompt_numbers(self, sequences: Sequences) -> np.ndarray:
+        """int64 [B], equal for sequences that share their prompt here."""
+        return sequences.prompt_numbers() if self.transformer.shares_prefixes else np.arange(len(sequences))
+
+    def _texts(self, sequences: Sequences) -> Texts:
+        return cut_rows(sequences.lengths, sequences.prompts, self.prompt_numbers(sequences))
 
     def _packing(self, sequences: Sequences, texts: Texts) -> Packing:
         """Of these texts; routers that are noted are told how many sequences that count each row is of."""
@@ -106,10 +113,6 @@ class PackedModel:
     @property
     def _wide(self) -> torch.dtype:
         return torch.promote_types(self.transformer.dtype, torch.float32)
-
-
-def _texts(sequences: Sequences) -> Texts:
-    return cut_rows(sequences.lengths, sequences.prompts, sequences.prompt_numbers())
 
 
 def _labels(sequences: Sequences) -> np.ndarray:

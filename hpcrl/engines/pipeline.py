@@ -101,7 +101,7 @@ class Pipeline:
 
     def _cut(self, sequences: Sequences) -> list[list[int]]:
         of, bound = sequences, self._micro_batch_tokens
-        batches = list(micro_batches(of.lengths, of.samples, of.prompts, of.prompt_numbers(), bound))
+        batches = list(micro_batches(of.lengths, of.samples, of.prompts, self._model.prompt_numbers(of), bound))
         if self._dp is None:
             return batches
         counts = self._dp.gathered(torch.tensor([len(batches)], device=self._dp.device))

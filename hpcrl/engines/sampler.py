@@ -10,7 +10,7 @@ import numpy as np
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.engines.model import PackedModel, finite
-from hpcrl.models.generation import Generated, GenerationOptions, Generator
+from hpcrl.models.generation import Generated, GenerationOptions
 from hpcrl.models.sampling import SamplingOptions
 from hpcrl.models.stopping import StopStrings
 from hpcrl.parallel.group import Group
@@ -47,6 +47,6 @@ class Sampler:
             slots=config.slots,
             prefill_tokens=self.prefill_tokens,
         )
-        generated = Generator(self.model.transformer, options, self.pp).generate(prompts, seeds)
+        generated = self.model.transformer.generator(options, self.pp).generate(prompts, seeds)
         finite(self.model.role, "log-probabilities of sampled tokens", np.concatenate(generated.logprobs))
         return generated

@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import FAMILIES, Family, Parameter
 from hpcrl.families.fields import Fields, head_fields
+from hpcrl.families.foreign import ForeignConfig, foreign_family, foreign_fields, read_foreign
 from hpcrl.plugins import find, names
 
+Kind = Literal["auto", "own", "transformers"]
+"""Whose code runs a model: hpcrl's, transformers', or hpcrl's wherever it can."""
 SETTING = "<role>.family"
 """What is named where nobody says of which role a model is."""
 
 
-def read_config(folder: Path, family: str | None = None, setting: str = SETTING) -> DecoderConfig:
+def read_config(folder: Path, family: str | None = None, setting: str = SETTING, kind: Kind = "own") -> DecoderConfig:
     """The model of a folder, as `family` reads it, or (None) whoever has its config.json's `model_type` for a name.
 
-    Raises ConfigurationError with all problems of its config.json; `setting` is the one that names the family.
+    Of `kind` auto it is transformers' where hpcrl's own code would refuse a field of its config.json. Raises
+    ConfigurationError with all problems of its config.json; `setting` is the one that names the family.
     """
     path = folder / "config.json"
     try:
@@ -30,7 +35,26 @@ def read_config(folder: Path, family: str | None = None, setting: str = SETTING)
         raise ConfigurationError([f"{path} cannot be read: {error.strerror}."]) from None
     except (ValueError, RecursionError) as error:
         raise ConfigurationError([f"{path} is no JSON: {error}."]) from None
-    return config_from_json(values, str(path), family, setting)
+    if kind == "transformers" and isinstance(values, Mapping):
+        return read_foreign(folder, values, str(path), "its model is set to transformers")
+    try:
+        return config_from_json(values, str(path), family, setting)
+    except ConfigurationError as error:
+        if kind == "own" or family is not None or not isinstance(values, Mapping):
+            raise
+        return _else_foreign(folder, values, str(path), error)
+
+
+def _else_foreign(folder: Path, values: Mapping[str, Any], source: str, error: ConfigurationError) -> DecoderConfig:
+    """A model that hpcrl's own code does not run. Raises ConfigurationError with why nobody does."""
+    own = (problem.text.removeprefix(f"{source}: ").partition("; supported")[0].rstrip(".") for problem in error.found)
+    try:
+        return read_foreign(folder, values, source, "; ".join(own))
+    except ConfigurationError as foreign:
+        first, *others = error.found
+        why = " ".join(problem.text for problem in foreign.found)
+        both = replace(first, text=f"{why} hpcrl's own code does not run it either: {first.text}")
+        raise ConfigurationError([both, *others]) from None
 
 
 def config_from_json(values: Any, source: str, family: str | None = None, setting: str = SETTING) -> DecoderConfig:
@@ -48,12 +72,16 @@ def config_from_json(values: Any, source: str, family: str | None = None, settin
 
 def config_to_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
     """config.json for a model whose tensors are saved as `dtype` ("float32", "bfloat16")."""
+    if isinstance(config, ForeignConfig):
+        return foreign_fields(config, dtype)
     family = family_of(config)
     head = head_fields(config.head, family.architecture, family.heads)
     return {**family.write(config), **head, "torch_dtype": dtype}
 
 
 def family_of(config: DecoderConfig) -> Family:
+    if isinstance(config, ForeignConfig):
+        return foreign_family(config)
     return find(FAMILIES, config.family, SETTING)
 
 

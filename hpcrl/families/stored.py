@@ -2,15 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.headers import StoredTensor, headers, naming, weight_map
 from hpcrl.families.reader import family_of, parameters_of
 
 NUMBERS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -19,33 +15,6 @@ HEAD = "lm_head.weight"
 """A tied model's output matrix, where its files have a copy of the embedding under this name."""
 _SHOWN = 8
 _BLOCK = 16 << 20  # bytes
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """What a header says of one tensor, and by which name."""
-
-    name: str
-    file: str
-    shape: tuple[int, ...]
-    dtype: str
-
-
-def weight_map(folder: Path) -> dict[str, str]:
-    """Tensor name → file. Raises DataError naming the file that is missing or damaged."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if index.is_file():
-        named = read_json(index).get("weight_map")
-        if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
-            raise DataError(f"{index} has no weight_map from tensor to file.", "Copy the whole folder again.")
-        return named
-    if not single.is_file():
-        raise DataError(
-            f"{folder} has neither model.safetensors nor model.safetensors.index.json.",
-            "Save the model with safe_serialization=True, or change the model's path.",
-        )
-    with naming(single), safe_open(single, framework="np") as file:
-        return dict.fromkeys(file.keys(), single.name)
 
 
 def check_tensors(folder: Path, config: DecoderConfig, wanted: HeadKind | None = None, trained: bool = False) -> None:
@@ -75,35 +44,6 @@ def refuse_other_head(folder: Path, config: DecoderConfig, wanted: HeadKind | No
         )
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """What goes wrong with this tensor file becomes a DataError that names it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist, but the folder's index names it.", "Copy the whole folder.") from None
-    except (OSError, SafetensorError) as error:
-        raise DataError(
-            f"{path} is not the safetensors file that it should be: {error}.",
-            "Copy it again; where it is a few lines of text, `git lfs pull` brings the file itself.",
-        ) from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises DataError."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist. A model's path is a folder in Hugging Face's format.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}; a JSON object is needed.")
-    return found
-
-
 def tensor_places(folder: Path, config: DecoderConfig) -> dict[str, tuple[str, str]]:
     """By the names that the model's family gives its tensors: the file, and the name there."""
     prefix, known, named = family_of(config).prefix, shapes(config), weight_map(folder)
@@ -112,14 +52,7 @@ def tensor_places(folder: Path, config: DecoderConfig) -> dict[str, tuple[str, s
 
 
 def _headers(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
-    places = tensor_places(folder, config)
-    found: dict[str, StoredTensor] = {}
-    for file in sorted({file for file, _ in places.values()}):
-        with naming(folder / file), safe_open(folder / file, framework="np") as opened:
-            for name, stored in ((name, stored) for name, (where, stored) in places.items() if where == file):
-                header = opened.get_slice(stored)
-                found[name] = StoredTensor(stored, file, tuple(header.get_shape()), header.get_dtype())
-    return found
+    return headers(folder, tensor_places(folder, config))
 
 
 def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameter_count
 
 
@@ -12,7 +13,12 @@ def in_words(config: DecoderConfig) -> str:
     size = parameter_count(config)
     scale, unit = next((each for each in ((1e9, "billion"), (1e6, "million")) if size >= each[0]), (1.0, ""))
     number = f"{size / scale:.2f} {unit}" if unit else f"{size:,}"
-    parts = [f"{config.family}, {number} parameters, texts of up to {config.max_positions:,} tokens", *_unusual(config)]
+    whose = [f"transformers runs it: {config.because}"] if isinstance(config, ForeignConfig) else []
+    parts = [
+        f"{config.family}, {number} parameters, texts of up to {config.max_positions:,} tokens",
+        *_unusual(config),
+        *whose,
+    ]
     return "; ".join(parts)
 
 

@@ -109,7 +109,8 @@ def _check_weights(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> N
     for role, model in models_held(experiment).items():
         folder, head = Path(model.path), algorithm.roles[role].head
         try:
-            check_tensors(folder, read_config(folder, model.family, f"{role}.family"), head, role in trained)
+            config = read_config(folder, model.family, f"{role}.family", model.model)
+            check_tensors(folder, config, head, role in trained)
         except DataError as error:
             problems.setdefault(str(error), f"{role}.path")
     if problems:

@@ -15,9 +15,10 @@ from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families import reader
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter, Piece
+from hpcrl.families.headers import naming
 from hpcrl.families.places import Place, Span
-from hpcrl.families.reader import family_of, parameters_of
-from hpcrl.families.stored import check_tensors, naming, refuse_other_head, tensor_places
+from hpcrl.families.reader import Kind, family_of, parameters_of
+from hpcrl.families.stored import check_tensors, refuse_other_head, tensor_places
 from hpcrl.models.init import initial, random_init
 from hpcrl.models.parts import parts_of
 from hpcrl.models.rotary import interleave
@@ -28,10 +29,10 @@ Bounds = tuple[int, int]
 """The first, and the one behind the last."""
 
 
-def read_config(folder: Path | str, family: str | None = None) -> DecoderConfig:
+def read_config(folder: Path | str, family: str | None = None, kind: Kind = "own") -> DecoderConfig:
     """The model that a folder's config.json describes. Raises DataError naming every field that is not supported."""
     try:
-        return reader.read_config(Path(folder), family)
+        return reader.read_config(Path(folder), family, kind=kind)
     except ConfigurationError as error:
         raise DataError(str(error)) from None
 
@@ -40,6 +41,7 @@ def load_pretrained(
     folder: Path | str,
     *,
     family: str | None = None,
+    kind: Kind = "own",
     head: HeadKind | None = None,
     seed: int = 0,
     trained: bool = False,
@@ -54,7 +56,7 @@ def load_pretrained(
     is wanted and not there, and where a tensor is missing, has another shape than the configuration says, or is not
     part of it.
     """
-    config = read_config(folder, family).with_experts_cut(experts)
+    config = read_config(folder, family, kind).with_experts_cut(experts)
     wanted = config.with_head(head)
     refuse_other_head(Path(folder), config, head, trained)
     return wanted, _parts(Path(folder), config, wanted, cut, seed)

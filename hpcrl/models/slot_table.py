@@ -22,7 +22,7 @@ class SlotTable:
         """Seat rows in the slots from `first` on. `prompts` are prompt lengths; no token is generated yet."""
         nothing = [0] * len(rows)
         positions = [length - 1 for length in prompts]
-        columns = torch.tensor([rows, [_signed(seed) for seed in seeds], limits, nothing, nothing, positions])
+        columns = torch.tensor([rows, [signed(seed) for seed in seeds], limits, nothing, nothing, positions])
         self._table[:, first : first + len(rows)] = columns
 
     def rows(self, span: slice) -> Tensor:
@@ -56,7 +56,7 @@ class SlotTable:
             self._table[:, [move.target for move in moves]] = self._table[:, [move.source for move in moves]]
 
 
-def _signed(seed: int) -> int:
+def signed(seed: int) -> int:
     """64 bits, unsigned or signed, as the signed number of the same bits."""
     seed &= (1 << 64) - 1
     return seed - (1 << 64) if seed >> 63 else seed

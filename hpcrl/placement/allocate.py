@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import models_of
+from hpcrl.config.model import PlacementConfig, models_of
 from hpcrl.config.validate import collect
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.abilities import axes_of
 from hpcrl.placement.check import ALL_CHECKS
@@ -128,7 +129,7 @@ class _Allocation:
             experiment.allocation,
             grid,
             models,
-            {role: axes_of(role, getattr(experiment, role)) for role in models},
+            {role: _axes(role, getattr(experiment, role), model) for role, model in models.items()},
             tuple(call for call in algorithm.recipe(experiment) if call.role in models),
             grid.size if batch.tokens is not None else batch.pieces,
         )
@@ -184,6 +185,11 @@ class _Allocation:
         ]
         nearest = min(found, key=lambda it: (it.dp > self.pieces, *_beyond(it.tp, tp), *_beyond(it.pp, pp)))
         return Placed(nearest, grid.ranks)
+
+
+def _axes(role: str, section: PlacementConfig, model: DecoderConfig) -> tuple[str, ...]:
+    """Those over which its backend splits a role, or only data where the model is whole on each worker."""
+    return ("dp",) if isinstance(model, ForeignConfig) else axes_of(role, section)
 
 
 def _beyond(size: int, wanted: int) -> tuple[int, int]:

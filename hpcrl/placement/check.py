@@ -19,6 +19,7 @@ from hpcrl.placement.abilities import backend_problems, built_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
+from hpcrl.placement.foreign_models import foreign_problems, headless
 from hpcrl.placement.judges import judges_held, release_problems
 from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.placing import cpu_roles, mesh_of
@@ -131,7 +132,7 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
             yield from error.about(family_key)
             continue
         try:
-            models[role] = read_config(Path(model.path), model.family, family_key).with_experts_cut(model.experts)
+            models[role] = _read(model, family_key)
         except ConfigurationError as error:
             # The family is named by each role, whatever its folder.
             yield from (
@@ -140,8 +141,10 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
                 if problem.advice or role not in following
             )
     heads = {role: algorithm.roles[role].head for role in models}
+    yield from foreign_problems(experiment, models, heads)
+    models = {role: model for role, model in models.items() if not headless(model, heads[role])}
     cut = {role: model.with_head(heads[role]) for role, model in models.items()}
-    judges = {role: read_config(Path(judge.path)) for role, judge in judges_held(experiment).items()}
+    judges = {role: read_config(Path(judge.path), kind=judge.model) for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
     for role, model in models_of(experiment).items():
@@ -154,6 +157,10 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
     if any(call.kind == "generate" for call in calls):
         yield from _position_problems(experiment, {role: models[role] for role in models if role not in following})
     yield from _vocabulary_problems(models, heads)
+
+
+def _read(model: ModelConfig, family_key: str) -> DecoderConfig:
+    return read_config(Path(model.path), model.family, family_key, model.model).with_experts_cut(model.experts)
 
 
 def _shape_problems(call: MFC, models: Mapping[str, DecoderConfig], algorithm: Algorithm[Any]) -> Iterator[Problem]:

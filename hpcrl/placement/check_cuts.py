@@ -1,6 +1,7 @@
 """Models that a layout cannot cut: heads and neurons over tensor-parallel ranks, blocks over stages."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
@@ -8,6 +9,7 @@ from hpcrl.config.model import TrainedModelConfig, models_of
 from hpcrl.errors import Problem
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import TPBlock
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameters_of
 from hpcrl.placement.abilities import axes_of, axes_problem
 from hpcrl.placement.check_layouts import settings_of
@@ -51,6 +53,10 @@ def cut_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfi
         if role not in models or layout.size != len(ranks) or axes_problem(key, str(layout), layout, axes):
             continue
         model, path = models[role], f"{role}.path"
+        whole = f"transformers computes {path}, whole on each worker"
+        if isinstance(model, ForeignConfig) and (cut := axes_problem(key, str(layout), layout, ("dp",), whole)):
+            yield replace(cut, keys=(*settings_of(key), path))
+            continue
         if words := uncut(model, layout.tp):
             fitting = ", ".join(f"t{tp}" for tp in range(1, LARGEST_TP + 1) if not uncut(model, tp))
             yield Problem(

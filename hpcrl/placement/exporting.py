@@ -48,7 +48,7 @@ class HuggingFaceExport:
 
     def __init__(self, experiment: ExperimentConfig, role: str) -> None:
         section, tokenizer = getattr(experiment, role), tokenizer_of(experiment)
-        config = read_config(Path(section.path), section.family, f"{role}.family")
+        config = read_config(Path(section.path), section.family, f"{role}.family", section.model)
         head = algorithm_of(experiment).roles[role].head
         assert head is not None and tokenizer is not None, "a role that is trained has a model"
         self._folder = ModelFolder.of(config.with_head(head), DTYPES[section.dtype])

@@ -134,8 +134,8 @@ def blocks_of(model: DecoderConfig, pp: int, stage: int) -> int:
 
 def head_model(role: str, config: ModelConfig, algorithm: Algorithm[Any]) -> DecoderConfig:
     """A role's model, as its folder describes it, under the role's head."""
-    model = read_config(Path(config.path), config.family, f"{role}.family").with_experts_cut(config.experts)
-    return model.with_head(algorithm.roles[role].head)
+    model = read_config(Path(config.path), config.family, f"{role}.family", config.model)
+    return model.with_experts_cut(config.experts).with_head(algorithm.roles[role].head)
 
 
 def classifier_memory(config: ClassifierConfig) -> Memory:

@@ -52,7 +52,7 @@ def test_a_role_that_is_blended_is_placed_anywhere(mesh, layout):
 
 
 def test_a_model_of_an_unknown_family_is_refused(load, tmp_path):
-    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "rwkv"}))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2_TINY | {"model_type": "unheard_of"}))
     with pytest.raises(ConfigurationError) as raised:
         load()
     assert [text.partition(":")[0] for text in raised.value.problems] == ["actor.path", "reference.path", "critic.path"]

@@ -12,7 +12,7 @@ from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
 from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.engines.masters import MasterState, ShardedMasters
-from hpcrl.engines.memory import HeldTransformer
+from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
@@ -81,7 +81,7 @@ def fsdp(
 
 
 def engine_of(
-    transformer: HeldTransformer,
+    transformer: HeldModel,
     groups: ReplicaGroups = WITH_NOBODY,
     micro_batch_tokens: int = 1000,
     optimizer: OptimizerConfig | None = OPTIMIZER,

@@ -333,7 +333,7 @@ class Limits:
 
 def _limits(experiment: Any) -> Limits:
     models = [
-        read_config(Path(model.path), model.family, f"{role}.family")
+        read_config(Path(model.path), model.family, f"{role}.family", model.model)
         for role, model in models_of(experiment).items()
         if (Path(model.path) / "config.json").is_file()
     ]

@@ -1,0 +1,83 @@
+"""A model of transformers in flat buffers: to everything but its own forward pass it is as hpcrl's own are."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcrl.engines.flat import FlatParameters
+from hpcrl.engines.memory import Generates, HeldModel, checked
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
+from hpcrl.models.foreign import ForeignModel
+from hpcrl.models.foreign_generation import ForeignGenerator
+from hpcrl.models.foreign_trial import try_out
+from hpcrl.models.generation import GenerationOptions
+from hpcrl.models.output import Predictions
+from hpcrl.parallel.group import Group
+from hpcrl.placement.shards import WHOLE
+
+
+class FlatForeign(HeldModel):
+    """A whole model of transformers, whose parameters and gradients are views of flat buffers.
+
+    How its texts go through it is found out when it is made, alike on all ranks of `dp`: packed, if it can be so on
+    each of them.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        trainable: bool = True,
+        dp: Group | None = None,
+    ) -> None:
+        super().__init__()
+        assert isinstance(config, ForeignConfig), config.family
+        self.config: ForeignConfig = config
+        self.cut, self.dtype, self.device = WHOLE, dtype, torch.device(device)
+        self.memory: FlatParameters = FlatParameters(config, WHOLE, dtype, self.device, trainable)
+        self.lessons = None
+        self.recompute = False
+        self.awaited: Callable[[int], None] = _at_once
+        self.model = ForeignModel(config, self.memory.views, dtype, self.device)
+        self.model.recompute(lambda: self.recompute)
+        trial = try_out(self.model, self.memory.views)
+        if dp is not None and dp.size > 1:
+            able = dp.total(torch.tensor([int(trial.packs), int(self.model.most_padding > 0)]))
+            self.model.packs = int(able[0]) == dp.size
+            self.model.most_padding *= int(able[1]) == dp.size
+        self.shares_prefixes = self.model.packs
+        self.padded_because = "" if self.model.packs else trial.why or "another worker cannot pack them"
+        """Why its texts are padded; empty where they are packed."""
+
+    def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
+        self._await()
+        found: Predictions = self.model(*given, temperature, with_entropy)
+        return found
+
+    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
+        self._await()
+        return ForeignGenerator(self.model, options)
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        views = self.memory.views
+        for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
+            views[name].detach().copy_(tensor)
+
+    def gradient(self, name: str) -> Tensor:
+        gradient = self.memory.views[name].grad
+        assert gradient is not None, "trained"
+        return gradient
+
+    def _await(self) -> None:
+        """Have all parameters there: transformers does not say when it reads a layer's."""
+        for layer in range(self.config.blocks + 2):
+            self.awaited(layer)
+
+
+def _at_once(_layer: int) -> None:
+    """Parameters that never leave are there."""

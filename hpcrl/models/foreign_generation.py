@@ -1,0 +1,91 @@
+"""Responses of a model of transformers, over its own cache. Rows of equally long prompts are generated side by side.
+
+What is drawn for a row follows from its seed and the number of its token, as it does of hpcrl's own models.
+Shapes: N rows, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcrl.errors import DataError
+from hpcrl.models.foreign import ForeignModel, takes
+from hpcrl.models.generation import Generated, GenerationOptions, History, check_rows
+from hpcrl.models.sampling import choose
+from hpcrl.models.slot_table import signed
+
+NOT_FEWER = 4
+"""Rows below which a batch is not made smaller."""
+
+
+class ForeignGenerator:
+    """Generates from a model as it is at each call; keeps nothing between."""
+
+    def __init__(self, model: ForeignModel, options: GenerationOptions) -> None:
+        self._model = model
+        self._options = options
+        self._wide = torch.promote_types(model.dtype, torch.float32)
+        self._eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=model.device)
+
+    @torch.no_grad()
+    def generate(self, prompts: Sequence[np.ndarray], seeds: Sequence[int]) -> Generated:
+        """A response to each prompt (1-D ints, at least one token), drawn with its seed (64 bits). Raises ValueError
+        where a row can exceed the model's positions."""
+        limits = [self._options.max_new_tokens] * len(prompts)
+        lengths = [len(prompt) for prompt in prompts]
+        check_rows(self._options, self._model.config.max_positions, lengths, seeds, limits)
+        self._model.attend(self._model.usual)
+        history = History(self._options)
+        for rows in self._batches(lengths):
+            self._generate(rows, torch.tensor(np.stack([prompts[row] for row in rows])), seeds, history)
+        return history.responses(len(prompts))
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Rows of one length, within the bounds of slots and of a prefill."""
+        ordered = sorted(range(len(lengths)), key=lambda row: (lengths[row], row))
+        for length, alike in groupby(ordered, key=lambda row: lengths[row]):
+            rows = list(alike)
+            most = max(1, min(self._options.slots, self._options.prefill_tokens // length))
+            yield from (rows[begin : begin + most] for begin in range(0, len(rows), most))
+
+    def _generate(self, rows: list[int], prompts_NL: Tensor, seeds: Sequence[int], history: History) -> None:
+        device, options = self._model.device, self._options
+        number_N = torch.tensor(rows, device=device)
+        seeds_N = torch.tensor([signed(seeds[row]) for row in rows], device=device)
+        active_N = torch.ones(len(rows), dtype=torch.bool, device=device)
+        given, cache = prompts_NL.to(device, torch.int64), None
+        for count in range(options.max_new_tokens):
+            logits_NV, cache = self._step(given, cache)
+            if count < options.min_new_tokens and len(self._eos):
+                logits_NV[:, self._eos] = -torch.inf
+            index_N = torch.full_like(seeds_N, count)
+            tokens_N, logprobs_N = choose(logits_NV, seeds_N, index_N, options.sampling)
+            stopped = history.add(number_N[active_N], tokens_N[active_N], logprobs_N[active_N])
+            here = active_N.nonzero()[:, 0]
+            active_N &= ~torch.isin(tokens_N, self._eos) | (count < options.min_new_tokens)
+            active_N[here[stopped]] = False
+            left = int(active_N.sum())
+            if not left:
+                return
+            if len(active_N) > NOT_FEWER and 2 * left <= len(active_N) and hasattr(cache, "batch_select_indices"):
+                cache.batch_select_indices(active_N.nonzero()[:, 0])
+                number_N, seeds_N, tokens_N = number_N[active_N], seeds_N[active_N], tokens_N[active_N]
+                active_N = active_N[active_N]
+            given = tokens_N[:, None]
+
+    def _step(self, tokens_NL: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Logits [N, V] of the next tokens, and the cache with these tokens in it. Raises DataError."""
+        library = self._model.library
+        named = "cache_params" if takes(library.forward, "cache_params") else "past_key_values"
+        options: dict[str, Any] = {} if cache is None else {named: cache}
+        if takes(library.forward, "logits_to_keep"):
+            options["logits_to_keep"] = 1
+        found = library(input_ids=tokens_NL, use_cache=True, return_dict=True, **options)
+        kept = getattr(found, named, None)
+        if kept is None:
+            raise DataError(f"{self._model.config.library.causal} keeps no cache; it cannot generate.")
+        return found.logits[:, -1].to(self._wide, copy=True), kept

@@ -1,0 +1,83 @@
+"""Runs whose models transformers computes, on real processes: the same bits after kills, and exports that load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.chaos import whole_run
+from support.foreign_models import save_library_model
+from support.hosts import LETTERS, write_task
+from support.layout_runs import ppo, sft
+from support.struck_layouts import Blow, check_struck
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.recipes.ppo import PPOExperiment
+
+BLOWS = {
+    "in a backward pass": Blow("worker-0", "backward.begin", 5),
+    "before its reply": Blow("worker-1", "worker.executed", 6),
+    "in a snapshot": Blow("worker-0", "shard.synced", 2),
+    "all": Blow("master", "journal.after", 14, "all"),
+}
+FAST = ("in a backward pass",)
+
+
+def foreign(folder: Path) -> PPOExperiment:
+    """Actor, critic and reference are transformers', the trained ones on two workers."""
+    made = ppo(folder, "d2", 2)
+    return replace(made, reference=replace(made.reference, micro_batch_tokens=24))
+
+
+def write_foreign_task(folder: Path, kind: str, **sizes: int) -> Path:
+    """A task whose model is of this kind."""
+    write_task(folder)
+    end = len(LETTERS)
+    save_library_model(folder / "model", kind, vocab_size=end + 1, hidden_size=16, eos_token_id=end, **sizes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    return write_foreign_task(folder, "gpt_neox", intermediate_size=24, max_position_embeddings=64)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return whole_run(tmp_path_factory.mktemp("whole"), foreign(task))
+
+
+def test_what_it_exports_transformers_loads(undisturbed: RunDirectory) -> None:
+    import transformers
+
+    (actor,), (critic,) = (sorted((undisturbed.exports / role).iterdir())[-1:] for role in ("actor", "critic"))
+    assert type(transformers.AutoModelForCausalLM.from_pretrained(actor)).__name__ == "GPTNeoXForCausalLM"
+    loaded = transformers.AutoModelForTokenClassification.from_pretrained(critic)
+    assert type(loaded).__name__ == "GPTNeoXForTokenClassification"
+    assert loaded.classifier.weight.shape == (1, 16)
+
+
+@pytest.mark.parametrize("name", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in BLOWS])
+def test_a_run_that_is_struck_ends_with_the_same_bits(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
+) -> None:
+    check_struck(tmp_path, foreign(task), BLOWS[name], undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}),
+        ("mamba", {}),
+        ("mixtral", {"intermediate_size": 32}),
+    ],
+)
+def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
+    tmp_path: Path, kind: str, sizes: dict[str, int]
+) -> None:
+    experiment = sft(write_foreign_task(tmp_path, kind, **sizes), "d2", 2)
+    experiment = replace(experiment, actor=replace(experiment.actor, model="transformers"))
+    (tmp_path / "whole").mkdir()
+    undisturbed = whole_run(tmp_path / "whole", experiment)
+    check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)

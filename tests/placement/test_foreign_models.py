@@ -1,0 +1,170 @@
+"""Models that transformers computes: what a plan says of them, and what is refused before anything is submitted."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.experiments import QWEN2_TINY
+
+from hpcrl.errors import ConfigurationError
+from hpcrl.families.foreign import UNBOUNDED, ForeignConfig
+from hpcrl.families.library import library_model
+from hpcrl.families.reader import parameter_count, parameters_of, read_config
+from hpcrl.families.words import in_words
+
+OPT: dict[str, Any] = {
+    "model_type": "opt",
+    "architectures": ["OPTForCausalLM"],
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "ffn_dim": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "layerdrop": 0.0,
+}
+TENSORS = {
+    "model.decoder.embed_tokens.weight": (64, 32),
+    "model.decoder.embed_positions.weight": (130, 32),
+    **{f"model.decoder.layers.{block}.fc1.weight": (48, 32) for block in range(2)},
+    **{f"model.decoder.layers.{block}.fc1.bias": (48,) for block in range(2)},
+    "model.decoder.final_layer_norm.weight": (32,),
+}
+
+
+def write(folder: Path, fields: dict[str, Any], tensors: dict[str, tuple[int, ...]] | None = None) -> None:
+    """config.json, and a file of tensors that are nothing but zeros."""
+    (folder / "config.json").write_text(json.dumps(fields))
+    header, end = {}, 0
+    for name, shape in (TENSORS if tensors is None else tensors).items():
+        size = 4
+        for length in shape:
+            size *= length
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+
+
+def test_sizes_and_layers_are_those_of_the_tensors(tmp_path: Path) -> None:
+    write(tmp_path, OPT)
+    config = read_config(tmp_path, kind="auto")
+    assert isinstance(config, ForeignConfig)
+    assert parameter_count(config) == 64 * 32 + 130 * 32 + 2 * 48 * 33 + 32
+    layers = {parameter.name: parameter.layer for parameter in parameters_of(config)}
+    assert [layers[name] for name in TENSORS] == [0, 0, 1, 2, 1, 2, 3]
+    assert [it.name for it in parameters_of(config) if not it.decays] == [
+        "model.decoder.layers.0.fc1.bias",
+        "model.decoder.layers.1.fc1.bias",
+        "model.decoder.final_layer_norm.weight",
+    ]
+    assert (config.blocks, config.max_positions, config.tied) == (2, 128, True)
+    assert "opt, " in in_words(config) and "transformers runs it: model_type 'opt' is not supported" in in_words(config)
+
+
+def test_a_model_without_a_table_of_positions_has_a_bound_all_the_same(tmp_path: Path) -> None:
+    fields = {"model_type": "bloom", "vocab_size": 64, "hidden_size": 32, "n_layer": 1, "n_head": 4}
+    write(tmp_path, fields, {"word_embeddings.weight": (64, 32), "h.0.mlp.dense.weight": (32, 32), "ln_f.bias": (32,)})
+    config = read_config(tmp_path, kind="auto")
+    assert config.max_positions == UNBOUNDED
+    assert [it.name for it in parameters_of(config)] == [
+        "transformer.word_embeddings.weight",
+        "transformer.h.0.mlp.dense.weight",
+        "transformer.ln_f.bias",
+    ]
+
+
+def test_masks_and_frequencies_of_old_folders_are_no_parameters(tmp_path: Path) -> None:
+    old = {"gpt_neox.layers.0.attention.bias": (1, 1, 4, 4), "gpt_neox.layers.0.attention.masked_bias": ()}
+    new = {"gpt_neox.embed_in.weight": (64, 32), "gpt_neox.layers.0.attention.dense.bias": (32,)}
+    write(tmp_path, OPT | {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}, old | new)
+    assert [it.name for it in parameters_of(read_config(tmp_path, kind="transformers"))] == [*new]
+
+
+def test_auto_takes_our_own_code_where_it_knows_every_field(tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": (64, 32), "model.layers.0.mlp.up_proj.weight": (48, 32)}
+    write(tmp_path, QWEN2_TINY, tensors)
+    assert not isinstance(read_config(tmp_path, kind="auto"), ForeignConfig)
+    assert isinstance(read_config(tmp_path, kind="transformers"), ForeignConfig)
+    write(tmp_path, QWEN2_TINY | {"rope_wobble": 3}, tensors)
+    found = read_config(tmp_path, kind="auto")
+    assert isinstance(found, ForeignConfig)
+    assert found.because == "rope_wobble = 3 is not known here and may change the mathematics"
+    with pytest.raises(ConfigurationError, match="rope_wobble"):
+        read_config(tmp_path, kind="own")
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"auto_map": {"AutoModelForCausalLM": "mine.Mine"}}, "auto_map names code of the folder's own"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights are not supported"),
+        ({"is_encoder_decoder": True}, "only decoders are supported"),
+        ({"vocab_size": None}, "vocab_size is needed, as a positive integer"),
+        ({"rope_scaling": {"type": "longrope"}}, "rope type 'longrope'"),
+        ({"architectures": ["OPTForQuestionAnswering"]}, "not OPTForCausalLM"),
+        ({"model_type": "unheard_of"}, "transformers has no decoder of model_type 'unheard_of'"),
+    ],
+)
+def test_what_neither_can_run_is_refused(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+    write(tmp_path, OPT | fields)
+    with pytest.raises(ConfigurationError) as raised:
+        read_config(tmp_path, kind="auto")
+    assert problem in str(raised.value) and "own code does not run it either" in str(raised.value)
+    with pytest.raises(ConfigurationError, match=r"hpcrl|config.json"):
+        read_config(tmp_path, kind="transformers")
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, OPT)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigurationError, match=r"only pickled weights \(pytorch_model.bin\)"):
+        read_config(tmp_path, kind="auto")
+
+
+def test_the_heads_of_transformers_classes_are_known_by_their_text() -> None:
+    known = {kind: library_model(kind) for kind in ("llama", "gpt_neox", "bloom", "opt", "mamba")}
+    found = {kind: (it.tokens, it.prefix, it.head) for kind, it in known.items() if it is not None}
+    assert found == {
+        "llama": ("LlamaForTokenClassification", "model", "score"),
+        "gpt_neox": ("GPTNeoXForTokenClassification", "gpt_neox", "classifier"),
+        "bloom": ("BloomForTokenClassification", "transformer", "classifier"),
+        "opt": (None, "model", ""),
+        "mamba": (None, "backbone", ""),
+    }
+
+
+def problems(load: Any, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as raised:
+        load(*overrides)
+    return list(raised.value.problems)
+
+
+def test_a_critic_of_a_model_without_such_a_class_is_refused(load: Any, tmp_path: Path) -> None:
+    write(tmp_path / "model", OPT)
+    assert problems(load) == [
+        "critic.path: transformers has no class for opt that gives a number for each token (…ForTokenClassification, "
+        "ending in one linear module), which a value head is. Set critic.path to another model."
+    ]
+
+
+def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path) -> None:
+    tensors = {"model.embed_tokens.weight": (64, 32), "model.layers.0.mlp.up_proj.weight": (48, 32)}
+    write(tmp_path / "model", QWEN2_TINY | {"rope_wobble": 3}, tensors)
+    load()
+    (cut,) = problems(load, "actor.layout=t2")
+    assert cut == (
+        "actor.layout = d1t2p1 splits a model over workers by tp, but transformers computes actor.path, whole on each "
+        "worker. Set actor.layout to d2."
+    )
+    (held,) = problems(load, "actor.backend=fsdp")
+    assert held == (
+        "actor.backend = fsdp holds hpcrl's own models only, but transformers computes actor.path: rope_wobble = 3 is "
+        "not known here and may change the mathematics. Set actor.backend to native."
+    )
+    load("actor.backend=native")
+    assert len(problems(load, "actor.backend=fsdp", "critic.layout=p2")) == 2
+    (none,) = problems(load, "actor.router_aux_coef=0.1")
+    assert "has no experts" in none

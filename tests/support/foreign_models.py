@@ -1,0 +1,115 @@
+"""Tiny models of transformers, of kinds that attend, turn and end in many ways; and engines of them."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.layouts import ROWS, columns_of, objective
+from support.pool import everyone
+from support.tiny import engine_of, over_data
+
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.composed import ComposedEngine
+from hpcrl.engines.engine import Update
+from hpcrl.engines.foreign import FlatForeign
+from hpcrl.families.config import HeadKind
+from hpcrl.models import foreign_trial
+from hpcrl.models.pretrained import load_pretrained
+from hpcrl.parallel.replica import ReplicaGroups
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+PLAIN = {name: size for name, size in SIZES.items() if name != "num_key_value_heads"}
+SHORT = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": SIZES,
+    "qwen2": SIZES,
+    "qwen3": {**SIZES, "head_dim": 8},
+    "mistral": {**SIZES, "sliding_window": 4},
+    "gemma": {**SIZES, "head_dim": 8},
+    "gemma2": {**SIZES, "head_dim": 8, "sliding_window": 4},
+    "gpt2": {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128},
+    "opt": {**SHORT, "ffn_dim": 64, "max_position_embeddings": 128, "word_embed_proj_dim": 32},
+    "gpt_neox": PLAIN,
+    "phi": PLAIN,
+    "olmo2": SIZES,
+    "granite": {**SIZES, "logits_scaling": 3.0, "residual_multiplier": 0.7},
+    "stablelm": SIZES,
+    "mixtral": {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {**SIZES, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    "bloom": {"vocab_size": 96, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    "falcon": {**SHORT, "alibi": False},
+    "mamba": {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+}
+PADDED = ("stablelm", "bloom", "falcon", "mamba")
+"""Those that cannot be packed: they do not say where texts end, or never ask for our attention."""
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def save_library_model(folder: Path, kind: str, **changes: Any) -> Any:
+    """A random model whose vectors count too, after it was saved to the folder."""
+    import transformers
+
+    config = transformers.AutoConfig.for_model(kind, **{**KINDS[kind], **IDS, **changes})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(4) if parameter.dim() > 1 else parameter.add_(0.1 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
+    return model
+
+
+def foreign_engine(
+    folder: Path,
+    head: HeadKind = "vocabulary",
+    dtype: torch.dtype = torch.float32,
+    groups: ReplicaGroups | None = None,
+    optimizer: OptimizerConfig | None = None,
+    micro_batch_tokens: int = 40,
+) -> ComposedEngine:
+    """An engine of a folder's model as transformers computes it."""
+    config, parameters = load_pretrained(folder, kind="transformers", head=head, seed=1, trained=optimizer is not None)
+    dp = None if groups is None else groups.dp
+    model = FlatForeign(config, dtype=dtype, trainable=optimizer is not None, dp=dp)
+    model.load(parameters)
+    made = engine_of if groups is None else partial(engine_of, groups=groups)
+    return made(model, micro_batch_tokens=micro_batch_tokens, optimizer=optimizer)
+
+
+def learn(engine: ComposedEngine, updates: int = 3, rows: Sequence[int] = range(len(ROWS))) -> list[float]:
+    """The losses of updates by these rows."""
+    entropy = not engine._model.gives_values
+    return [
+        engine.train_batch(ROWS.select(rows), columns_of(rows), objective(entropy), Update(1, i, updates)).loss
+        for i in range(updates)
+    ]
+
+
+def learnt_on_rank(context: Any, folder: Path, optimizer: OptimizerConfig, spoilt: bool = False) -> dict[str, Any]:
+    """What one of two ranks found and learnt by its rows; where `spoilt`, the second finds that it cannot pack."""
+    groups = over_data(everyone(context))
+    padded = []
+    for wrong in (False, spoilt and context.rank == 1):
+        usual = foreign_trial._packed
+        if wrong:
+            foreign_trial._packed = lambda *_: foreign_trial.Trial(False, "packed texts are not what they are alone")
+        try:
+            engine = foreign_engine(folder, "vocabulary", torch.float64, groups, optimizer)
+        finally:
+            foreign_trial._packed = usual
+        model = engine._model.transformer
+        assert isinstance(model, FlatForeign)
+        padded.append(bool(model.padded_because))
+    own = [row for row in range(len(ROWS)) if row % 3 == 0] if context.rank else [r for r in range(len(ROWS)) if r % 3]
+    losses = learn(engine, rows=own)
+    return {"losses": losses, "padded": padded, "why": model.padded_because, "says": engine.forward(ROWS)}
