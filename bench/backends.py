@@ -156,6 +156,12 @@ def _step(engine: Any, own: Sequences, columns: Columns) -> Side:
     return lambda: engine.train_batch(own, columns, Objective(answer_loss), Update(1, 0, 1)).loss
 
 
+class _Plain(Transformer):
+    """Over parameters that nobody holds but FSDP."""
+
+    shares_prefixes = True
+
+
 class _Loop(nn.Module):
     """The same model under FSDP2, torch's AdamW and its clipping, and nothing of hpcrl's engines."""
 
@@ -168,7 +174,7 @@ class _Loop(nn.Module):
         views = {of.name: nn.Parameter(torch.empty(of.shape)) for of in parameters_of(config)}
         for name, tensor in tensors:
             views[name].data.copy_(tensor)
-        self.transformer = Transformer(config, views)
+        self.transformer = _Plain(config, views)
         self.ranks = groups.dp.size
         self.group = groups.dp
         mesh = DeviceMesh.from_group(groups.dp.process_group, "cpu")
