@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support import toy_family
-from support.forged import flip_unnoticed
+from support.forged import flip_unnoticed, last_element
 from support.hosts import LETTERS, run_of, write_task
 from support.pool import gloo_pool
 from support.rows import open_datasets, training_steps
@@ -137,8 +137,12 @@ def test_what_was_loaded_has_the_digest_that_was_saved_or_is_refused(folder, tmp
     checkpoint = {"actor": msgspec.structs.replace(actor, digest=records["actor_train"]["digest"])}
     with run_of(experiment, checkpoint=checkpoint) as conductor:
         conductor.step(2)
-    for at, why in ((-1, r"actor was saved with digest .*, and loaded with"), (20, "is no shard any more")):
-        flip_unnoticed(Path(actor.shards[0]), at)
+    shard = Path(actor.shards[0])
+    for at, why in (
+        (last_element(shard), r"actor was saved with digest .*, and loaded with"),
+        (20, "is no shard any more"),
+    ):
+        flip_unnoticed(shard, at)
         with pytest.raises(DamagedCheckpointError, match=why):
             run_of(experiment, checkpoint=checkpoint).__enter__()
 
