@@ -26,6 +26,15 @@ def socket_interfaces(network: Network, environ: Mapping[str, str]) -> dict[str,
     return {"GLOO_SOCKET_IFNAME": environ.get("GLOO_SOCKET_IFNAME") or network.interface}
 
 
+def summing_order(deterministic: bool, environ: Mapping[str, str]) -> dict[str, str]:
+    """What NCCL reads, so that what libraries add up with it has one order. (hpcrl's own sums have theirs anyway.)
+
+    NCCL chooses among its algorithms by size and topology, and a tree adds up otherwise than a ring. The user's own
+    variable counts.
+    """
+    return {} if not deterministic or environ.get("NCCL_ALGO") else {"NCCL_ALGO": "Ring"}
+
+
 class ParallelContext:
     """This process among all workers of an attempt. Passed to whoever needs it; knows neither roles nor layouts."""
 
@@ -82,6 +91,7 @@ class ParallelContext:
         os.environ.update(socket_interfaces(self._network, os.environ))
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            os.environ.update(summing_order(self._deterministic, os.environ))
             # Errors of NCCL leave the collective that they break; torch would end this process without a word.
             os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         backend = "nccl" if self.device.type == "cuda" else "gloo"

@@ -9,7 +9,7 @@ from support.pool import gloo_pool
 from support.sockets import listening
 
 from hpcrl.errors import PeerLostError
-from hpcrl.parallel.context import ParallelContext, socket_interfaces
+from hpcrl.parallel.context import ParallelContext, socket_interfaces, summing_order
 from hpcrl.wire.address import LOOPBACK, Network
 
 
@@ -122,3 +122,17 @@ def test_store_and_gloo_listen_where_the_network_says_and_nowhere_else():
 def test_gloo_and_nccl_are_told_the_interface(network, environ, interfaces):
     told = socket_interfaces(network, environ)
     assert (told.get("GLOO_SOCKET_IFNAME"), told.get("NCCL_SOCKET_IFNAME")) == interfaces
+
+
+@pytest.mark.parametrize(
+    ("deterministic", "environ", "told"),
+    [
+        (True, {}, {"NCCL_ALGO": "Ring"}),
+        (True, {"NCCL_ALGO": "Tree"}, {}),
+        (False, {}, {}),
+    ],
+)
+def test_nccl_adds_up_around_a_ring_unless_its_user_says_otherwise(
+    deterministic: bool, environ: dict[str, str], told: dict[str, str]
+) -> None:
+    assert summing_order(deterministic, environ) == told
