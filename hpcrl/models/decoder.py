@@ -16,6 +16,7 @@ from hpcrl.models.attention import attention
 from hpcrl.models.kv_cache import KVCache
 from hpcrl.models.layers import Block
 from hpcrl.models.packing import Packing, counting
+from hpcrl.models.products import packs
 from hpcrl.models.transformer import Transformer
 
 LEAST_ROWS = 4
@@ -108,7 +109,7 @@ class Decoder:
         assert self._head_EV is not None
         rows = x_NE.shape[0]
         last = self._model.last
-        return last.capped_((last.norm(_at_least(x_NE)) @ self._head_EV)[:rows])
+        return last.capped_(self._model.ranks.products.of(last.norm(_at_least(x_NE)), self._head_EV)[:rows])
 
     def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several. Of a
@@ -135,12 +136,13 @@ def distinct(prompts: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]
 
 
 def head_of(model: Transformer) -> Tensor | None:
-    """[E, V], on a CPU as a copy: few rows multiply faster so, and to the same bits however few they are. None where
-    the model's last stage is elsewhere."""
+    """[E, V], on a CPU as a copy, packed or plain: few rows multiply faster so, and to the same bits however few they
+    are. None where the model's last stage is elsewhere."""
     if model.output is None:
         return None
     transposed = model.last.matrix().detach().t()
-    return transposed.contiguous() if transposed.device.type == "cpu" else transposed
+    model.ranks.products.prepare(transposed)
+    return transposed.contiguous() if transposed.device.type == "cpu" and not packs(transposed) else transposed
 
 
 def _at_least(rows: Tensor) -> Tensor:

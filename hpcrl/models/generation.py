@@ -90,9 +90,13 @@ class Generator:
         """
         limits = [self._options.max_new_tokens] * len(prompts) if max_new_tokens is None else list(max_new_tokens)
         check_rows(self._options, self._model.config.max_positions, [len(prompt) for prompt in prompts], seeds, limits)
+        with self._model.ranks.products.packing():
+            return self._generated(Wanted(prompts, distinct(prompts)[1], seeds, limits))
+
+    def _generated(self, wanted: Wanted) -> Generated:
         history, line, idle = History(self._options), Line(self._model, self._pp), 0
         unknown = torch.zeros(0, dtype=torch.promote_types(self._model.dtype, torch.float32))
-        row = self._cohorts(Wanted(prompts, distinct(prompts)[1], seeds, limits))
+        row = self._cohorts(wanted)
         for tick in generation_ticks(line.stage, line.stages):
             if idle == line.stages:
                 break
@@ -114,7 +118,7 @@ class Generator:
                 made, logprobs = self._drawn(cohort, made)
                 self._take(cohort, made, logprobs, history)
             line.keep(made)
-        generated = history.responses(len(prompts))
+        generated = history.responses(len(wanted.prompts))
         return generated._replace(logprobs=line.told(generated.logprobs))
 
     def _exchanged(self, tick: Tick, line: Line, row: Sequence[Cohort]) -> tuple[Tensor | None, Tensor | None]:

@@ -23,7 +23,7 @@ def rounded(length: int) -> int:
 
 
 class KVCache:
-    """Of so many blocks with one window, and heads of a rank, [2, blocks, S, C, K, D]; zero at first (what is masked
+    """Of so many blocks with one window, and heads of a rank, [2, blocks, S, K, C, D]; zero at first (what is masked
     must be finite). Row i of a batch lives in slot i."""
 
     def __init__(
@@ -43,19 +43,21 @@ class KVCache:
         self._softcap = softcap
         self._dtype = dtype
         self._columns = torch.arange(self.capacity, device=device)
-        shape = (2, blocks, slots, self.capacity, *heads)
-        self._all = torch.zeros(shape, dtype=dtype, device=device)
-        self._slots = [(keys, values) for keys, values in zip(*self._all, strict=True)]
-        self._tokens = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self._slots]
-        self._heads = [(keys.transpose(1, 2), values.transpose(1, 2)) for keys, values in self._slots]
+        count, dimensions = heads
+        self._first = torch.arange(count, device=device) * self.capacity
+        """Of each head, its first place in a slot."""
+        self._all = torch.zeros((2, blocks, slots, count, self.capacity, dimensions), dtype=dtype, device=device)
+        self._heads = list(zip(*self._all, strict=True))
+        self._places = [(keys.flatten(0, 2), values.flatten(0, 2)) for keys, values in self._heads]
 
     @property
     def nbytes(self) -> int:
         return self._all.nbytes
 
     def places(self, slots_N: Tensor, positions_N: Tensor) -> Tensor:
-        """Where tokens at these positions are stored."""
-        return slots_N * self.capacity + positions_N % self.capacity
+        """Where the heads of tokens at these positions are stored, [N, K]."""
+        slot_size = len(self._first) * self.capacity
+        return (slots_N * slot_size + positions_N % self.capacity)[:, None] + self._first
 
     def mask(self, positions_N: Tensor) -> Tensor:
         """What the token at a position of each of the first slots sees, once it is stored: zeros, and -inf for the
@@ -69,11 +71,12 @@ class KVCache:
         mask = torch.zeros(unseen.shape, dtype=self._dtype, device=unseen.device)
         return mask.masked_fill_(unseen, -torch.inf)[:, None, None, :]
 
-    def write(self, block: int, at_N: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
-        """Store rows at these places, each of which is there once."""
-        keys, values = self._tokens[block]
-        keys.index_copy_(0, at_N, k_NKD)
-        values.index_copy_(0, at_N, v_NKD)
+    def write(self, block: int, at_NK: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> None:
+        """Store heads at these places, each of which is there once."""
+        keys, values = self._places[block]
+        at = at_NK.flatten()
+        keys.index_copy_(0, at, k_NKD.flatten(0, 1))
+        values.index_copy_(0, at, v_NKD.flatten(0, 1))
 
     def attend(self, block: int, q_NHD: Tensor, mask_N11L: Tensor) -> Tensor:
         """What one new token of each of the first N slots gathers from the first L cached tokens, [N, H·D].

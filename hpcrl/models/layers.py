@@ -80,7 +80,7 @@ class MLP(nn.Module):
 
     def forward(self, x_tE: Tensor, count: int) -> Tensor:
         """This rank's rows of `count`, with what the neurons add."""
-        inner = self.activate(_times(self.ranks.gather(self.norm(x_tE), count), self.up, self.up_bias))
+        inner = self.activate(self.ranks.times(self.ranks.gather(self.norm(x_tE), count), self.up, self.up_bias))
         return _plus_product(self.ranks, x_tE, inner, self.down, self.down_bias, self.post_norm)
 
 
@@ -146,7 +146,7 @@ class Block(nn.Module):
     def project(self, x_tE: Tensor, turns: Turns, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Of all `count` rows, query [T, H, D], key and value [T, K, D], the first two turned by their positions if
         these are rotary."""
-        qkv = _times(self.ranks.gather(self.attention_norm(x_tE), count), self.qkv, self.qkv_bias)
+        qkv = self.ranks.times(self.ranks.gather(self.attention_norm(x_tE), count), self.qkv, self.qkv_bias)
         queries, keys, dimensions = self.heads
         heads, both = qkv.unflatten(-1, (-1, dimensions)), [queries, keys]
         turning, values_TKD = heads.split([queries + keys, keys], dim=1)
@@ -172,8 +172,3 @@ def _plus_product(
     if norm is None:
         return ranks.plus_product(x_tE, rows_T, matrix, bias)
     return x_tE + norm(ranks.product(rows_T, matrix, bias))
-
-
-def _times(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    """rows · matrix + bias."""
-    return rows @ matrix if bias is None else torch.addmm(bias, rows, matrix)

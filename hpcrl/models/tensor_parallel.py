@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from hpcrl.families.family import Parameter
+from hpcrl.models.products import Products
 from hpcrl.parallel.group import Group
 
 PIECE = 2**24
@@ -26,6 +27,7 @@ class TensorParallel:
 
     def __init__(self, group: Group) -> None:
         self.group = group
+        self.products = Products()
 
     @property
     def size(self) -> int:
@@ -57,14 +59,23 @@ class TensorParallel:
         part = self.part(rows_T.shape[0])
         return _padded(rows_T, part * self.size)[self.group.index * part :][:part]
 
+    def times(self, rows_T: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+        """rows · matrix + bias, where each rank has some of the columns of `matrix`."""
+        if bias is None:
+            return self.products.of(rows_T, matrix)
+        return self.products.plus(bias, rows_T, matrix)
+
     def plus_product(self, x_tW: Tensor, rows_T: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
         """x + rows · matrix + bias, where each rank has some of the columns of `rows`."""
-        x_tW = torch.addmm(x_tW, rows_T, matrix) if self.size == 1 else x_tW + self.reduce(rows_T @ matrix)
+        if self.size == 1:
+            x_tW = self.products.plus(x_tW, rows_T, matrix)
+        else:
+            x_tW = x_tW + self.reduce(self.products.of(rows_T, matrix))
         return x_tW if bias is None else x_tW.add_(bias)
 
     def product(self, rows_T: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
         """This rank's rows of rows · matrix + bias."""
-        product_tW = self.reduce(rows_T @ matrix)
+        product_tW = self.reduce(self.products.of(rows_T, matrix))
         return product_tW if bias is None else product_tW.add_(bias)
 
     @torch.no_grad()

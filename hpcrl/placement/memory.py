@@ -40,7 +40,7 @@ class Memory:
     optimizer: float = 0.0
     kv_cache: float = 0.0
     drawing: float = 0.0
-    """Beside the cache: the head as decoding reads it, a prefill, the next tokens' logits and probabilities."""
+    """Beside the cache: matrices as decoding reads them, a prefill, the next tokens' logits and probabilities."""
     activations: float = 0.0
     """Kept by training for the backward pass."""
     working: float = 0.0
@@ -262,14 +262,22 @@ def generating_memory(
     # Logits, at another temperature a copy, probabilities, their running sum in float64; sorted with their tokens.
     numbers = 16 + 4 * (generation.temperature != 1) + 28 * filtered
     draws = stage == layout.pp - 1
-    head = draws * model.vocabulary_size * model.hidden_size * size / layout.tp
+    head = draws * model.vocabulary_size * model.hidden_size / layout.tp
+    packed = _packed(model, Cut(0, layout.tp, stage, layout.pp)) if device == "cpu" and size <= 4 else 0
     tables = draws * model.vocabulary_size * generation.slots * numbers
     kv_size = model.kv_size / min(layout.tp, model.kv_heads)
     return replace(
         memory,
         kv_cache=generation.slots * cached * 2 * kv_size * size,
-        drawing=memory.drawing + head + max(prefill, tables),
+        drawing=memory.drawing + (head + packed) * size + max(prefill, tables),
     )
+
+
+def _packed(model: DecoderConfig, cut: Cut) -> int:
+    """How many numbers of a stage's blocks are laid out once more for a generation on a CPU: those of its matrices, but
+    not experts' (see models/products.py)."""
+    parameters = (it.parameter for it in held(model, cut))
+    return sum(it.numel for it in parameters if 1 <= it.layer <= model.blocks and len(it.shape) == 2)
 
 
 def _kept_activations(model: DecoderConfig, config: TrainedModelConfig, layout: Layout, stage: int) -> float:

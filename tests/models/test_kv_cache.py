@@ -18,7 +18,7 @@ def filled(lengths, slots=5, softcap=None):
         contents.append([])
         for slot, length in enumerate(lengths):
             k, v = torch.randn(2, length, 2, 8, generator=generator, dtype=torch.float64)
-            cache.write(block, slot * cache.capacity + torch.arange(length), k, v)
+            cache.write(block, cache.places(torch.full((length,), slot), torch.arange(length)), k, v)
             contents[-1].append((k, v))
     return cache, contents
 

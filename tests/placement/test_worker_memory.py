@@ -60,11 +60,24 @@ def test_a_stage_caches_its_blocks_and_a_tensor_rank_its_heads_but_one_at_least(
     generation = GenerationConfig(max_new_tokens=15, slots=4)
     for tp, kv_size in ((1, 16), (2, 8), (4, 8)):
         first, last = (
-            generating_memory(Memory(), MODEL, FROZEN, Layout(tp=tp, pp=2), generation, 10, stage) for stage in range(2)
+            generating_memory(Memory(), MODEL, FROZEN, Layout(tp=tp, pp=2), generation, 10, stage, "cuda")
+            for stage in range(2)
         )
         assert first.kv_cache == 4 * 25 * blocks_of(MODEL, 2, 0) * 2 * kv_size * 4
         assert last.kv_cache == 4 * 25 * blocks_of(MODEL, 2, 1) * 2 * kv_size * 4
         assert first.drawing < last.drawing
+
+
+def test_on_a_cpu_a_stage_has_the_matrices_of_its_blocks_once_more():
+    generation = GenerationConfig(max_new_tokens=15, slots=4)
+    for dtype, size in (("fp32", 4), ("bf16", 2), ("fp64", 0)):
+        of_role = replace(FROZEN, dtype=dtype)
+        on_cpu, on_cuda = (
+            generating_memory(Memory(), MODEL, of_role, Layout(tp=2), generation, 10, device=device).drawing
+            for device in ("cpu", "cuda")
+        )
+        per_block = 32 * (32 + 2 * 16) / 2 + 32 * 32 / 2 + 3 * 32 * MODEL.intermediate_size / 2
+        assert on_cpu - on_cuda == MODEL.blocks * per_block * size
 
 
 def test_a_copy_has_no_optimizer_and_only_what_generates_has_a_cache(experiment):
