@@ -70,6 +70,7 @@ def test_every_command_of_the_page_is_one_of_these() -> None:
         "plan",
         "submit",
         "plan",
+        "plan",
         "resume",
         "resume",
         "plan",
@@ -101,16 +102,17 @@ def test_the_doctor_names_them(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_plan_names_the_backend_and_the_layout(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plans = zip(
-        commands("plan", "ppo.yaml"),
-        ("backend fsdp: actor", "backend megatron: actor, critic", f"backend {here}/mine.py:MINE: critic"),
-        strict=True,
+    told = (
+        ["backend fsdp: actor"],
+        ["backend fsdp: actor", "backend native: actor@1, reference, critic"],
+        ["backend megatron: actor, critic"],
+        [f"backend {here}/mine.py:MINE: critic"],
     )
-    for words, backend in plans:
+    for words, backends in zip(commands("plan", "ppo.yaml"), told, strict=True):
         assert main(words) == ExitCode.DONE
         said = capsys.readouterr()
         assert said.err == ""
-        assert backend in [line.strip() for line in said.out.splitlines()]
+        assert backends == [line for line in map(str.strip, said.out.splitlines()) if line.startswith("backend ")]
     assert main(["plan", "ppo.yaml"]) == ExitCode.DONE
     assert "backend" not in capsys.readouterr().out
 

@@ -13,8 +13,9 @@ from hpcrl.errors import DataError
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.replica import ReplicaGroups
-from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.abilities import Chosen
 from hpcrl.placement.judges import model_of
+from hpcrl.placement.placing import under
 from hpcrl.plugins import load
 from hpcrl.workers.role import RoleContext
 
@@ -26,6 +27,8 @@ class Builder(RoleContext[E]):
     """For one role of an experiment. `groups` are this rank's in the role's replica; `steps` the run's training steps,
     None for a role that is not trained, and `blended` whether another role's parameters are blended into it."""
 
+    backend: str
+    """What holds its model here; empty where it has no choice."""
     head: HeadKind | None
     steps: int | None
     blended: bool
@@ -38,7 +41,7 @@ class Builder(RoleContext[E]):
 
     def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
-        config, tokenizer = model_of(self.section), tokenizer_of(self.experiment)
+        config, tokenizer = model_of(under(self.section, self.backend)), tokenizer_of(self.experiment)
         assert tokenizer is not None and config is not None and self.head is not None, "an engine holds its model"
         context = EngineContext(
             role=self.role,
@@ -56,6 +59,6 @@ class Builder(RoleContext[E]):
             told=self.told,
         )
         try:
-            return load(backend_of(self.role, config).engine).open(context)
+            return load(Chosen.at_home(self.role, config).backend().engine).open(context)
         except DataError as error:
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None

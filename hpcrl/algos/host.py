@@ -31,6 +31,7 @@ from hpcrl.placement.holdings import Holding, holdings, row_holdings, slices
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
+from hpcrl.placement.placing import under
 from hpcrl.placement.plan import ModelName, Part, Plan, ReplicaPlan
 from hpcrl.plugins import load
 from hpcrl.processes import keep_freed_memory
@@ -247,12 +248,13 @@ class TorchHost:
 
     def _build(self, at: ReplicaPlan, *, empty: bool) -> Role:
         """`empty` where a checkpoint or a move brings its parameters."""
-        axes = axes_of(at.role, getattr(self._experiment, at.role))
+        axes = axes_of(at.role, under(getattr(self._experiment, at.role), at.backend))
         if problem := axes_problem(f"{at.role}.layout", at.layout, at.arrangement, axes):
             raise ConfigurationError([problem])
         kind = self._algorithm.roles[at.role]
         builder: Builder[Any] = Builder(
             role=at.role,
+            backend=at.backend,
             head=kind.head,
             experiment=self._experiment,
             steps=self._training_steps(self._experiment) if at.trainable else None,

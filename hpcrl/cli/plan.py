@@ -12,7 +12,7 @@ from rich.text import Text
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import ModelConfig, models_of
+from hpcrl.config.model import ModelConfig
 from hpcrl.dataflow.graph import MFC, Graph, topological_order
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.families.words import in_words
@@ -145,10 +145,11 @@ def _what_they_are(plan: Plan, experiment: ExperimentConfig) -> Iterator[str]:
             roles.setdefault(in_words(head_model(role, config, algorithm)), []).append(role)
     for text, those in roles.items():
         yield f"{', '.join(those)}: {text}"
-    backends = {role: model.backend for role, model in models_of(experiment).items() if role in placed}
+    backends = {str(replica.model): replica.backend for replica in plan.replicas if replica.backend}
+    away = {it.backend for it in plan.replicas if it.backend and it.backend != plan.home(it.role).backend}
     for name in dict.fromkeys(backends.values()):
-        if name != ModelConfig.backend:
-            yield f"backend {name}: {', '.join(role for role in backends if backends[role] == name)}"
+        if name != ModelConfig.backend or name in away:
+            yield f"backend {name}: {', '.join(model for model in backends if backends[model] == name)}"
 
 
 def _sizes(replica: ReplicaPlan, models: Models) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class CallPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """None: data over all of its mesh."""
     mesh: str | int | None = None
     """None: that of its role's home. A single rank is a number in YAML."""
+    backend: str | None = None
+    """None: that of its role."""
     between: Between | None = None
 
 

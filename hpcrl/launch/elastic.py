@@ -89,8 +89,10 @@ def _other_layouts(old: Plan, new: Plan, computing: Collection[str]) -> Iterator
     for call in _in_both(old, new):
         was, now = old.replica(call), new.replica(call)
         cuts = old.cuts(was), new.cuts(now)
-        if cuts[0] != cuts[1] and not (_over_all(old, was) and _over_all(new, now)):
-            equal = "up to rounding" if _rounds(old, new, call, computing) else "to the bit"
+        if held := not (was.is_home and now.is_home) and was.backend != now.backend:
+            cuts = f"{cuts[0]} of {was.backend}", f"{cuts[1]} of {now.backend}"
+        if held or (cuts[0] != cuts[1] and not (_over_all(old, was) and _over_all(new, now))):
+            equal = "up to rounding" if held or _rounds(old, new, call, computing) else "to the bit"
             alike[*cuts, equal].append(call)
     for (was_cut, now_cut, equal), calls in alike.items():
         yield f"{', '.join(calls)}: {was_cut} → {now_cut}, equal {equal}"

@@ -1,10 +1,12 @@
 """What a role asks of its backend, and what is said of a backend that cannot do it. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.backends.packages import package_problems
+from hpcrl.config.experiment import calls_of
 from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
@@ -20,32 +22,70 @@ ANY_DEVICE = "auto"
 """The `cluster.device` of which nobody knows yet what it will be."""
 
 
-def backend_of(role: str, model: ModelConfig) -> Backend:
-    """Raises ConfigurationError where there is no such backend."""
-    return find(BACKENDS, model.backend, f"{role}.backend")
+class Chosen(NamedTuple):
+    """A role's model under a backend: that of its home, or of a call that is made elsewhere."""
+
+    role: str
+    model: ModelConfig
+    key: str
+    """What chooses the backend: `<role>.backend`, `calls.<call>.backend`."""
+
+    @classmethod
+    def at_home(cls, role: str, model: ModelConfig) -> "Chosen":
+        return cls(role, model, f"{role}.backend")
+
+    @classmethod
+    def in_call(cls, call: str, role: str, model: ModelConfig, backend: str) -> "Chosen":
+        return cls(role, replace(model, backend=backend), f"calls.{call}.backend")
+
+    @property
+    def name(self) -> str:
+        return self.model.backend
+
+    def backend(self) -> Backend:
+        """Raises ConfigurationError where there is no such backend."""
+        return find(BACKENDS, self.name, self.key)
+
+
+def all_chosen(experiment: Any, calls: Sequence[MFC]) -> Iterator[Chosen]:
+    """Of all homes of models, then of the calls that have a backend of their own. Raises msgspec.ValidationError where
+    `calls` has not its form."""
+    models, roles = models_of(experiment), {call.name: call.role for call in calls}
+    yield from (Chosen.at_home(role, model) for role, model in models.items())
+    for name, entry in calls_of(experiment).items():
+        if entry.backend is not None and (role := roles.get(name)) in models:
+            yield Chosen.in_call(name, role, models[role], entry.backend)
 
 
 def engines_of(experiment: Any) -> tuple[str, ...]:
-    """The engine classes of all roles, as module:Class."""
-    backends = [backend_of(role, model) for role, model in models_of(experiment).items()]
-    return tuple(dict.fromkeys(backend.engine for backend in backends))
+    """The engine classes of all roles and calls, as module:Class."""
+    names_ = [model.backend for model in models_of(experiment).values()]
+    names_ += [entry.backend for entry in calls_of(experiment).values() if entry.backend is not None]
+    return tuple(dict.fromkeys(find(BACKENDS, name, "<role>.backend").engine for name in names_))
 
 
-def shards(experiment: Any, role: str) -> bool:
-    """Whether a role's backend gives each data-parallel rank a part of every parameter."""
-    model = models_of(experiment).get(role)
-    return model is not None and backend_of(role, model).shards
+def shards(backend: str) -> bool:
+    """Whether a backend gives each data-parallel rank a part of every parameter."""
+    return find(BACKENDS, backend, "<role>.backend").shards
 
 
 def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] = WITHOUT_MODEL) -> tuple[str, ...]:
-    """The axes over which a role may be split; all of them where its backend is none, which is said elsewhere."""
+    """The axes over which a role may be split at home; all where its backend is none, which is said elsewhere."""
     model = model_of(section)
-    if model is None:
-        return without_model
+    return without_model if model is None else axes_under(Chosen.at_home(role, model))
+
+
+def axes_under(chosen: Chosen) -> tuple[str, ...]:
+    """Those over which a model may be split under a backend."""
     try:
-        return backend_of(role, model).axes
+        return chosen.backend().axes
     except ConfigurationError:
         return AXES
+
+
+def settings_of(*keys: str) -> tuple[str, ...]:
+    """The settings that keys of messages are in: `calls` is one, whatever is in it."""
+    return tuple("calls" if key.startswith("calls.") else key for key in keys)
 
 
 def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str], but: str = "") -> Problem | None:
@@ -63,23 +103,19 @@ def axes_problem(key: str, text: str | None, layout: Layout, axes: Sequence[str]
 
 
 def backend_axes_problem(
-    role: str,
-    model: ModelConfig,
-    key: str,
-    text: str | None,
-    layout: Layout,
-    axes: Sequence[str],
-    device: str = ANY_DEVICE,
+    chosen: Chosen, key: str, text: str | None, layout: Layout, device: str = ANY_DEVICE
 ) -> Problem | None:
-    """The same of a role whose backend splits it over these axes, with the backends that split it so."""
-    backend_key = f"{role}.backend"
-    but = f"{backend_key} = {model.backend} splits over {_in_words(axes)} only"
+    """The same of a model under a backend, with the backends that split it so."""
+    axes, backend_key = axes_under(chosen), chosen.key
+    but = f"{backend_key} = {chosen.name} splits over {_in_words(axes)} only"
     problem = axes_problem(key, text, layout, axes, but)
     if problem is None:
         return None
     needed = {axis for axis, size in _sizes(layout).items() if size > 1}
-    others = able_backends(model, lambda backend: needed <= set(backend.axes), device)
-    return Problem((key, backend_key), problem.text, f"Set {key} to d{layout.size}, or {backend_key} to {others}.")
+    others = able_backends(chosen.model, lambda backend: needed <= set(backend.axes), device)
+    return Problem(
+        settings_of(key, backend_key), problem.text, f"Set {key} to d{layout.size}, or {backend_key} to {others}."
+    )
 
 
 def able_backends(model: ModelConfig, able: Callable[[Backend], bool], device: str = ANY_DEVICE) -> str:
@@ -93,18 +129,18 @@ def able_backends(model: ModelConfig, able: Callable[[Backend], bool], device: s
     return " or ".join(part for part in (", ".join(fitting[:-1]), *fitting[-1:]) if part)
 
 
-def built_problems(role: str, model: ModelConfig, built: DecoderConfig, device: str) -> Iterator[Problem]:
-    """What of a role's model its backend does not compute."""
+def built_problems(chosen: Chosen, built: DecoderConfig, device: str) -> Iterator[Problem]:
+    """What of a role's model a backend does not compute."""
     try:
-        backend = backend_of(role, model)
+        backend = chosen.backend()
     except ConfigurationError:  # said elsewhere
         return
     if lacks := _lacks(backend, built):
-        key, path = f"{role}.backend", f"{role}.path"
-        others = able_backends(model, lambda other: not _lacks(other, built), device)
+        key, path = chosen.key, f"{chosen.role}.path"
+        others = able_backends(chosen.model, lambda other: not _lacks(other, built), device)
         yield Problem(
-            (key, path),
-            f"{path} has a model with {_fields(lacks, vars(built))}, but {key} = {model.backend} computes "
+            settings_of(key, path),
+            f"{path} has a model with {_fields(lacks, vars(built))}, but {key} = {chosen.name} computes "
             f"{_fields(lacks, backend.models)}.",
             f"Set {key} to {others}.",
         )
@@ -121,13 +157,18 @@ def _fields(names_: Sequence[str], values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {values[name]}" if isinstance(values[name], plain) else name for name in names_)
 
 
-def backend_problems(
-    role: str, model: ModelConfig, calls: Sequence[MFC], device: str = ANY_DEVICE
-) -> Iterator[Problem]:
-    """What the role's backend cannot do of its calls, in its type, on such a device; what is not installed for it."""
-    key, dtype_key = f"{role}.backend", f"{role}.dtype"
+def backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str = ANY_DEVICE) -> Iterator[Problem]:
+    """What a backend cannot do of calls that are to be made under it, in the role's type, on such a device; what is not
+    installed for it."""
+    for problem in _backend_problems(chosen, calls, device):
+        yield replace(problem, keys=settings_of(*problem.keys))
+
+
+def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iterator[Problem]:
+    role, model, key = chosen
+    dtype_key = f"{role}.dtype"
     try:
-        backend = backend_of(role, model)
+        backend = chosen.backend()
     except ConfigurationError as error:
         yield from error.about(key)
         return
@@ -150,12 +191,14 @@ def backend_problems(
         ("generate", "generate", lambda it: it.generate),
     )
     for kind, verb, able in kinds:
-        wanted = [call.name for call in calls if call.role == role and call.kind == kind]
+        wanted = [call.name for call in calls if call.kind == kind]
         if wanted and not able(backend):
+            others = able_backends(model, able, device)
+            elsewhere = f", or calls.{wanted[0]}.backend" if kind == "generate" and key == f"{role}.backend" else ""
             yield Problem(
                 (key,),
                 f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to.",
-                f"Set {key} to {able_backends(model, able, device)}.",
+                f"Set {key} to {others}{elsewhere}.",
             )
 
 

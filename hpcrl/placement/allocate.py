@@ -62,12 +62,12 @@ def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Any:
     for role in models:
         section = getattr(experiment, role)
         if section.layout is None and section.mesh is None:
-            layout, ranks = homes[role]
+            layout, ranks, _ = homes[role]
             mesh = None if len(ranks) == at.cluster.size else mesh_text(ranks)
             experiment = replace(experiment, **{role: replace(section, layout=str(layout), mesh=mesh)})
     for call, place in at.calls():
         home = home_of(experiment, call.role, experiment.cluster.nodes)
-        if place != home and call.name not in experiment.calls:
+        if (place.layout, place.ranks) != (home.layout, home.ranks) and call.name not in experiment.calls:
             calls[call.name] = {"layout": str(place.layout), "mesh": mesh_text(place.ranks)}
     return replace(experiment, allocation=MANUAL, calls={**calls, **experiment.calls})
 

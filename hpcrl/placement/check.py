@@ -1,8 +1,10 @@
 """What is wrong with an experiment where its values meet the workers, the graph and the models. All at once."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
@@ -15,14 +17,14 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import family_of, parameters_of, read_config
-from hpcrl.placement.abilities import backend_problems, built_problems
+from hpcrl.placement.abilities import Chosen, all_chosen, backend_problems, built_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
 from hpcrl.placement.foreign_models import foreign_problems, headless
 from hpcrl.placement.judges import judges_held, release_problems
 from hpcrl.placement.layouts import parse_layout
-from hpcrl.placement.placing import cpu_roles, mesh_of
+from hpcrl.placement.placing import cpu_roles, entries_of, mesh_of
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 from hpcrl.recipes.check import algorithm_problems, declaration_problems, evaluation_problems, statistic_problems
@@ -36,8 +38,10 @@ def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     calls = algorithm.calls(experiment)
     for role in dict.fromkeys(call.role for call in calls):
         yield from _role_problems(experiment, role)
+    elsewhere = _under_others(experiment, calls)
     for role, model in models_of(experiment).items():
-        yield from backend_problems(role, model, calls, experiment.cluster.device)
+        of_role = [call for call in calls if call.role == role and call.name not in elsewhere]
+        yield from backend_problems(Chosen.at_home(role, model), of_role, experiment.cluster.device)
     yield from release_problems(experiment)
     yield from calls_problems(experiment)
     yield from _allocation_problems(experiment)
@@ -53,6 +57,22 @@ ALL_CHECKS: tuple[Check, ...] = (
     placement_problems,
 )
 """What an experiment must pass before anything is made."""
+
+
+def _under_others(experiment: ExperimentConfig, calls: Sequence[MFC]) -> set[str]:
+    """The calls that have a backend of their own."""
+    try:
+        return {name for name, (_, entry) in entries_of(experiment, calls).items() if entry.backend is not None}
+    except msgspec.ValidationError:  # said of `calls`
+        return set()
+
+
+def _chosen(experiment: ExperimentConfig, calls: Sequence[MFC]) -> list[Chosen]:
+    """Each model under the backends that it is to have."""
+    try:
+        return list(all_chosen(experiment, calls))
+    except msgspec.ValidationError:  # said of `calls`
+        return [Chosen.at_home(role, model) for role, model in models_of(experiment).items()]
 
 
 def _allocation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -141,15 +161,16 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
                 if problem.advice or role not in following
             )
     heads = {role: algorithm.roles[role].head for role in models}
-    yield from foreign_problems(experiment, models, heads)
+    chosen = _chosen(experiment, algorithm.calls(experiment))
+    yield from foreign_problems(chosen, models, heads)
     models = {role: model for role, model in models.items() if not headless(model, heads[role])}
     cut = {role: model.with_head(heads[role]) for role, model in models.items()}
     judges = {role: read_config(Path(judge.path), kind=judge.model) for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
-    for role, model in models_of(experiment).items():
-        if role in cut:
-            yield from built_problems(role, model, cut[role], experiment.cluster.device)
+    for under in chosen:
+        if under.role in cut:
+            yield from built_problems(under, cut[under.role], experiment.cluster.device)
     calls = algorithm.calls(experiment)
     for call in calls:
         if call.blends in models and call.role in models:

@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from hpcrl.backends.backend import BACKENDS
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import Between, CallPlacement, CPUPlacementConfig
+from hpcrl.config.model import Between, CallPlacement, CPUPlacementConfig, ModelConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem, settings_of
+from hpcrl.placement.abilities import Chosen, backend_problems, settings_of
+from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem
 from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
+from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 WHOLE = (CPUPlacementConfig, ClassifierConfig)
@@ -47,7 +50,7 @@ def _entry_problems(
     try:
         entry = msgspec.convert(value, CallPlacement)
     except msgspec.ValidationError as error:
-        text = f"{key} = {value} must have a layout, a mesh or both, and may have between ({error})."
+        text = f"{key} = {value} may have a layout, a mesh, a backend and between ({error})."
         yield Problem(("calls",), text, f"Set {key}.")
         return
     role, section = call.role, getattr(experiment, call.role)
@@ -59,21 +62,44 @@ def _entry_problems(
         text = f"{key} places a call of {role}, which is where it is loaded: no parameters of it are sent."
         yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
     else:
+        yield from _backend_problems(experiment, call, section, entry)
         mesh_key = home[1] if entry.mesh is None else f"{key}.mesh"
-        yield from _placement_problems(experiment, role, key, entry, mesh_key)
+        yield from _placement_problems(experiment, call, entry, mesh_key)
+
+
+def _backend_problems(experiment: ExperimentConfig, call: MFC, section: Any, entry: CallPlacement) -> Iterator[Problem]:
+    """Of a call's own backend, if it has one."""
+    if entry.backend is None:
+        return
+    key, known = f"calls.{call.name}.backend", names(BACKENDS)
+    if not isinstance(section, ModelConfig):
+        yield Problem(("calls",), f"{key} = {entry.backend}, but {call.role} has no model.", f"Leave out {key}.")
+    elif entry.backend not in known:
+        text = f"{key} = {entry.backend} must be one of {', '.join(known)}"
+        why = "a backend in a file of yours holds a role at its home"
+        yield Problem(("calls",), f"{text}: {why}.", f"Set {key}, or {call.role}.backend.")
+    else:
+        yield from backend_problems(_chosen(call, section, entry.backend), [call], experiment.cluster.device)
+
+
+def _chosen(call: MFC, model: ModelConfig, backend: str) -> Chosen:
+    return Chosen.in_call(call.name, call.role, model, backend)
 
 
 def _placement_problems(
-    experiment: ExperimentConfig, role: str, key: str, entry: CallPlacement, mesh_key: str
+    experiment: ExperimentConfig, call: MFC, entry: CallPlacement, mesh_key: str
 ) -> Iterator[Problem]:
     """Of an entry that has its form."""
-    nodes = experiment.cluster.nodes
+    role, key, nodes = call.role, f"calls.{call.name}", experiment.cluster.nodes
+    section = getattr(experiment, role)
     try:
         home = home_of(experiment, role, nodes)
     except ValueError:
         return  # said of the role itself
-    mesh = getattr(experiment, role).mesh if entry.mesh is None else str(entry.mesh)
-    written = Written(role, entry.layout, f"{key}.layout", mesh, mesh_key)
+    mesh = section.mesh if entry.mesh is None else str(entry.mesh)
+    own = entry.backend if isinstance(section, ModelConfig) else None
+    chosen = _chosen(call, section, own) if own else None
+    written = Written(role, entry.layout, f"{key}.layout", mesh, mesh_key, chosen)
     try:
         ranks = place_of(experiment, role, CallPlacement(mesh=entry.mesh), nodes).ranks
     except ValueError as error:

@@ -11,11 +11,10 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import TPBlock
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import parameters_of
-from hpcrl.placement.abilities import axes_of, axes_problem
-from hpcrl.placement.check_layouts import settings_of
+from hpcrl.placement.abilities import axes_of, axes_problem, settings_of
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
-from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
+from hpcrl.placement.placing import Placed, entries_of, home_of, place_of, under
 from hpcrl.recipes.algorithm import algorithm_of
 
 LARGEST_TP = 64
@@ -48,8 +47,8 @@ def cut_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfi
         asked = list(layouts_asked(experiment))
     except ValueError:  # also msgspec's: said of the layout, or of `calls`
         return
-    for key, role, (layout, ranks) in asked:
-        axes = axes_of(role, getattr(experiment, role))
+    for key, role, (layout, ranks, backend) in asked:
+        axes = axes_of(role, under(getattr(experiment, role), backend))
         if role not in models or layout.size != len(ranks) or axes_problem(key, str(layout), layout, axes):
             continue
         model, path = models[role], f"{role}.path"
@@ -115,7 +114,7 @@ def _in_words(model: DecoderConfig, block: TPBlock, parameter: str) -> str:
 def tensor_notices(experiment: ExperimentConfig) -> Iterator[str]:
     """Layers that are cut over workers of several nodes. The experiment is valid."""
     slots = experiment.cluster.workers_per_node
-    for key, _, (layout, ranks) in layouts_asked(experiment):
+    for key, _, (layout, ranks, _) in layouts_asked(experiment):
         if group := _crossing(layout, ranks, slots):
             nodes = sorted({rank // slots for rank in group})
             yield (

@@ -7,7 +7,7 @@ from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.errors import Problem
-from hpcrl.placement.abilities import axes_of, axes_problem, backend_axes_problem
+from hpcrl.placement.abilities import Chosen, axes_of, axes_problem, backend_axes_problem, settings_of
 from hpcrl.placement.judges import whole_because
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout
 from hpcrl.recipes.algorithm import algorithm_of
@@ -25,11 +25,8 @@ class Written:
     layout_key: str
     mesh: str | None
     mesh_key: str
-
-
-def settings_of(*keys: str) -> tuple[str, ...]:
-    """The settings that keys of messages are in: `calls` is one, whatever is in it."""
-    return tuple("calls" if key.startswith("calls.") else key for key in keys)
+    chosen: Chosen | None = None
+    """The backend of its own that a call has."""
 
 
 def mesh_problem(written: Written, error: ValueError) -> Problem:
@@ -66,7 +63,8 @@ def _axes_problems(experiment: ExperimentConfig, written: Written, layout: Layou
     section = getattr(experiment, role)
     axes = axes_of(role, section, algorithm_of(experiment).roles[role].axes)
     if isinstance(section, ModelConfig):
-        problem = backend_axes_problem(role, section, key, text, layout, axes, experiment.cluster.device)
+        chosen = written.chosen or Chosen.at_home(role, section)
+        problem = backend_axes_problem(chosen, key, text, layout, experiment.cluster.device)
     elif isinstance(section, ClassifierConfig) and section.path is not None:
         whole = f"transformers loads it, whole on each: {whole_because(section)}"
         problem = axes_problem(key, text, layout, axes, whole)

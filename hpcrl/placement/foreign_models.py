@@ -1,39 +1,39 @@
 """Roles whose model transformers computes: what they cannot have, said before anything is submitted. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import models_of
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.foreign import ForeignConfig, head_problem
-from hpcrl.placement.abilities import able_backends, backend_of
+from hpcrl.placement.abilities import Chosen, able_backends, settings_of
 
 KIND = "transformers"
 """What `<role>.model` and a backend's declaration call such models."""
 
 
 def foreign_problems(
-    experiment: ExperimentConfig, models: Mapping[str, DecoderConfig], heads: Mapping[str, HeadKind | None]
+    chosen: Iterable[Chosen], models: Mapping[str, DecoderConfig], heads: Mapping[str, HeadKind | None]
 ) -> Iterator[Problem]:
     """Heads that transformers has no class for; backends that hold hpcrl's own models only."""
-    for role, config in models_of(experiment).items():
-        model, path, backend_key = models.get(role), f"{role}.path", f"{role}.backend"
+    said: set[str] = set()
+    for under in chosen:
+        model, path = models.get(under.role), f"{under.role}.path"
         if not isinstance(model, ForeignConfig):
             continue
-        if problem := headless(model, heads[role]):
-            yield Problem((path, f"{role}.model"), f"{path}: {problem}.", f"Set {path} to another model.")
+        if under.role not in said and (problem := headless(model, heads[under.role])):
+            yield Problem((path, f"{under.role}.model"), f"{path}: {problem}.", f"Set {path} to another model.")
+        said.add(under.role)
         try:
-            kinds = backend_of(role, config).model_kinds
+            kinds = under.backend().model_kinds
         except ConfigurationError:
             continue
         if KIND not in kinds:
-            others = able_backends(config, lambda backend: KIND in backend.model_kinds)
+            others = able_backends(under.model, lambda backend: KIND in backend.model_kinds)
             yield Problem(
-                (backend_key, path),
-                f"{backend_key} = {config.backend} holds hpcrl's own models only, but transformers computes {path}: "
+                settings_of(under.key, path),
+                f"{under.key} = {under.name} holds hpcrl's own models only, but transformers computes {path}: "
                 f"{model.because}.",
-                f"Set {backend_key} to {others}.",
+                f"Set {under.key} to {others}.",
             )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import models_of
 from hpcrl.families.config import DecoderConfig
-from hpcrl.placement.holdings import holdings
+from hpcrl.placement.holdings import Holding, holdings, row_holdings
 from hpcrl.placement.memory import BYTES, Models, head_model, of_worker, size_in_words
 from hpcrl.placement.moving import Transfer, moves
 from hpcrl.placement.plan import Plan, ReplicaPlan
@@ -40,7 +40,7 @@ class Movements:
         }
         self._nodes = tuple(worker.node for worker in plan.workers)
         self._held = {
-            replica.model: holdings(self._shapes[replica.role], replica.arrangement, replica.ranks, len(plan.workers))
+            replica.model: _held(self._shapes[replica.role], replica, len(plan.workers))
             for replica in plan.replicas
             if replica.role in self._shapes
         }
@@ -98,3 +98,10 @@ def _lacking(home: ReplicaPlan, replica: ReplicaPlan, rank: int) -> str:
 
 def _numel(transfers: Iterable[Transfer]) -> int:
     return sum(transfer.rectangles.numel for transfer in transfers)
+
+
+def _held(model: DecoderConfig, replica: ReplicaPlan, world: int) -> tuple[Holding, ...]:
+    """What each worker has of a replica in its buffer."""
+    if replica.sharded:
+        return row_holdings(model, replica.ranks, world)
+    return holdings(model, replica.arrangement, replica.ranks, world)

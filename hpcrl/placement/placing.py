@@ -1,21 +1,24 @@
 """Which workers hold a role, and which make a call, as the settings say. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig, calls_of
 from hpcrl.config.fields import sections_of
-from hpcrl.config.model import CallPlacement, CPUPlacementConfig
+from hpcrl.config.model import CallPlacement, CPUPlacementConfig, ModelConfig, PlacementConfig, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
 from hpcrl.recipes.algorithm import algorithm_of
 
 
 class Placed(NamedTuple):
-    """A layout, and the workers in its order."""
+    """A layout, the workers in its order, and who holds a model there."""
 
     layout: Layout
     ranks: Ranks
+    backend: str = ""
+    """What holds the model there; empty of a role that has none."""
 
     def __str__(self) -> str:
         return f"laid out as {self.layout} on worker{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
@@ -39,7 +42,7 @@ def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
 
 def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
     """Where a role is trained and saved. Raises ValueError where there is no such layout or mesh."""
-    return _placed(getattr(experiment, role).layout, mesh_of(experiment, role, nodes))
+    return _placed(getattr(experiment, role).layout, mesh_of(experiment, role, nodes), _backend(experiment, role))
 
 
 def entries_of(experiment: ExperimentConfig, calls: Sequence[MFC]) -> dict[str, tuple[str, CallPlacement]]:
@@ -64,10 +67,21 @@ def _leader(call: MFC, calls: Sequence[MFC]) -> str:
 
 def place_of(experiment: ExperimentConfig, role: str, entry: CallPlacement, nodes: int) -> Placed:
     """Where an entry of `calls` places a call of a role. Raises ValueError where there is no such layout or mesh."""
+    backend = entry.backend or _backend(experiment, role)
     if entry.mesh is None:
-        return _placed(entry.layout, mesh_of(experiment, role, nodes))
-    return _placed(entry.layout, parse_mesh(str(entry.mesh), nodes, experiment.cluster.workers_per_node))
+        return _placed(entry.layout, mesh_of(experiment, role, nodes), backend)
+    return _placed(entry.layout, parse_mesh(str(entry.mesh), nodes, experiment.cluster.workers_per_node), backend)
 
 
-def _placed(layout: str | None, ranks: Ranks) -> Placed:
-    return Placed(Layout(dp=len(ranks)) if layout is None else parse_layout(layout), ranks)
+def under(section: PlacementConfig, backend: str) -> PlacementConfig:
+    """A role's section where its model is held by this backend; as it is, where it has no choice."""
+    return replace(section, backend=backend) if isinstance(section, ModelConfig) and backend else section
+
+
+def _backend(experiment: ExperimentConfig, role: str) -> str:
+    model = models_of(experiment).get(role)
+    return "" if model is None else model.backend
+
+
+def _placed(layout: str | None, ranks: Ranks, backend: str) -> Placed:
+    return Placed(Layout(dp=len(ranks)) if layout is None else parse_layout(layout), ranks, backend)

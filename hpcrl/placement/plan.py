@@ -48,6 +48,8 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     trainable: bool
     between: Between = "keep"
     """What becomes of its parameters between its calls."""
+    backend: str = ""
+    """What holds it there; empty of a role whose backend is no setting."""
     sharded: bool = False
     """Whether several data-parallel ranks have a part of each parameter: then all of them compute in step."""
 
@@ -280,7 +282,8 @@ def _replicas(
             place.ranks,
             trainable=model.replica == 0 and changed.get(model.role, False),
             between=asked.get(model) or _usual(model, named, changed),
-            sharded=place.layout.dp > 1 and shards(experiment, model.role),
+            backend=place.backend,
+            sharded=place.layout.dp > 1 and bool(place.backend) and shards(place.backend),
         )
         for model, place in named.items()
     )

@@ -56,6 +56,19 @@ def test_a_sharded_run_has_the_bits_of_one_in_flat_buffers(
     assert all(np.array_equal(array, expected[name]) for name, array in whole.items()), whole.keys()
 
 
+@pytest.mark.parametrize("blow", [None, pytest.param(Blow("worker-1", "decode.begin", 3), marks=pytest.mark.slow)])
+def test_calls_under_another_backend_have_its_bits(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path, blow: Blow | None
+) -> None:
+    """The actor is sharded where it is trained, and whole where it generates, on the same workers."""
+    apart = replace(sharded(task), calls={"actor_gen": {"backend": "native"}})
+    run = whole_run(tmp_path / "apart", apart)
+    assert remains(run).ids == remains(undisturbed).ids
+    assert remains(run).trained == remains(undisturbed).trained
+    if blow:
+        check_struck(tmp_path, apart, blow, run)
+
+
 BLOWS = {
     "in generation": Blow("worker-1", "decode.begin", 3),
     "in a backward pass": Blow("worker-0", "backward.begin", 5),

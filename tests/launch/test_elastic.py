@@ -72,6 +72,12 @@ def test_a_call_that_gets_a_copy_or_loses_it_is_told(said) -> None:
     assert said([generation("d4", "0-3")], []) == ["actor_gen: d4t1p1 → d1t1p1, equal up to rounding", PROMISE]
 
 
+def test_a_copy_that_another_backend_holds_is_told(said) -> None:
+    copy = "calls={{actor_gen: {{mesh: 0-1, backend: {}}}}}"
+    told = "actor_gen: d2t1p1 of native → d2t1p1 of fsdp, equal up to rounding"
+    assert said([copy.format("native")], [copy.format("fsdp")]) == [told, PROMISE]
+
+
 def test_what_a_model_that_is_not_trained_computes_for_other_rows_is_told(said) -> None:
     fewer = said([], ["reference.mesh=0-1"])
     assert fewer == ["ref_inf: d4t1p1 → d2t1p1, equal up to rounding", PROMISE]

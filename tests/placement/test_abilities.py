@@ -56,7 +56,7 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
         "actor.backend = …/reader.py:READER cannot train, but actor_train has to. "
         "Set actor.backend to fsdp, megatron or native.",
         "actor.backend = …/reader.py:READER cannot generate, but actor_gen has to. "
-        "Set actor.backend to fsdp, megatron or native.",
+        "Set actor.backend to fsdp, megatron or native, or calls.actor_gen.backend.",
     ]
 
 
@@ -116,6 +116,39 @@ def test_a_model_that_a_backend_does_not_compute_is_refused(problems, monkeypatc
     assert problems("critic.backend=fsdp", "actor.backend=megatron") == [
         "critic.path has a model with norm = rms, but critic.backend = fsdp computes norm = layer. "
         "Set critic.backend to megatron or native.",
+    ]
+
+
+TRAINER = """
+from hpcrl.backends.backend import Backend
+
+TRAINER = Backend(train=True, generate=False, axes=("dp",), dtypes=("fp32",), engine="nowhere:Engine")
+"""
+
+
+def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp_path):
+    """Evaluation generates where training does."""
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    trainer, trained = "actor.backend=trainer.py:TRAINER", tmp_path / "ppo.yaml"
+    assert problems(trainer) == [
+        "actor.backend = …/trainer.py:TRAINER cannot generate, but actor_gen has to. "
+        "Set actor.backend to fsdp, megatron or native, or calls.actor_gen.backend.",
+    ]
+    native = load_config(trained, (trainer, "calls={actor_gen: {backend: native, layout: t2}}"), ALL_CHECKS)
+    assert native.calls["actor_gen"]["backend"] == "native"
+    assert problems("calls={actor_gen: {backend: trainer.py:TRAINER}, ref_inf: {backend: fdsp}}") == [
+        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native: a backend in a file of "
+        "yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
+        "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native: a backend in a file of yours holds a role "
+        "at its home. Set calls.ref_inf.backend, or reference.backend.",
+    ]
+    assert problems("calls={actor_gen: {backend: fsdp, layout: t2}}", "cluster.workers_per_node=2") == [
+        "calls.actor_gen.layout = t2 splits a model over workers by tp, but calls.actor_gen.backend = fsdp splits over "
+        "dp only. Set calls.actor_gen.layout to d2, or calls.actor_gen.backend to megatron or native.",
+    ]
+    assert problems("calls={actor_gen: {backend: megatron}}", "cluster.device=cpu") == [
+        "calls.actor_gen.backend = megatron computes on cuda only, but cluster.device = cpu. "
+        "Set calls.actor_gen.backend to fsdp or native.",
     ]
 
 
