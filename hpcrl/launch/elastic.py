@@ -92,7 +92,7 @@ def _other_layouts(old: Plan, new: Plan, computing: Collection[str]) -> Iterator
         if held := not (was.is_home and now.is_home) and was.backend != now.backend:
             cuts = f"{cuts[0]} of {was.backend}", f"{cuts[1]} of {now.backend}"
         if held or (cuts[0] != cuts[1] and not (_over_all(old, was) and _over_all(new, now))):
-            equal = "up to rounding" if held or _rounds(old, new, call, computing) else "to the bit"
+            equal = "up to rounding" if _rounds(old, new, call, computing) else "to the bit"
             alike[*cuts, equal].append(call)
     for (was_cut, now_cut, equal), calls in alike.items():
         yield f"{', '.join(calls)}: {was_cut} → {now_cut}, equal {equal}"
@@ -112,6 +112,8 @@ def _rounds(old: Plan, new: Plan, call: str, computing: Collection[str]) -> bool
     how a sum is rounded may depend on how many they are; a function is asked for the same of each row, wherever."""
     was, now = old.replica(call), new.replica(call)
     if was.role in computing:
+        if was.backend != now.backend:
+            return True
         return old.cuts(was) != new.cuts(now) or old.neighbours(was, TENSOR) != new.neighbours(now, TENSOR)
     return (was.arrangement.tp, was.arrangement.pp) != (now.arrangement.tp, now.arrangement.pp)
 
