@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.data.indexes import NEW_S, PREFIX, ScratchIndexes
+from hpcrl.data.indexes import PREFIX, ScratchIndexes
+from hpcrl.scratch import NEW_S
 
 KILLED = """
 import os, signal, sys, tempfile
