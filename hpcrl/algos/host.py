@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from typing import Any, cast
 
 import torch
@@ -21,12 +22,13 @@ from hpcrl.durable.shards import ShardFile, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
+from hpcrl.models.attention import FLASH, flash_attention
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
 from hpcrl.parallel.replica import groups_of, sharing
-from hpcrl.placement.abilities import axes_of, axes_problem
+from hpcrl.placement.abilities import axes_of, axes_problem, packages_of
 from hpcrl.placement.holdings import Holding, holdings, row_holdings, slices
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
@@ -74,7 +76,11 @@ class TorchHost:
     @property
     def software(self) -> str:
         """Also of a GPU's host, whose advantages are estimated on the CPU: a virtual machine may hide what it could."""
-        return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}"
+        packages = packages_of(replica.backend for replica in self._plan.replicas)
+        if self._device.type == "cuda" and flash_attention() is not None:
+            packages += [FLASH]
+        others = [f"{name} {version(name)}" for name in packages]
+        return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *others])
 
     def prepare(self) -> str:
         return self._parallel.invite()

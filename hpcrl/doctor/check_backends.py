@@ -1,5 +1,6 @@
 """What the backends of this installation can do, as their declarations say."""
 
+import importlib.metadata
 from collections.abc import Iterator
 
 from hpcrl.backends.backend import BACKENDS
@@ -8,8 +9,11 @@ from hpcrl.doctor.findings import Finding, Severity
 from hpcrl.errors import ConfigurationError
 from hpcrl.plugins import find, names
 
+FLASH = "flash-attn"
+
 
 def check_backends() -> Iterator[Finding]:
+    yield Finding("backends", "attention", _attention(), Severity.OK)
     for name in names(BACKENDS):
         try:
             backend = find(BACKENDS, name, "<role>.backend")
@@ -27,3 +31,11 @@ def check_backends() -> Iterator[Finding]:
             yield Finding("backends", name, value, Severity.OK)
         for problem, advice in wrong:
             yield Finding("backends", name, f"{value}; but {problem}", Severity.NOTE, advice)
+
+
+def _attention() -> str:
+    """Whose kernels hpcrl's own attention takes on GPUs."""
+    try:
+        return f"{FLASH} {importlib.metadata.version(FLASH)} on GPUs, else PyTorch's kernels"
+    except importlib.metadata.PackageNotFoundError:
+        return f"PyTorch's kernels; {FLASH} is not installed"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from inspect import signature
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,12 +17,19 @@ from hpcrl.models.merged_attention import merged
 from hpcrl.models.packing import Packing, Rectangle
 from hpcrl.models.softcapped_attention import softcapped
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Packing, int], Tensor]
+Kernel = Callable[..., Tensor]
+"""Of queries, keys, values, their packing, a window (0: none) and a softcap (None: none)."""
+Bounds = tuple[Tensor, Tensor, int, int]
+"""Where queries begin and end, where keys do (cu_seqlens), and the longest of either."""
 
+FLASH = "flash-attn"
+"""The name of the package."""
 FLASH_CAPABILITY = (8, 0)
 """Compute capability from which flash attention runs."""
-FLASH_HEAD_DIM = 192
-"""Widest heads that it takes on every such GPU, gradients included; sizes are multiples of 8."""
+FLASH_HEAD_DIM = 256
+"""Widest heads that the package flash-attn takes on every such GPU, gradients included; sizes are multiples of 8."""
+VARLEN_HEAD_DIM = 192
+"""The same of PyTorch's."""
 
 
 def attention(
@@ -38,27 +45,52 @@ def attention(
     With a `window` it sees so many tokens, itself included; with a `softcap` c every score x is c · tanh(x / c).
     """
     window = window if window < packing.farthest else 0
-    if softcap is not None:
-        return softcapped(q_THD, k_TKD, v_TKD, packing, window, softcap)
-    device = q_THD.device
+    device, dtype, head_dim = q_THD.device, q_THD.dtype, q_THD.shape[-1]
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    kernel = choose_kernel(capability, q_THD.dtype, q_THD.shape[-1], packing.shares and not window)
-    return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing, window)
+    has_flash = capability is not None and flash_attention() is not None
+    shares, caps = packing.shares and not window, softcap is not None
+    kernel = choose_kernel(capability, dtype, head_dim, shares, caps=caps, has_flash=has_flash)
+    return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing, window, softcap)
 
 
-def choose_kernel(capability: tuple[int, int] | None, dtype: torch.dtype, head_dim: int, shares: bool = False) -> str:
+def choose_kernel(
+    capability: tuple[int, int] | None,
+    dtype: torch.dtype,
+    head_dim: int,
+    shares: bool = False,
+    *,
+    caps: bool = False,
+    has_flash: bool = False,
+) -> str:
     """The name in KERNELS of the fastest kernel for such heads on a GPU of this compute capability (None: no GPU).
 
-    `shares`: whether texts see prefixes, and these whole.
+    `shares`: whether texts see prefixes, and these whole; `caps`: whether scores are softcapped; `has_flash`: whether
+    the package flash-attn can be imported.
     """
-    if capability is None and shares:
-        return "merged"
-    if capability is None or capability < FLASH_CAPABILITY or dtype not in (torch.bfloat16, torch.float16):
-        return "sdpa"
-    return "varlen" if head_dim % 8 == 0 and head_dim <= FLASH_HEAD_DIM else "sdpa"
+    if capability is None:
+        return "softcapped" if caps else "merged" if shares else "sdpa"
+    half = dtype in (torch.bfloat16, torch.float16)
+    if half and capability >= FLASH_CAPABILITY and head_dim % 8 == 0:
+        if has_flash and head_dim <= FLASH_HEAD_DIM:
+            return "flash"
+        if not caps and head_dim <= VARLEN_HEAD_DIM:
+            return "varlen"
+    return "softcapped" if caps else "sdpa"
 
 
-def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
+@cache
+def flash_attention() -> Callable[..., Any] | None:
+    """That of the package flash-attn (arXiv 2307.08691), if it is installed and was built for this torch."""
+    try:
+        from flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return None
+    return cast(Callable[..., Any], flash_attn_varlen_func)
+
+
+def sdpa_by_length(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0, softcap: None = None
+) -> Tensor:
     """Scaled dot product attention, one call for all texts of one length. The reference for other kernels."""
     rows = [group.texts * group.length for group in packing.groups]
     outputs = [
@@ -68,15 +100,34 @@ def sdpa_by_length(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
+def flash(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0, softcap: float | None = None
+) -> Tensor:
+    """flash-attn's kernel over cu_seqlens (CUDA, half precision, flash-attn ≥ 2.8), the one that caps scores."""
+    attend = flash_attention()
+    assert attend is not None, "chosen where it is there"
+    k_TKD, v_TKD, bounds = _runs_of_keys(k_TKD, v_TKD, packing)
+    out = attend(
+        q_THD,
+        k_TKD,
+        v_TKD,
+        *bounds,
+        causal=True,
+        window_size=(window - 1, 0),  # tokens before and after itself; -1 is all
+        softcap=softcap or 0.0,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    assert isinstance(out, Tensor)  # a tuple only where probabilities are asked for
+    return out.flatten(1)
+
+
+def varlen(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0, softcap: None = None
+) -> Tensor:
     """PyTorch's flash attention over cu_seqlens (CUDA, half precision, torch ≥ 2.11)."""
     from torch.nn.attention.varlen import varlen_attn
 
-    sequences, longest = packing.cu_seqlens, max(packing.lengths)
-    keys, longest_keys = sequences, longest
-    if packing.shares:  # the last query of a text sees its last key, so that prefix and text are one run of keys
-        rows, keys, longest_keys = packing.keys
-        k_TKD, v_TKD = k_TKD.index_select(0, rows), v_TKD.index_select(0, rows)
+    k_TKD, v_TKD, bounds = _runs_of_keys(k_TKD, v_TKD, packing)
     options: dict[str, Any] = {}
     groups = q_THD.shape[1] // k_TKD.shape[1]
     if groups > 1 and _takes_grouped_heads(varlen_attn):
@@ -84,9 +135,19 @@ def varlen(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window
     elif groups > 1:
         k_TKD, v_TKD = k_TKD.repeat_interleave(groups, dim=1), v_TKD.repeat_interleave(groups, dim=1)
     options["window_size"] = (window - 1, 0)  # tokens before and after itself; -1 is all
-    out = varlen_attn(q_THD, k_TKD, v_TKD, sequences, keys, longest, longest_keys, **options)
+    out = varlen_attn(q_THD, k_TKD, v_TKD, *bounds, **options)
     assert isinstance(out, Tensor)  # a tuple only where auxiliary outputs are asked for
     return out.flatten(1)
+
+
+def _runs_of_keys(k_TKD: Tensor, v_TKD: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Bounds]:
+    """Keys and values as kernels over cu_seqlens read them, and where each text's queries and keys begin and end."""
+    sequences, longest = packing.cu_seqlens, max(packing.lengths)
+    if not packing.shares:
+        return k_TKD, v_TKD, (sequences, sequences, longest, longest)
+    # The last query of a text sees its last key, so that prefix and text are one run of keys.
+    rows, keys, longest_keys = packing.keys
+    return k_TKD.index_select(0, rows), v_TKD.index_select(0, rows), (sequences, keys, longest, longest_keys)
 
 
 @cache
@@ -115,5 +176,7 @@ def _rectangle(q: Tensor, k: Tensor, v: Tensor, group: Rectangle, window: int) -
     return out.transpose(1, 2).reshape(group.texts * group.length, -1)
 
 
-KERNELS: Mapping[str, Kernel] = MappingProxyType({"sdpa": sdpa_by_length, "varlen": varlen, "merged": merged})
-"""Of scores without a softcap, which none of these can do."""
+KERNELS: Mapping[str, Kernel] = MappingProxyType(
+    {"sdpa": sdpa_by_length, "varlen": varlen, "merged": merged, "flash": flash, "softcapped": softcapped}
+)
+"""`flash` and `softcapped` alone cap scores; the last does nothing else."""

@@ -17,9 +17,11 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def merged(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0) -> Tensor:
+def merged(
+    q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, packing: Packing, window: int = 0, softcap: None = None
+) -> Tensor:
     """Attention to each text's prefix and its past, [T, H·D]. Every token sees all of both."""
-    assert not window, window
+    assert not window and softcap is None, (window, softcap)
     out_THD: Tensor = _Merged.apply(q_THD, k_TKD, v_TKD, packing)
     return out_THD.flatten(1)
 

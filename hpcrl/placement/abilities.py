@@ -1,6 +1,6 @@
 """What a role asks of its backend, and what is said of a backend that cannot do it. Pure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -62,6 +62,12 @@ def engines_of(experiment: Any) -> tuple[str, ...]:
     names_ = [model.backend for model in models_of(experiment).values()]
     names_ += [entry.backend for entry in calls_of(experiment).values() if entry.backend is not None]
     return tuple(dict.fromkeys(find(BACKENDS, name, "<role>.backend").engine for name in names_))
+
+
+def packages_of(backends: Iterable[str]) -> list[str]:
+    """What has to be installed for these; an empty name is no backend."""
+    found = {name: find(BACKENDS, name, "<role>.backend") for name in backends if name}
+    return sorted({package.name for backend in found.values() for package in backend.packages})
 
 
 def shards(backend: str) -> bool:

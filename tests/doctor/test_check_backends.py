@@ -2,9 +2,15 @@ from hpcrl.doctor.check_backends import check_backends
 from hpcrl.doctor.findings import Finding, Severity
 
 
+def test_the_version_of_flash_attn_is_told(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: {"flash-attn": "2.8.3"}.get(name, "0.16.1"))
+    assert next(iter(check_backends())).value == "flash-attn 2.8.3 on GPUs, else PyTorch's kernels"
+
+
 def test_each_backend_is_told_with_what_it_can_do():
     able, types = "trains, generates; splits over", "computes in fp32, bf16, fp64"
     assert list(check_backends()) == [
+        Finding("backends", "attention", "PyTorch's kernels; flash-attn is not installed", Severity.OK),
         Finding("backends", "fsdp", f"{able} dp, parameters too; {types}", Severity.OK),
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
         Finding("backends", "native", f"{able} dp, tp, pp; {types}", Severity.OK),

@@ -1,11 +1,13 @@
 import inspect
+import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 from support.devices import DEVICES
 
-from hpcrl.models.attention import KERNELS, attention, choose_kernel
+from hpcrl.models.attention import KERNELS, attention, choose_kernel, flash_attention
 from hpcrl.models.packing import Packing
 from hpcrl.models.softcapped_attention import softcapped
 
@@ -224,6 +226,107 @@ def test_varlen_reads_a_prefix_and_its_text_as_one_run_of_keys(monkeypatch):
     gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (ours, expected)]
     for ours_grad, gradient in zip(*gradients, strict=True):
         torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_dim", "caps", "has_flash", "kernel"),
+    [
+        ((9, 0), torch.bfloat16, 64, False, True, "flash"),
+        ((8, 0), torch.float16, 256, True, True, "flash"),
+        ((8, 0), torch.float16, 264, False, True, "sdpa"),
+        ((8, 0), torch.bfloat16, 100, False, True, "sdpa"),
+        ((9, 0), torch.float32, 64, False, True, "sdpa"),
+        ((7, 5), torch.float16, 64, True, True, "softcapped"),
+        ((9, 0), torch.bfloat16, 64, True, False, "softcapped"),
+        (None, torch.float32, 64, True, False, "softcapped"),
+    ],
+)
+def test_flash_attn_is_taken_where_it_can_and_it_alone_caps_scores(
+    capability, dtype, head_dim, caps, has_flash, kernel
+):
+    assert choose_kernel(capability, dtype, head_dim, caps=caps, has_flash=has_flash) == kernel
+
+
+def flash_attn_varlen_func(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    softcap=0.0,
+    alibi_slopes=None,
+    deterministic=False,
+    return_attn_probs=False,
+    block_table=None,
+):
+    """The signature of flash-attn 2.8, and what its documentation says of it: the causal mask is aligned to the bottom
+    right. What its kernel computes is compared on a GPU, below."""
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert causal and dropout_p == 0.0 and softmax_scale is None and window_size[1] == 0
+    sizes = [(bounds[1:] - bounds[:-1]).max().item() for bounds in (cu_seqlens_q, cu_seqlens_k)]
+    assert [max_seqlen_q, max_seqlen_k] == sizes
+    out, groups = [], q.shape[1] // k.shape[1]
+    for rows, keys in zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True):
+        before = (keys[1] - keys[0]) - (rows[1] - rows[0])
+        for row in range(*rows):
+            last = before + row - rows[0]
+            first = 0 if window_size[0] < 0 else max(0, last - window_size[0])
+            seen = slice(keys[0] + first, keys[0] + last + 1)
+            scores = torch.einsum("hd,shd->hs", q[row], k[seen].repeat_interleave(groups, 1)) / q.shape[2] ** 0.5
+            scores = softcap * (scores / softcap).tanh() if softcap else scores
+            out.append(torch.einsum("hs,shd->hd", scores.softmax(-1), v[seen].repeat_interleave(groups, 1)))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize(("window", "key_heads"), [(0, 4), (0, 1), (1, 2), (7, 2), (20, 2)])
+@pytest.mark.parametrize("packing", [Packing.of(LENGTHS), SHARED], ids=["texts", "prefixes"])
+def test_flash_attn_is_asked_for_what_attention_is(packing, window, key_heads, softcap, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func))
+    flash_attention.cache_clear()
+    try:
+        inputs = heads(4, key_heads, rows=packing.tokens)
+        ours = KERNELS["flash"](*inputs, packing, window, softcap)
+    finally:
+        flash_attention.cache_clear()
+    expected = through_windows(*inputs, packing, window, softcap)
+    torch.testing.assert_close(ours, expected, atol=1e-12, rtol=0)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (ours, expected)]
+    for ours_grad, gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=1e-12, rtol=0)
+
+
+def test_a_flash_attn_that_was_built_for_another_torch_is_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    flash_attention.cache_clear()
+    try:
+        assert flash_attention() is None
+    finally:
+        flash_attention.cache_clear()
+
+
+@pytest.mark.parametrize("device", DEVICES[1:])
+@pytest.mark.parametrize(("window", "softcap"), [(0, None), (7, None), (7, 20.0)])
+@pytest.mark.parametrize("lengths", [LENGTHS, None])
+def test_flash_attn_and_its_gradients_equal_the_reference_on_a_gpu(lengths, window, softcap, device):
+    if flash_attention() is None:
+        pytest.skip("flash-attn is not installed")
+    packing = shared(device) if lengths is None else Packing.of(lengths, device)
+    inputs = heads(4, 2, torch.bfloat16, device, packing.tokens)
+    reference = "sdpa" if softcap is None else "softcapped"
+    ours, expected = (KERNELS[name](*inputs, packing, window, softcap) for name in ("flash", reference))
+    torch.testing.assert_close(ours, expected, atol=2e-2, rtol=2e-2)
+    weights = torch.randn_like(expected)
+    gradients = [torch.autograd.grad((output * weights).sum(), inputs) for output in (ours, expected)]
+    for ours_grad, gradient in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours_grad, gradient, atol=4e-2, rtol=4e-2)
 
 
 @pytest.mark.parametrize("device", DEVICES[1:])

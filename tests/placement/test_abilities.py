@@ -9,7 +9,7 @@ from hpcrl.backends import fsdp
 from hpcrl.backends.backend import BACKENDS
 from hpcrl.cli.main import main
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.placement.abilities import axes_problem
+from hpcrl.placement.abilities import axes_problem, packages_of
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.layouts import Layout
 from hpcrl.plugins import find, names
@@ -150,6 +150,10 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
         "calls.actor_gen.backend = megatron computes on cuda only, but cluster.device = cpu. "
         "Set calls.actor_gen.backend to fsdp or native.",
     ]
+
+
+def test_packages_are_those_of_the_backends_that_are_used():
+    assert packages_of(["native", "", "megatron", "megatron"]) == ["megatron-core"]
 
 
 def test_a_size_of_one_splits_nothing():
