@@ -145,6 +145,9 @@ class TrainedModelConfig(ModelConfig):
     recompute: Annotated[bool, ChangeClass.PLACEMENT] = False
     """Whether training keeps of each block only what it was given, and computes the rest again in the backward pass
     (activation checkpointing): a fraction of the activations, about a third more time, the same numbers."""
+    reduce: Annotated[Literal["update", "micro_batch"], ChangeClass.PLACEMENT] = "update"
+    """When a backend that shards gradients adds them up over workers: once an update (as native, to the same bits; each
+    worker has the whole gradient meanwhile), or after each micro-batch, which needs less memory and sends more."""
     between: TrainedBetweenConfig = TrainedBetweenConfig()
     """What of it leaves the devices between calls."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.composed import DTYPES, ComposedEngine
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import fingerprint, gradient_dtype
@@ -46,6 +47,7 @@ class FsdpEngine(ComposedEngine):
             trainable=trained,
             changes=trained or context.blended,
         )
+        transformer.reduces_each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
         return cls.around(context, transformer, parameters)
 
 
@@ -106,6 +108,8 @@ class RowTransformer(HeldTransformer):
     """A whole model, of which this rank keeps rows. All ranks of `dp` go through it in step."""
 
     in_step = True
+    reduces_each = False
+    """Whether gradients are added up over ranks after each micro-batch, rather than after a mini-batch's last."""
 
     def __init__(
         self,
@@ -150,7 +154,7 @@ class RowTransformer(HeldTransformer):
         return _rows(self.memory.grad, self.memory.shards[name])
 
     def ends_minibatch(self, ends: bool) -> None:
-        self._shards.reduce_next(ends)
+        self._shards.reduce_next(ends or self.reduces_each)
 
     def gathered(self) -> AbstractContextManager[None]:
         return self._shards.gathered()

@@ -1,6 +1,7 @@
 """What the bits of an update depend on beside its inputs, as the journal has it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hpcrl.durable.journal import Numerics
 from hpcrl.placement.plan import Plan
@@ -21,6 +22,12 @@ def numerics(
         micro_batch_tokens=section.get("micro_batch_tokens", 0),
         deterministic=plan.experiment["deterministic"],
         layout=plan.cuts(plan.home(role)),
-        backend=section.get("backend", ""),
+        backend=", ".join([section.get("backend", ""), *_reduced(section)]),
         neighbours=plan.neighbours(plan.home(role)),
     )
+
+
+def _reduced(section: Mapping[str, Any]) -> list[str]:
+    """How gradients are added up, if not once an update."""
+    how = section.get("reduce", "update")
+    return [] if how == "update" else [f"reduced each {how}"]

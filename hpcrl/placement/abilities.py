@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.backends.packages import package_problems
 from hpcrl.config.experiment import calls_of
-from hpcrl.config.model import ModelConfig, PlacementConfig, models_of
+from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig
@@ -183,6 +183,13 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
             (dtype_key, key),
             f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}.",
             f"Set {dtype_key} or {key}.",
+        )
+    if isinstance(model, TrainedModelConfig) and model.reduce != "update" and not backend.shards:
+        reduce_key = f"{role}.reduce"
+        yield Problem(
+            (reduce_key, key),
+            f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not shard gradients.",
+            f"Leave out {reduce_key}, or set {key} to {able_backends(model, lambda other: other.shards, device)}.",
         )
     if device not in (ANY_DEVICE, *backend.devices):
         yield Problem(

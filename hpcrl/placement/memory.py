@@ -220,14 +220,17 @@ def as_sharded(
 
     In a pass it has all that is no block, and one block, which it has twice, beside its own rows of it, while it is
     gathered; in generation all blocks. In training it has gradients of all parameters, until the last backward pass,
-    and those of a block while they are added up. What changes is kept in at least fp32, and needs no masters beside it.
+    and those of a block while they are added up; where that is done after each micro-batch, those of what is no block
+    and of two blocks, and its own rows twice. What changes is kept in at least fp32, and needs no masters beside it.
     """
     size, state = BYTES[config.dtype], state_size(config.dtype)
     trained = isinstance(config, TrainedModelConfig)
     sizes: Counter[int] = Counter()
     for parameter in parameters_of(model):
         sizes[parameter.layer if 1 <= parameter.layer <= model.blocks else 0] += parameter.numel
+    each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
     count, block = sizes.total(), max(sizes[layer] for layer in range(1, model.blocks + 1))
+    whole = sizes[0] + 2 * block + count / layout.dp if each else count
     gathering = (1 + 1 / layout.dp) * max(sizes[0], block)
     return replace(
         memory,
@@ -235,7 +238,7 @@ def as_sharded(
         gradients=memory.gradients / layout.dp,
         optimizer=2 * count * state / layout.dp if trained else 0.0,
         drawing=(count + block) * size,
-        working=memory.working + (sizes[0] + block + gathering) * size + trained * (count + block) * state,
+        working=memory.working + (sizes[0] + block + gathering) * size + trained * (whole + block) * state,
     )
 
 

@@ -145,6 +145,20 @@ def test_a_clipped_gradient_is_clipped_alike_up_to_rounding(pool: Any) -> None:
         np.testing.assert_allclose(theirs["after"], ours["after"], rtol=1e-10)
 
 
+@pytest.mark.parametrize("case", [Case(dtype="fp64"), Case("value", "bf16", recompute=True)], ids=str)
+def test_gradients_that_are_added_up_after_each_micro_batch_are_equal_up_to_rounding(pool: Any, case: Case) -> None:
+    """With several on a rank, none on another, refused and not finite; and the same bits when it is done again."""
+    case = replace(case, reduces_each=True)
+    (ours, theirs), again = both(pool, case), pool.run(lived, fsdp, case)
+    rtol = 1e-10 if case.dtype == "fp64" else 2e-2
+    for flat, sharded, same in zip(ours, theirs, again, strict=True):
+        outcomes = [[result[2].outcome for result in found["results"]] for found in (flat, sharded)]
+        assert outcomes[0] == outcomes[1]
+        np.testing.assert_allclose(sharded["after"], flat["after"], rtol=rtol, atol=rtol)
+        assert sharded["digest"] != flat["digest"]
+        assert (same["digest"], repr(same["results"])) == (sharded["digest"], repr(sharded["results"]))
+
+
 def frozen(context: Any, maker: Callable[..., ComposedEngine], dtype: str) -> tuple[Any, ...]:
     """A model that is not trained, and one that another is blended into."""
     engine, rows = maker("vocabulary", DTYPES[dtype], everyone(context), 24, optimizer=None), SPLIT[context.rank]

@@ -152,6 +152,13 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
     ]
 
 
+def test_gradients_are_reduced_each_micro_batch_by_backends_that_shard_them_only(problems):
+    assert problems("actor.reduce=micro_batch") == [
+        "actor.reduce = micro_batch, but actor.backend = native does not shard gradients. "
+        "Leave out actor.reduce, or set actor.backend to fsdp.",
+    ]
+
+
 def test_packages_are_those_of_the_backends_that_are_used():
     assert packages_of(["native", "", "megatron", "megatron"]) == ["megatron-core"]
 

@@ -1,7 +1,7 @@
 """What FSDP2 needs on each of two ranks, by torch's own account, beside the estimate."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -28,15 +28,19 @@ ROWS, PROMPT, RESPONSE = 8, 4, 28
 GENERATION = GenerationConfig(max_new_tokens=RESPONSE, slots=ROWS)
 
 
-def configured(dtype: str, trained: bool) -> ModelConfig:
+def configured(dtype: str, call: str) -> ModelConfig:
     """In two micro-batches."""
+    trained = call.startswith("train")
     options: dict[str, Any] = {"path": "m", "dtype": dtype, "micro_batch_tokens": ROWS // 2 * (PROMPT + RESPONSE)}
-    return TrainedModelConfig(**options, optimizer=OptimizerConfig(lr=1e-4)) if trained else ModelConfig(**options)
+    if not trained:
+        return ModelConfig(**options)
+    reduce: Literal["update", "micro_batch"] = "micro_batch" if call.endswith("each") else "update"
+    return TrainedModelConfig(**options, optimizer=OptimizerConfig(lr=1e-4), reduce=reduce)
 
 
 def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], float]:
     """What a rank holds, and the most that it has while it does this."""
-    trained, group = call == "train", everyone(context)
+    trained, group = call.startswith("train"), everyone(context)
     made: dict[str, int] = {}
 
     def work() -> None:
@@ -44,7 +48,8 @@ def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], fl
             MODEL, group, dtype=DTYPES[dtype], device=torch.device("cpu"), trainable=trained, changes=trained
         )
         transformer.load(random_init(MODEL, 3))
-        config = configured(dtype, trained)
+        config = configured(dtype, call)
+        transformer.reduces_each = call == "train, each"
         optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
         engine = engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
         draw = np.random.default_rng(context.rank)
@@ -65,9 +70,9 @@ def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("call", ["forward", "generate", "train"])
+@pytest.mark.parametrize("call", ["forward", "generate", "train", "train, each"])
 def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> None:
-    config, count = configured(dtype, call == "train"), parameter_count(MODEL)
+    config, count = configured(dtype, call), parameter_count(MODEL)
     memory = as_sharded(role_memory(MODEL, count, config, D2), MODEL, config, D2)
     passing = memory.computing
     if call == "generate":

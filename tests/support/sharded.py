@@ -10,6 +10,7 @@ from support.tiny_models import CONFIGS, tiny_config
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.composed import ComposedEngine
+from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.models.lessons import RouterLoss
 
 OPTIMIZER = OptimizerConfig(lr=0.02, weight_decay=0.1, grad_clip=0.0)
@@ -27,6 +28,7 @@ class Case:
     clip: float = 0.0
     family: str = ""
     aux: float = 0.0
+    reduces_each: bool = False
 
     def made(self, maker: Callable[..., ComposedEngine], context: Any) -> ComposedEngine:
         engine = maker(
@@ -39,4 +41,6 @@ class Case:
             router_loss=RouterLoss(aux=self.aux, z=self.aux / 2),
         )
         engine._model.transformer.recompute = self.recompute
+        if self.reduces_each and isinstance(engine._model.transformer, RowTransformer):
+            engine._model.transformer.reduces_each = True
         return engine
