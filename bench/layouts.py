@@ -29,7 +29,7 @@ from hpcrl.engines.engine import Columns, EngineContext, Objective, Sequences, U
 from hpcrl.models.kernels import Kernels  # noqa: E402
 from hpcrl.parallel.group import Group  # noqa: E402
 from hpcrl.parallel.replica import ReplicaGroups, groups_of, over_data, sharing  # noqa: E402
-from hpcrl.placement.abilities import backend_of  # noqa: E402
+from hpcrl.placement.abilities import Chosen  # noqa: E402
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout  # noqa: E402
 from hpcrl.placement.plan import make_plan  # noqa: E402
 from hpcrl.plugins import load  # noqa: E402
@@ -181,7 +181,7 @@ def opened(folder: Path, groups: ReplicaGroups, batch: Batch, **settings: Any) -
     model = TrainedModelConfig(
         path=str(folder), micro_batch_tokens=batch.micro_batch_tokens, optimizer=optimizer, **settings
     )
-    engine: ComposedEngine = load(backend_of("actor", model).engine).open(
+    engine: ComposedEngine = load(Chosen.at_home("actor", model).backend().engine).open(
         EngineContext(
             role="actor",
             model=model,

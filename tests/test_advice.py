@@ -338,6 +338,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     ("placement/check_calls.py: Rename or leave out {}.", ["calls={actor_gne: {}}"], ["calls={actor_gen: {}}"]),
     ("placement/check_calls.py: Rename or leave out {}.", ["calls={actor_gne: {}}"], ["calls={}"]),
+    (
+        "placement/check_calls.py: Set {}, or {}.backend.",
+        ["calls={critic_inf: {backend: fdsp}}"],
+        ["calls={critic_inf: {backend: fsdp}}"],
+    ),
+    (
+        "placement/check_calls.py: Set {}, or {}.backend.",
+        ["calls={critic_inf: {backend: fdsp}}"],
+        ["calls={}", "critic.backend=fsdp"],
+    ),
     ("placement/check_calls.py: Set {}.", ["calls={actor_gen: d2}"], ["calls={actor_gen: {layout: d2}}"]),
     (
         "placement/check_calls.py: Set {} and {}, and leave out {}.",
@@ -373,6 +383,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         "placement/abilities.py: Set {} to d{}, or {} to {}.",
         ["actor.backend=fsdp", "actor.layout=t2"],
         ["actor.backend=native"],
+    ),
+    (
+        "placement/abilities.py: Leave out {}, or set {} to {}.",
+        ["actor.reduce=micro_batch"],
+        ["actor.reduce=update"],
+    ),
+    (
+        "placement/abilities.py: Leave out {}, or set {} to {}.",
+        ["actor.reduce=micro_batch"],
+        ["actor.backend=fsdp"],
     ),
     ("placement/abilities.py: Set {} to d{}.", [*BY_JUDGE, "reward_model.layout=p2"], ["reward_model.layout=d2"]),
     (
@@ -876,18 +896,30 @@ def a_new_run_has_another_seed(folder: Path) -> None:
     assert load_config(folder / "c.yaml", ["seed=7"]).seed == 7
 
 
-@follows("placement/abilities.py: Set {} or {}.", "placement/abilities.py: Set {} to {}.")
+@follows(
+    "placement/abilities.py: Set {} or {}.",
+    "placement/abilities.py: Set {} to {}.",
+    "placement/abilities.py: Set {} to {}{}.",
+)
 def a_backend_that_can(folder: Path) -> None:
     (folder / "poor.py").write_text(
         "from hpcrl.backends.native import BACKEND\nimport dataclasses\n"
         "POOR = dataclasses.replace(BACKEND, dtypes=('fp32',), train=False)\n"
+        "MUTE = dataclasses.replace(BACKEND, generate=False)\n"
+        "REMOTE = dataclasses.replace(BACKEND, devices=('cuda',))\n"
     )
-    poor = [f"actor.backend={folder}/poor.py:POOR"]
-    for advice, wrong in (("Set {} or {}.", ["actor.dtype=bf16"]), ("Set {} to {}.", [])):
+    poor, mute, remote = ([f"actor.backend={folder}/poor.py:{name}"] for name in ("POOR", "MUTE", "REMOTE"))
+    for advice, wrong in (
+        ("Set {} or {}.", [*poor, "actor.dtype=bf16"]),
+        ("Set {} to {}.", [*remote, "cluster.device=cpu"]),
+        ("Set {} to {}{}.", poor),
+        ("Set {} to {}{}.", mute),
+    ):
         with pytest.raises(ConfigurationError) as caught:
-            load(folder, poor + wrong)
+            load(folder, wrong)
         assert_advised(caught.value, f"placement/abilities.py: {advice}")
-        load(folder, [*poor, *wrong, "actor.backend=native"])
+        load(folder, [*wrong, "actor.backend=native"])
+    load(folder, [*mute, "calls={actor_gen: {backend: native}}"])
 
 
 @follows("recipes/check.py: Fix the file or set algorithm.")

@@ -43,8 +43,9 @@ A sliding window is exact in training, packed rows, shared prefixes and generati
 holds the window only.
 
 A softcap keeps attention's scores or the logits within its bounds: c · tanh(x / c). Logits are capped before the
-temperature. No kernel of PyTorch caps scores, so attention is then computed by plain products, block by block and at
-least in fp32, on GPUs too: slower than flash attention, in bounded memory.
+temperature. No kernel of PyTorch caps scores: without flash-attn ([backends.md](backends.md#attention)) attention is
+then computed by plain products, block by block and at least in fp32, on GPUs too: slower than flash attention, in
+bounded memory.
 """
 FOREIGN = """## Any other model
 

@@ -18,7 +18,6 @@ from typing import Literal
 import zmq
 
 from hpcrl.agent.claims import Claims, Holder
-from hpcrl.agent.compile_caches import CompileCaches
 from hpcrl.agent.gpus import CPU_WORKER, DeviceBinding, bind, bindings
 from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.zygote import Zygote
@@ -93,12 +92,10 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
-    caches = CompileCaches(os.environ)
     try:
-        return Agent(run, experiment, at, zygote, signals, claims, caches, fault).serve_run()
+        return Agent(run, experiment, at, zygote, signals, claims, fault).serve_run()
     finally:
         zygote.close()
-        caches.remove()
         signals.close()
         claims.release()
 
@@ -126,7 +123,6 @@ class Agent:
     zygote: Zygote
     signals: Signals
     claims: Claims
-    caches: CompileCaches
     fault: Callable[[str], None]
     _bindings: tuple[DeviceBinding, ...] = ()
     _trouble: Trouble | None = None
@@ -295,7 +291,7 @@ class Agent:
         # Who is to have no workers may hear it before the attempt has a plan.
         workers = read_plan(self.run, order.attempt).workers if order.ranks else ()
         given = {rank: self._binding(workers[rank].slot) for rank in order.ranks}
-        caches = self.caches.environment() if order.ranks else {}
+        caches = self.zygote.caches.environment() if order.ranks else {}
         for rank in order.ranks:
             path = self.run.worker_log(order.attempt, f"worker-{rank}")
             binding = given[rank]

@@ -49,7 +49,7 @@ class CompileCaches:
             self._folder = ScratchFolder(PREFIX)
         for lock in self._folder.path.rglob(LOCK):
             shutil.rmtree(lock.parent, ignore_errors=True)
-        places = {variable: self._folder.path / name for variable, name in self._folders.items()}
-        for place in places.values():
-            place.mkdir(mode=0o700, exist_ok=True)
-        return {variable: str(place) for variable, place in places.items()}
+        folders = {variable: self._folder.path / name for variable, name in self._folders.items()}
+        for folder in folders.values():
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return {variable: str(folder) for variable, folder in folders.items()}

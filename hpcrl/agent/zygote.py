@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpcrl.agent.compile_caches import CompileCaches
 from hpcrl.agent.imports import ImportWatch
 from hpcrl.errors import InternalError
 from hpcrl.foreign import plain
@@ -62,6 +63,7 @@ class Zygote:
         theirs.close()
         ours.setblocking(False)
         self._socket = ours
+        self.caches = CompileCaches(os.environ)
         self.alive: dict[int, Forked] = {}
         self.is_watched = True
         """Whether somebody asks how far its workers' start is; `fork` begins one."""
@@ -120,10 +122,11 @@ class Zygote:
                 found.append(Exit(self.alive.pop(told.pid), told))
 
     def close(self) -> None:
-        """End the zygote and with it all workers."""
+        """End the zygote and with it all workers, and remove what they have compiled."""
         self._socket.close()
         kill_group(self.pid)
         os.waitpid(self.pid, 0)
+        self.caches.remove()
 
 
 def _serve(

@@ -108,7 +108,9 @@ def test_without_room_for_it_workers_begin_all_the_same(
     assert "no folder for what is compiled as it runs" in capsys.readouterr().err
 
 
-def test_the_workers_of_a_run_are_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_the_workers_of_a_run_are_told_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in FOLDERS:  # torch sets one itself where it compiles, as it may have in this process
+        monkeypatch.delenv(variable, raising=False)
     write_task(tmp_path)
     (tmp_path / "places.py").write_text(REWARD)
     experiment = ppo(tmp_path, "d1", 1)

@@ -38,8 +38,11 @@ def _job(
     out: str,
     fault: Callable[[str], None],
     allocation: Allocation | None,
+    environment: dict[str, str],
 ) -> None:
     os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(environment)
     descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -93,14 +96,14 @@ def start(
     nodes: int = 1,
     allocation: Allocation | None = None,
 ) -> Jobs:
-    """Start the master and the agents of a submission."""
+    """Start the master and the agents of a submission, in the environment that this process has now."""
     assert b"tests." not in pickle.dumps(fault), "a fault has to be in tests/support: processes import no test"
     context = forkserver()
     processes = {}
     for name in ("master", *(f"agent-{node}" for node in range(nodes))):
         process, _, node = name.partition("-")
         out = run_dir.parent / f"{run_dir.name}.{submission}.{name}.log"
-        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation)
+        arguments = (process, str(run_dir), submission, int(node or 0), str(out), fault, allocation, dict(os.environ))
         processes[name] = context.Process(target=_job, args=arguments)
         processes[name].start()
     return Jobs(processes)
