@@ -54,6 +54,14 @@ def test_the_extra_of_drawing_brings_a_program_that_is_called():
     assert brought & set(PROGRAMS)
 
 
+def test_all_extras_but_those_for_gpus_are_installed_together_where_the_tests_run():
+    """Then their versions agree: with one another's, and with the pins."""
+    found = extras()
+    development = set(found.pop("dev"))
+    apart = {name for name, requirements in found.items() if not development.issuperset(requirements)}
+    assert apart == {"flash"}
+
+
 def test_every_extra_that_a_message_names_exists():
     texts = [path.read_text() for path in (ROOT / "hpcrl").rglob("*.py")] + [(ROOT / "README.md").read_text()]
     named = {name for text in texts for name in re.findall(r'MissingExtraError\("\w+", "(\w+)"\)|\.\[(\w+)\]', text)}

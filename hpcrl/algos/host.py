@@ -28,7 +28,7 @@ from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
 from hpcrl.parallel.replica import groups_of, sharing
-from hpcrl.placement.abilities import axes_of, axes_problem, packages_of
+from hpcrl.placement.abilities import axes_of, axes_problem, packages_of, unrepeated
 from hpcrl.placement.holdings import Holding, holdings, row_holdings, slices
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
@@ -130,7 +130,9 @@ class TorchHost:
         if outcome.record is None:
             return outcome
         record = {**outcome.record, **self._digests(model)}
-        return replace(outcome, record=record, inexact=self._kernels.lacking)
+        backend = self._plan.placed(model).backend
+        inexact = self._kernels.lacking or (unrepeated(backend, self._device.type) if backend else "")
+        return replace(outcome, record=record, inexact=inexact)
 
     def move(self, replica: ModelName, version: int) -> Arrived:
         self._parallel.begin_unit()

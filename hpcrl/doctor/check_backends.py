@@ -26,6 +26,8 @@ def check_backends() -> Iterator[Finding]:
         value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
         if len(backend.devices) == 1:
             value += f"; on {backend.devices[0]} only"
+        if backend.inexact_on:
+            value += f"; resumed up to rounding on {', '.join(backend.inexact_on)}"
         wrong = list(package_problems(backend.packages))
         if not wrong:
             yield Finding("backends", name, value, Severity.OK)

@@ -75,6 +75,11 @@ def shards(backend: str) -> bool:
     return find(BACKENDS, backend, "<role>.backend").shards
 
 
+def unrepeated(backend: str, device: str) -> str:
+    """What is not deterministic of a backend on such a device, by its own word; "" where it promises bits."""
+    return f"backend {backend}" if device in find(BACKENDS, backend, "<role>.backend").inexact_on else ""
+
+
 def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] = WITHOUT_MODEL) -> tuple[str, ...]:
     """The axes over which a role may be split at home; all where its backend is none, which is said elsewhere."""
     model = model_of(section)

@@ -16,21 +16,55 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Trained
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
+
+BACKEND = """
+from hpcrl.backends.backend import Backend
+
+MINE = Backend(
+    train=True,
+    generate=True,
+    axes=("dp",),
+    dtypes=("fp32",),
+    inexact_on=("cpu",),
+    engine="hpcrl.engines.native:NativeEngine",
+)
+"""
+"""Of which nobody promises that an update that is made again has the same bits."""
+
+
+def a_run(folder: Path, backend: str = "native") -> RunDirectory:
+    write_task(folder)
+    experiment = SFTExperiment(
+        control=ControlConfig(steps=4, checkpoint=Frequency(steps=3)),
+        cluster=ClusterConfig(device="cpu", heartbeat_s=0.2, lost_after_s=10.0),
+        data=DataConfig(train=str(folder / "rows.jsonl"), batch_size=6),
+        actor=SFTModelConfig(path=str(folder / "model"), optimizer=OptimizerConfig(lr=0.001), backend=backend),
+    )
+    return create_run(folder / "run", experiment)
+
+
+def told_of(run: RunDirectory) -> list[str]:
+    """The operations that are told to give other bits every time."""
+    return [row["operation"] for row in rows_of(run.events(0)) if row["event"] == "not deterministic"]
+
+
+def test_an_update_of_a_backend_that_promises_no_bits_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(BACKEND)
+    run = a_run(tmp_path, f"{tmp_path / 'mine.py'}:MINE")
+    assert finish(run, Strikes(()), timeout_s=120) == [0], outputs(run)
+    (operation,) = told_of(run)
+    assert operation.startswith("backend ") and operation.endswith("mine.py:MINE")
+    lines = [line.event for line in read_history(run).lines if isinstance(line.event, Trained)]
+    assert lines and all(line.numerics.inexact == (operation,) for line in lines)
 
 
 @pytest.mark.parametrize(("named", "operation"), [(True, "put_"), (False, "one that torch does not name")])
 def test_a_run_whose_kernels_differ_from_call_to_call_resumes_and_names_the_operation(
     tmp_path: Path, named: bool, operation: str
 ) -> None:
-    write_task(tmp_path)
-    experiment = SFTExperiment(
-        control=ControlConfig(steps=4, checkpoint=Frequency(steps=3)),
-        cluster=ClusterConfig(device="cpu", heartbeat_s=0.2, lost_after_s=10.0),
-        data=DataConfig(train=str(tmp_path / "rows.jsonl"), batch_size=6),
-        actor=SFTModelConfig(path=str(tmp_path / "model"), optimizer=OptimizerConfig(lr=0.001)),
-    )
-    run = create_run(tmp_path / "run", experiment)
+    run = a_run(tmp_path)
     varying = InWorkers(partial(differ, named))
     strike = Strike(tmp_path, "kill", "master", "manifest.write", "KILL", "all", 1)
     jobs = begin(run, "first", Strikes((varying, strike)))
@@ -42,5 +76,4 @@ def test_a_run_whose_kernels_differ_from_call_to_call_resumes_and_names_the_oper
     first, *later = drifts(run)
     assert first["why"] == f"not every operation is deterministic there ({operation})" and not first["unlike"]
     assert all(drift["why"] for drift in later)
-    told = [row for row in rows_of(run.events(0)) if row["event"] == "not deterministic"]
-    assert [row["operation"] for row in told] == [operation]
+    assert told_of(run) == [operation]

@@ -1,3 +1,4 @@
+from hpcrl.backends.backend import Backend
 from hpcrl.doctor.check_backends import check_backends
 from hpcrl.doctor.findings import Finding, Severity
 
@@ -15,3 +16,10 @@ def test_each_backend_is_told_with_what_it_can_do():
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
         Finding("backends", "native", f"{able} dp, tp, pp; {types}", Severity.OK),
     ]
+
+
+def test_a_backend_that_promises_no_bits_is_told(monkeypatch):
+    backend = Backend(train=True, generate=False, axes=("dp",), dtypes=("fp32",), inexact_on=("cuda",), engine="a:B")
+    monkeypatch.setattr("hpcrl.doctor.check_backends.find", lambda *_: backend)
+    _attention, first, *_ = check_backends()
+    assert first.value == "trains; splits over dp; computes in fp32; resumed up to rounding on cuda"
