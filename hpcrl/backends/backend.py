@@ -41,8 +41,8 @@ class Backend:
     packages: tuple[Package, ...] = ()
     """What has to be installed for it."""
     inexact_on: tuple[str, ...] = ()
-    """The devices on which it only promises tolerance: an update that is made again there is the same up to rounding. On
-    all others it has the same bits."""
+    """The devices on which it only promises tolerance: an update that is made again there is the same up to rounding;
+    on all others it has the same bits."""
     engine: str
     """The engine's class, as module:Class; workers alone import it."""
 
