@@ -7,6 +7,8 @@ JOBS ?= 3
 export PATH := $(BIN):$(PATH)
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
+# DeepSpeed is installed as it is: nothing of it is compiled that hpcrl does not use.
+export DS_BUILD_OPS := 0
 
 .PHONY: help demo test test-all gates flakes lint kill kill-toy same docs peers bench ratios slurm-up slurm-down slurm-status clean
 

@@ -1142,6 +1142,9 @@ ELSEWHERE = {
     "placement/abilities.py: {}; or set {}.": (
         "placement/test_packages.py::test_a_package_that_is_missing_or_untested_is_told_with_the_command_that_brings_it"
     ),
+    "parallel/deepspeed.py: This version is not tested with this release of hpcrl: install one that is.": (
+        "engines/test_deepspeed.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
+    ),
     "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
         "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
     ),

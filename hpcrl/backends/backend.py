@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hpcrl.plugins import Room
 
@@ -38,6 +38,9 @@ class Backend:
     shards: bool = False
     """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
     compute in step, in inference too."""
+    adds_up: Literal["", "update", "micro_batch"] = ""
+    """Where a data-parallel rank keeps its part of the gradient's sum alone: once an update, or after each micro-batch.
+    Empty where it keeps all of a gradient."""
     packages: tuple[Package, ...] = ()
     """What has to be installed for it."""
     inexact_on: tuple[str, ...] = ()

@@ -61,8 +61,7 @@ class ShardedAdamW(ShardedMasters):
     def _update(self, gradient_S: torch.Tensor, learning_rate: float) -> None:
         beta1, beta2 = self._config.betas
         self.updates += 1
-        for start, length in self._slice.decayed:
-            self.master_S[start : start + length].mul_(1.0 - learning_rate * self._config.weight_decay)
+        self._decay(learning_rate)
         scale = math.sqrt(1.0 - beta2**self.updates)
         rate = learning_rate / (1.0 - beta1**self.updates)
         for piece in chunks(gradient_S):
@@ -70,3 +69,7 @@ class ShardedAdamW(ShardedMasters):
             first.lerp_(gradient, 1.0 - beta1)
             second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
             self.master_S[piece].addcdiv_(first, second.sqrt().div_(scale).add_(self._config.eps), value=-rate)
+
+    def _decay(self, learning_rate: float) -> None:
+        for start, length in self._slice.decayed:
+            self.master_S[start : start + length].mul_(1.0 - learning_rate * self._config.weight_decay)

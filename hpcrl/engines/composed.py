@@ -239,7 +239,11 @@ class ComposedEngine:
     @property
     def _together(self) -> Group:
         """Who computes a gradient together."""
-        return self._groups.dp if self._model.transformer.in_step else self._groups.block
+        return self._groups.dp if self._trains_in_step else self._groups.block
+
+    @property
+    def _trains_in_step(self) -> bool:
+        return self._model.transformer.in_step or self._model.transformer.trains_in_step
 
     def _anyone(self, so: bool) -> bool:
         """Whether something is so on any of them."""
@@ -247,7 +251,7 @@ class ComposedEngine:
 
     def _gradients(self, sequences: Sequences, columns: Columns, objective: Objective) -> "_Sums":
         """As `_backward`, by kernels that give the same bits every time."""
-        if not len(sequences) and not self._model.transformer.in_step:
+        if not len(sequences) and not self._trains_in_step:
             return self._backward(sequences, columns, objective)
         anyone = None if self._together.size == 1 else self._anyone
         return self._kernels.gradients(

@@ -97,8 +97,10 @@ class FlatTransformer(HeldTransformer):
         trainable: bool = True,
         cut: Cut = WHOLE,
         tensor: Group | None = None,
+        memory: FlatParameters | None = None,
     ) -> None:
-        memory = FlatParameters(config, cut, dtype, torch.device(device), trainable)
+        """`memory`: one that is there already, of the same cut."""
+        memory = memory or FlatParameters(config, cut, dtype, torch.device(device), trainable)
         super().__init__(config, memory.views, cut, tensor)
         self.memory: FlatParameters = memory
 

@@ -85,6 +85,8 @@ class HeldModel(nn.Module, ABC):
     in_step = False
     """Whether its data-parallel ranks compute in step, since each has a part of every parameter: all go through the
     model equally often."""
+    trains_in_step = False
+    """Whether they do in training alone, since each backward pass adds gradients up over all of them."""
     shares_prefixes = True
     """Whether a prompt that several sequences begin with may go through it once."""
 

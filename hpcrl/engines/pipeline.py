@@ -33,7 +33,7 @@ class Pipeline:
     def __init__(self, model: PackedModel, pp: Group, micro_batch_tokens: int, dp: Group | None = None) -> None:
         self._model = model
         self._pp = pp
-        self._dp = dp if model.transformer.in_step else None
+        self._dp = dp
         self._micro_batch_tokens = micro_batch_tokens
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class Pipeline:
 
     def train(self, sequences: Sequences, temperature: float, with_entropy: bool, loss: Loss) -> None:
         """Add the gradient of all losses to that of the stage's parameters; the last stage alone asks for losses."""
-        batches = self._cut(sequences)
+        batches = self._cut(sequences, self._model.transformer.trains_in_step)
         run = _Run(self._model, self._pp, sequences, batches, trains=True)
         for step in training_order(self._pp.index, self._pp.size, len(batches)):
             if isinstance(step, Exchange):
@@ -99,10 +99,10 @@ class Pipeline:
         self._pp.broadcast(known, self._pp.size - 1)
         return known.cpu().numpy()
 
-    def _cut(self, sequences: Sequences) -> list[list[int]]:
+    def _cut(self, sequences: Sequences, in_step: bool = False) -> list[list[int]]:
         of, bound = sequences, self._micro_batch_tokens
         batches = list(micro_batches(of.lengths, of.samples, of.prompts, self._model.prompt_numbers(of), bound))
-        if self._dp is None:
+        if self._dp is None or not (in_step or self._model.transformer.in_step):
             return batches
         counts = self._dp.gathered(torch.tensor([len(batches)], device=self._dp.device))
         return batches + [[] for _ in range(int(counts.max()) - len(batches))]

@@ -61,23 +61,28 @@ def engines_of(experiment: Any) -> tuple[str, ...]:
     """The engine classes of all roles and calls, as module:Class."""
     names_ = [model.backend for model in models_of(experiment).values()]
     names_ += [entry.backend for entry in calls_of(experiment).values() if entry.backend is not None]
-    return tuple(dict.fromkeys(find(BACKENDS, name, "<role>.backend").engine for name in names_))
+    return tuple(dict.fromkeys(backend_of(name).engine for name in names_))
 
 
 def packages_of(backends: Iterable[str]) -> list[str]:
     """What has to be installed for these; an empty name is no backend."""
-    found = {name: find(BACKENDS, name, "<role>.backend") for name in backends if name}
+    found = {name: backend_of(name) for name in backends if name}
     return sorted({package.name for backend in found.values() for package in backend.packages})
+
+
+def backend_of(name: str) -> Backend:
+    """Raises ConfigurationError where there is no such backend."""
+    return find(BACKENDS, name, "<role>.backend")
 
 
 def shards(backend: str) -> bool:
     """Whether a backend gives each data-parallel rank a part of every parameter."""
-    return find(BACKENDS, backend, "<role>.backend").shards
+    return backend_of(backend).shards
 
 
 def unrepeated(backend: str, device: str) -> str:
     """What is not deterministic of a backend on such a device, by its own word; "" where it promises bits."""
-    return f"backend {backend}" if device in find(BACKENDS, backend, "<role>.backend").inexact_on else ""
+    return f"backend {backend}" if device in backend_of(backend).inexact_on else ""
 
 
 def axes_of(role: str, section: PlacementConfig, without_model: tuple[str, ...] = WITHOUT_MODEL) -> tuple[str, ...]:
@@ -131,7 +136,7 @@ def backend_axes_problem(
 
 def able_backends(model: ModelConfig, able: Callable[[Backend], bool], device: str = ANY_DEVICE) -> str:
     """hpcrl's own that can do something in the type of a model, on such a device, in words."""
-    found = ((name, find(BACKENDS, name, "<role>.backend")) for name in names(BACKENDS))
+    found = ((name, backend_of(name)) for name in names(BACKENDS))
     fitting = [
         name
         for name, backend in found

@@ -18,6 +18,7 @@ from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of, read_config
+from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
@@ -29,6 +30,8 @@ GIB = 2**30
 STAGED_BYTES = 64 * 2**20
 """At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
 received."""
+ADDED_UP = 2**24
+"""At most so many elements of gradients are added up at a time where they are so as they come."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def _stage_memory(
     memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
     if replica.sharded:
         memory = as_sharded(memory, model, config, layout, blended)
+    elif isinstance(config, TrainedModelConfig) and (adds_up := backend_of(replica.backend).adds_up):
+        memory = as_added_up(memory, model, config, layout, each=adds_up == "micro_batch")
     if generation is None or "generate" not in kinds:
         return memory
     longest_prompt = None if data is None else data.max_prompt_tokens
@@ -240,6 +245,28 @@ def as_sharded(
         drawing=(count + block) * size,
         working=memory.working + (sizes[0] + block + gathering) * size + trained * (whole + block) * state,
     )
+
+
+def as_added_up(memory: Memory, model: DecoderConfig, config: TrainedModelConfig, layout: Layout, each: bool) -> Memory:
+    """The same of a worker that keeps its part of the gradients' sum.
+
+    Once an update, all gradients are there, in the type of masters, with room for those that are added up at a time.
+    After `each` micro-batch they go as they come: there are as many as are added up at a time, in `dtype`, and their
+    sums; a parameter that has more goes by itself.
+    """
+    if layout.dp == 1:
+        return memory
+    size, state = BYTES[config.dtype], state_size(config.dtype)
+    count, part = memory.gradients / state, memory.gradients / layout.dp
+    some, wide = min(ADDED_UP, count), state * (size < state)
+    if each:
+        largest = max(parameter.numel for parameter in parameters_of(model))
+        adding_up = part + max(some * (2 * size + wide), largest * (size + wide))
+        computing = memory.computing + adding_up - part
+    else:
+        adding_up = memory.gradients + part + some * state
+        computing = memory.computing + memory.gradients
+    return replace(memory, gradients=part, working=max(computing, adding_up) - memory.activations)
 
 
 def generating_memory(

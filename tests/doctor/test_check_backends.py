@@ -15,6 +15,8 @@ def test_each_backend_is_told_with_what_it_can_do():
         Finding("backends", "fsdp", f"{able} dp, parameters too; {types}", Severity.OK),
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
         Finding("backends", "native", f"{able} dp, tp, pp; {types}", Severity.OK),
+        Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16", Severity.OK),
+        Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16", Severity.OK),
     ]
 
 

@@ -1,6 +1,7 @@
-"""What FSDP2 needs on each of two ranks, by torch's own account, beside the estimate."""
+"""What FSDP2 and ZeRO need on each of two ranks, by torch's own account, beside the estimate."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,17 +10,20 @@ import torch
 from support.measured_memory import SIZES, loss, most_tensors
 from support.pool import everyone, gloo_pool
 from support.tiny import engine_of
+from support.zero import MAKERS
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Decision, Objective, Sequences, Update
 from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameter_count
 from hpcrl.models.init import random_init
+from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import as_sharded, generating_memory, role_memory
+from hpcrl.placement.memory import as_added_up, as_sharded, generating_memory, role_memory
 
 MODEL = DecoderConfig(**(SIZES | {"vocabulary_size": 2048, "hidden_size": 512, "intermediate_size": 1536, "heads": 16}))
 D2 = Layout(dp=2)
@@ -38,27 +42,40 @@ def configured(dtype: str, call: str) -> ModelConfig:
     return TrainedModelConfig(**options, optimizer=OptimizerConfig(lr=1e-4), reduce=reduce)
 
 
-def measured(context: Any, dtype: str, call: str) -> tuple[Mapping[str, int], float]:
+def sharded(group: Group, dtype: str, call: str) -> ComposedEngine:
+    trained = call.startswith("train")
+    transformer = RowTransformer(
+        MODEL, group, dtype=DTYPES[dtype], device=torch.device("cpu"), trainable=trained, changes=trained
+    )
+    transformer.load(random_init(MODEL, 3))
+    config = configured(dtype, call)
+    transformer.reduces_each = call == "train, each"
+    optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
+    return engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
+
+
+def zero(backend: str, group: Group, dtype: str, call: str) -> ComposedEngine:
+    config = configured(dtype, call)
+    assert isinstance(config, TrainedModelConfig)
+    return MAKERS[backend](
+        "vocabulary", DTYPES[dtype], group, config.micro_batch_tokens, config.optimizer, config=MODEL
+    )
+
+
+def measured(context: Any, backend: str, dtype: str, call: str) -> tuple[Mapping[str, int], float]:
     """What a rank holds, and the most that it has while it does this."""
-    trained, group = call.startswith("train"), everyone(context)
     made: dict[str, int] = {}
 
     def work() -> None:
-        transformer = RowTransformer(
-            MODEL, group, dtype=DTYPES[dtype], device=torch.device("cpu"), trainable=trained, changes=trained
-        )
-        transformer.load(random_init(MODEL, 3))
-        config = configured(dtype, call)
-        transformer.reduces_each = call == "train, each"
-        optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
-        engine = engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
+        made_by = sharded if backend == "fsdp" else partial(zero, backend)
+        engine = made_by(everyone(context), dtype, call)
         draw = np.random.default_rng(context.rank)
         prompts = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, PROMPT)))
         responses = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, RESPONSE)))
         sequences, columns = Sequences.from_rows(prompts, responses), Columns({"weights": np.ones(ROWS * RESPONSE)})
         if call == "generate":
             engine.generate(prompts, range(ROWS), GENERATION)
-        elif trained:
+        elif call.startswith("train"):
             engine.train_batch(sequences, columns, Objective(loss), Update(1, 0, 1), Decision("stepped", 1e-4))
         else:
             engine.forward(sequences)
@@ -79,9 +96,24 @@ def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> 
         drawn = generating_memory(memory, MODEL, config, D2, GENERATION, PROMPT)
         passing = drawn.generating
     with gloo_pool(2) as pool:
-        for held, most in pool.run(measured, dtype, call):
+        for held, most in pool.run(measured, "fsdp", dtype, call):
             lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
             assert held == pytest.approx(lasting, rel=0.01)
             estimate, block = memory.lasting + passing, DTYPES[dtype].itemsize * count / MODEL.blocks
             least = 0.9 * estimate - block * (call == "train, each")
             assert least <= most <= 1.1 * estimate + 3 * block, "gloo lets go of some blocks a moment later"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_zero_takes_what_the_estimate_says(dtype: str, stage: int) -> None:
+    config, count = configured(dtype, "train"), parameter_count(MODEL)
+    assert isinstance(config, TrainedModelConfig)
+    memory = as_added_up(role_memory(MODEL, count, config, D2), MODEL, config, D2, each=stage == 2)
+    with gloo_pool(2) as pool:
+        for held, most in pool.run(measured, f"zero{stage}", dtype, "train"):
+            lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
+            assert held == pytest.approx(lasting, rel=0.01)
+            estimate, added_up = memory.lasting + memory.computing, 4 * count
+            assert 0.9 * estimate <= most <= 1.1 * estimate + added_up, "gloo lets go of what it sends a moment later"

@@ -57,7 +57,7 @@ def native(
 def fsdp(
     head: HeadKind,
     dtype: torch.dtype,
-    group: Group,
+    group: Group | ReplicaGroups,
     micro_batch_tokens: int = 1000,
     optimizer: OptimizerConfig | None = OPTIMIZER,
     steps: int = 10,
@@ -66,10 +66,10 @@ def fsdp(
     router_loss: RouterLoss = NO_ROUTER_LOSS,
 ) -> ComposedEngine:
     """As `native`, of the same model, which all ranks of the group hold together."""
-    trained = optimizer is not None
+    trained, groups = optimizer is not None, over_data(group) if isinstance(group, Group) else group
     transformer = RowTransformer(
         config.with_head(head),
-        group,
+        groups.dp,
         dtype=dtype,
         device=torch.device("cpu"),
         trainable=trained,
@@ -77,7 +77,7 @@ def fsdp(
     )
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(transformer.config, 3))
-    return engine_of(transformer, over_data(group), micro_batch_tokens, optimizer, steps, blended, router_loss)
+    return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
 
 def engine_of(

@@ -1,0 +1,137 @@
+"""The engine of DeepSpeed's backends: its ZeRO optimizer under hpcrl's own models.
+
+Parameters lie where ours would in flat buffers, so that all that reads places reads them there. To all else of an
+engine it is as any other memory.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.composed import DTYPES, ComposedEngine
+from hpcrl.engines.engine import EngineContext
+from hpcrl.engines.flat import FlatParameters, FlatTransformer, gradient_dtype
+from hpcrl.engines.slices import FlatSlice, Slice
+from hpcrl.families.config import DecoderConfig
+from hpcrl.models.pretrained import load_pretrained
+from hpcrl.parallel.deepspeed import ShardedUpdates
+from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.shards import WHOLE
+
+
+class ZeroSlice(FlatSlice):
+    """As ours, but that DeepSpeed adds gradients up and sends new parameters."""
+
+    def __init__(self, memory: "ZeroParameters", dp: Group) -> None:
+        super().__init__(memory.data, memory.spans, dp, memory.undecayed())
+        self.updates = memory.updates
+
+    def reduced(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def publish(self) -> None:
+        self.updates.publish()
+
+
+class ZeroAdamW(ShardedAdamW):
+    """torch's AdamW within DeepSpeed's optimizer, over masters and moments that lie as ours do."""
+
+    def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups, config: OptimizerConfig) -> None:
+        super().__init__(name, slice_, groups, config)
+        self._zero = slice_.updates if isinstance(slice_, ZeroSlice) else None
+        if self._zero is not None:
+            self._zero.optimize(self.master_S, self.first_S, self.second_S)
+
+    def _update(self, gradient_S: Tensor, learning_rate: float) -> None:
+        if self._zero is None:  # of a role on one worker
+            super()._update(gradient_S, learning_rate)
+            return
+        self._decay(learning_rate)
+        self._zero.step(self.updates, learning_rate, self._config.betas, self._config.eps)
+        self.updates += 1
+
+
+class ZeroParameters(FlatParameters):
+    """Those of a whole model, in the layout of ours, and this rank's part of the gradient's sum."""
+
+    def __init__(
+        self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, *, each: bool
+    ) -> None:
+        """`each`: whether gradients are added up after each micro-batch (stage 2), rather than once an update."""
+        self._stage, self._dp = 1 + each, dp
+        super().__init__(config, WHOLE, dtype, device, True)
+
+    def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
+        placed = self.layout.spans()
+        self.views = {it.name: nn.Parameter(torch.zeros(it.shape, dtype=dtype, device=device)) for it, _ in placed}
+        offsets = {self.views[name]: offset for name, offset in self.offsets.items()}
+        self.updates = ShardedUpdates(self._stage, offsets, self.layout.numel, self._dp)
+        self.data, self.grad = self.updates.data, self.updates.grad
+        assert self.grad.dtype == gradient_dtype(dtype)
+
+    def zero_grad(self) -> None:
+        self.updates.zero()
+
+    def collect_grad(self) -> None:
+        self.updates.collect()
+
+    def slice(self, dp: Group) -> FlatSlice:
+        return ZeroSlice(self, dp)
+
+
+class ZeroTransformer(FlatTransformer):
+    """A whole model, of whose training state this rank has a part."""
+
+    def __init__(self, config: DecoderConfig, memory: ZeroParameters, *, trains_in_step: bool) -> None:
+        super().__init__(config, memory=memory)
+        self._updates = memory.updates
+        self._ends = True
+        self.trains_in_step = trains_in_step
+
+    def ends_minibatch(self, ends: bool) -> None:
+        self._ends = ends
+
+    def going_back(self) -> AbstractContextManager[None]:
+        return self._updates.going_back(self._ends)
+
+
+class ZeroEngine(ComposedEngine):
+    """As hpcrl's own engine, but that DeepSpeed adds gradients up, updates and gathers parameters."""
+
+    optimizer = ZeroAdamW
+
+    @classmethod
+    def open(cls, context: EngineContext) -> ComposedEngine:
+        """The model of a role's folder; of a role that is not trained, or on one worker, in flat buffers alone.
+
+        Raises DataError where the folder holds no such model.
+        """
+        config, dp = context.model, context.groups.dp
+        if context.steps is None or dp.size == 1:
+            return cls.over_flat_buffers(context)
+        model, parameters = load_pretrained(
+            config.path, family=config.family, head=context.head, seed=context.seed, trained=True
+        )
+        each = backend_of(config.backend).adds_up == "micro_batch"
+        memory = ZeroParameters(model, dp, DTYPES[config.dtype], context.device, each=each)
+        return cls.around(context, ZeroTransformer(model, memory, trains_in_step=each), parameters)
+
+    def masters(self) -> tuple[DecoderConfig, Tensor]:
+        config, own = super().masters()
+        return config, _as_ours(own, self._model.transformer.memory, self._groups.dp)
+
+
+def _as_ours(own: Tensor, memory: Any, dp: Group) -> Tensor:
+    """A slice as it would be of our buffers: DeepSpeed's are longer, where their number does not divide ours."""
+    if len(memory.data) == memory.layout.numel:
+        return own
+    whole = torch.empty(len(memory.data), dtype=own.dtype, device=own.device)
+    dp.all_gather(own, whole)
+    offset, length = dp.bounds(memory.layout.numel)
+    return whole[offset : offset + length]

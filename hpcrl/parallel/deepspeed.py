@@ -1,0 +1,162 @@
+"""DeepSpeed's ZeRO optimizer, stages 1 and 2, over our groups (Rajbhandari et al. 2020, arXiv 1910.02054).
+
+DeepSpeed owns the memory of parameters, notices gradients, adds them up over ranks, keeps this rank's part of the sum,
+updates its masters and gathers parameters. Whatever its collectives raise is a PeerLostError. What DeepSpeed does not
+tell publicly is touched here alone. It writes and reads no file, and compiles nothing.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from deepspeed import comm, ops
+from deepspeed.accelerator import set_accelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
+from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+from deepspeed.utils import logger
+from deepspeed.utils.timer import NoopTimer
+from torch import Tensor, nn
+
+from hpcrl.errors import InternalError
+from hpcrl.parallel.group import Group
+from hpcrl.placement.memory import ADDED_UP
+
+SHARED_MEMORY = "deepspeed_shm_comm"
+"""What DeepSpeed would compile to add up on one machine; its sums are then torch's own."""
+
+
+class ShardedUpdates:
+    """Owns the memory of some parameters, one 1-D buffer, and an optimizer for this rank's slice of it.
+
+    `grad` has this rank's part of the sum of all gradients, once they have been collected.
+    """
+
+    def __init__(self, stage: int, parameters: Mapping[nn.Parameter, int], numel: int, dp: Group) -> None:
+        """`parameters`: each, and where it is to begin in a buffer of `numel` elements. Raises InternalError where
+        DeepSpeed lays them out otherwise."""
+        _prepare(dp.device)
+        self._stage, self._dp = stage, dp
+        some = next(iter(parameters))
+        placed = _with_gaps(parameters, numel)
+        self._parameters = tuple(parameters)
+        # Neither has temporary tensors as long as the slice for each operation.
+        kind = {"fused": True} if some.is_cuda else {"foreach": False}
+        self._inner = torch.optim.AdamW(placed, lr=0.0, weight_decay=0.0, **kind)
+        wide = torch.promote_types(some.dtype, torch.float32)
+        self._zero = DeepSpeedZeroOptimizer(
+            self._inner,
+            {parameter: str(number) for number, parameter in enumerate(placed)},
+            NoopTimer(),
+            {},
+            verbose=False,
+            contiguous_gradients=True,
+            reduce_bucket_size=min(ADDED_UP, numel),
+            dp_process_group=dp.process_group,
+            overlap_comm=False,
+            gradient_accumulation_dtype=wide,
+            communication_data_type=wide,
+            # Sums, not means: a loss is already divided by what counts on all ranks.
+            gradient_average=False,
+            partition_grads=stage == 2,
+            check_grad_overflow=False,
+            compute_grad_norm=False,
+        )
+        for parameter in placed:  # For its checkpoints DeepSpeed holds on to its first masters.
+            parameter._hp_mapping = None  # type: ignore[attr-defined]
+        (self.data,) = self._zero.bit16_groups_flat
+        found = {parameter: parameter.storage_offset() for parameter in parameters}
+        if found != dict(parameters):
+            raise InternalError(
+                f"deepspeed lays parameters out at {[*found.values()]}, not at {[*parameters.values()]}.",
+                "This version is not tested with this release of hpcrl: install one that is.",
+            )
+        (master,) = self._zero.single_partition_of_fp32_groups
+        self.grad = torch.zeros_like(master.detach())
+
+    def zero(self) -> None:
+        """Begin a gradient."""
+        self._zero.zero_grad()
+        self._zero.averaged_gradients.clear()
+        self._zero.all_grad_tensors.clear()
+
+    @contextmanager
+    def going_back(self, last: bool) -> Iterator[None]:
+        """Around each backward pass, of which one is the last of its gradient. At stage 2 gradients are added up over
+        ranks within it: all ranks have equally many."""
+        self._zero.clear_backward_seen_flag()
+        self._zero.set_gradient_accumulation_boundary(last)
+        with self._dp.operations("DeepSpeed's backward pass"):
+            yield
+            if self._stage == 2:
+                self._zero.overlapping_partition_gradients_reduce_epilogue()
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Have in `grad` what backward passes have left since it was begun."""
+        zero = self._zero
+        if self._stage == 1:
+            for parameter in self._parameters:  # Of a rank that has computed nothing, too: all add up the same.
+                if zero.get_gradient_for_reduction(parameter) is None:
+                    name = "grad_accum" if zero.use_grad_accum_attribute else "grad"
+                    setattr(parameter, name, torch.zeros_like(parameter, dtype=self.grad.dtype))
+            zero.setup_buckets()
+            zero.set_gradient_accumulation_boundary(True)
+            with self._dp.operations("DeepSpeed's all-reduce"):
+                zero.reduce_gradients()
+        torch.cat([part.reshape(-1) for part in zero.averaged_gradients[0]], out=self.grad)
+        self.zero()
+
+    def optimize(self, master_S: Tensor, first_S: Tensor, second_S: Tensor) -> None:
+        """Have the optimizer update this slice, with masters and moments in these tensors."""
+        (master,) = self._zero.single_partition_of_fp32_groups
+        master.data = master_S
+        step = torch.tensor(0.0, device=master_S.device if self._inner.defaults["fused"] else "cpu")
+        self._inner.state[master] = {"step": step, "exp_avg": first_S, "exp_avg_sq": second_S}
+
+    @torch.no_grad()
+    def step(self, updates: int, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
+        """Update the masters of this rank's slice, of which there have been so many updates, by its gradient. Weight
+        decay is the caller's."""
+        (master,) = self._zero.single_partition_of_fp32_groups
+        (group,) = self._inner.param_groups
+        group |= {"lr": learning_rate, "betas": betas, "eps": eps}
+        self._inner.state[master]["step"].fill_(float(updates))
+        master.grad = self.grad
+        self._zero._optimizer_step(0)
+        master.grad = None
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Bring the masters of all ranks to the parameters of all."""
+        with self._dp.operations("DeepSpeed's all-gather"):
+            self._zero.update_lp_params()
+
+
+def _prepare(device: torch.device) -> None:
+    """Have DeepSpeed compute on this kind of device and talk through the process group that there is, once."""
+    if comm.is_initialized():
+        return
+    # Where there is a GPU, DeepSpeed would take it.
+    set_accelerator(CPU_Accelerator() if device.type == "cpu" else CUDA_Accelerator())
+    logger.setLevel(logging.WARNING)
+    # Torch 2.13 has other names for what DeepSpeed calls.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    ops.__compatible_ops__[SHARED_MEMORY] = False
+    comm.init_distributed(dist_init_required=False, verbose=False)
+
+
+def _with_gaps(parameters: Mapping[nn.Parameter, int], numel: int) -> list[nn.Parameter]:
+    """The parameters, and between them others that have no gradient: laid one after another, each begins where it
+    should, and the last one ends the buffer."""
+    placed, end = list[nn.Parameter](), 0
+    for parameter, begin in [*parameters.items(), (None, numel)]:
+        if begin > end:
+            some = placed[-1]
+            placed.append(nn.Parameter(torch.zeros(begin - end, dtype=some.dtype, device=some.device)))
+        if parameter is not None:
+            placed.append(parameter)
+            end = begin + parameter.numel()
+    return placed

@@ -1,0 +1,99 @@
+"""Runs that DeepSpeed's ZeRO trains, on real processes: what hpcrl's own backend learns up to rounding, and the same
+bits after kills."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.hosts import write_task
+from support.layout_runs import parameters, ppo
+from support.phases import Cut, Phased
+from support.struck_layouts import Blow, check_struck
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.recipes.ppo import PPOExperiment
+
+SLOW = pytest.mark.slow
+BACKENDS = ("zero1", "zero2")
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+def cut(task: Path, backend: str) -> PPOExperiment:
+    """Actor, critic and reference on two workers each."""
+    whole = ppo(task, "d2", 2)
+    roles = {"backend": backend, "dtype": "fp32"}
+    return replace(
+        whole,
+        actor=replace(whole.actor, **roles),
+        critic=replace(whole.critic, **roles),
+        reference=replace(whole.reference, **roles, layout="d2"),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    """A run on each backend that a test asks for."""
+    return functools.cache(lambda backend: whole_run(tmp_path_factory.mktemp(backend), cut(task, backend)))
+
+
+@pytest.mark.parametrize("backend", ["zero2", pytest.param("zero1", marks=SLOW)])
+def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: Callable[[str], RunDirectory], backend: str) -> None:
+    run, flat = undisturbed(backend), undisturbed("native")
+    ours, theirs = remains(run), remains(flat)
+    assert ours.ids == theirs.ids
+    for row, reference in zip(ours.metrics, theirs.metrics, strict=True):
+        assert list(row) == list(reference)
+        np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-3, atol=1e-4)
+    expected = parameters(flat)
+    for name, array in parameters(run).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-3, err_msg=name)
+
+
+BLOWS = {
+    "in generation": Blow("worker-1", "decode.begin", 3),
+    "in a backward pass": Blow("worker-0", "backward.begin", 5),
+    "before its reply": Blow("worker-1", "worker.executed", 6),
+    "in a snapshot": Blow("worker-0", "shard.synced", 2),
+    "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
+    "all": Blow("master", "journal.after", 14, "all"),
+}
+FAST = ("zero2 in a backward pass",)
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        pytest.param(backend, name, id=what, marks=() if what in FAST else SLOW)
+        for backend in BACKENDS
+        for name in BLOWS
+        for what in [f"{backend} {name}"]
+    ],
+)
+def test_a_run_that_is_struck_ends_with_the_same_bits(
+    undisturbed: Callable[[str], RunDirectory], task: Path, tmp_path: Path, backend: str, name: str
+) -> None:
+    check_struck(tmp_path, cut(task, backend), BLOWS[name], undisturbed(backend))
+
+
+@SLOW
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_connection_that_breaks_begins_another_attempt(
+    undisturbed: Callable[[str], RunDirectory], task: Path, tmp_path: Path, backend: str
+) -> None:
+    run = create_run(tmp_path / "run", cut(task, backend))
+    strike = Cut(tmp_path, "cut", "worker-1", "backward.begin", "CUT", nth=5)
+    assert finish(run, Phased(strike)) == [ExitCode.DONE], outputs(run)
+    assert run.numbers() == [0, 1]
+    assert "PeerLostError: DeepSpeed's" in run.events(0).read_text()
+    assert remains(run) == remains(undisturbed(backend)), outputs(run)
