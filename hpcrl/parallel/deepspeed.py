@@ -42,9 +42,10 @@ class ShardedUpdates:
         some = next(iter(parameters))
         placed = _with_gaps(parameters, numel)
         self._parameters = tuple(parameters)
-        # Neither has temporary tensors as long as the slice for each operation.
-        kind = {"fused": True} if some.is_cuda else {"foreach": False}
-        self._inner = torch.optim.AdamW(placed, lr=0.0, weight_decay=0.0, **kind)
+        # Neither has a temporary tensor as long as the slice for each operation.
+        self._inner = torch.optim.AdamW(
+            placed, lr=0.0, weight_decay=0.0, foreach=False, fused=True if some.is_cuda else None
+        )
         wide = torch.promote_types(some.dtype, torch.float32)
         self._zero = DeepSpeedZeroOptimizer(
             self._inner,

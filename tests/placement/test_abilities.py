@@ -137,8 +137,8 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
     native = load_config(trained, (trainer, "calls={actor_gen: {backend: native, layout: t2}}"), ALL_CHECKS)
     assert native.calls["actor_gen"]["backend"] == "native"
     assert problems("calls={actor_gen: {backend: trainer.py:TRAINER}, ref_inf: {backend: fdsp}}") == [
-        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, zero1, zero2: a backend in "
-        "a file of yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
+        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, zero1, zero2: a backend "
+        "in a file of yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
         "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native, zero1, zero2: a backend in a file of "
         "yours holds a role at its home. Set calls.ref_inf.backend, or reference.backend.",
     ]
