@@ -88,7 +88,7 @@ class TorchHost:
     def load(self, peers: Sequence[str], checkpoint: Mapping[str, SavedRole]) -> None:
         self._parallel.join(peers[0])
         held = [replica for replica in self._plan.replicas if not set(self._peers).isdisjoint(replica.ranks)]
-        replicas = sorted(held, key=lambda replica: replica.model)
+        replicas = sorted(held, key=lambda replica: (bool(replica.of), replica.model))
         for replica in replicas:
             self._parallel.form(sharing(replica.arrangement, replica.ranks))
         if _sends_parameters(self._plan):
@@ -273,6 +273,7 @@ class TorchHost:
             kernels=self._kernels,
             texts=self._texts,
             told=self._told,
+            shared=cast(ModelRole, self._roles[ModelName(at.of)]).engine if at.of else None,
         )
         return load(kind.maker)(builder)
 

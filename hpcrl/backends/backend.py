@@ -35,6 +35,8 @@ class Backend:
     """Where it computes, as `cluster.device` has it."""
     models: Mapping[str, Any] = field(default_factory=dict)
     """What a model has to be, by fields of `DecoderConfig`, where not all that hpcrl knows are computed."""
+    lora: bool = False
+    """Whether it can train low-rank adapters of a model in the place of its parameters."""
     shards: bool = False
     """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
     compute in step, in inference too."""

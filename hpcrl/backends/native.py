@@ -8,5 +8,6 @@ BACKEND = Backend(
     model_kinds=("own", "transformers"),
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
+    lora=True,
     engine="hpcrl.engines.native:NativeEngine",
 )

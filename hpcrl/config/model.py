@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from hpcrl.config.bounds import Count, Natural, NonNegative, Positive, Share
-from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, sections_of, settings
+from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, PathText, sections_of, settings
 
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 Between = Literal["keep", "host", "drop"]
@@ -122,8 +122,30 @@ class ModelConfig(PlacementConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters (LoRA, arXiv 2106.09685), which alone are trained: a matrix W stays as it is, and is used as
+    W + alpha / rank · A · B."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
+
+    rank: Count | None = None
+    """Columns of A and rows of B; null trains all parameters of the model."""
+    alpha: Positive = 16.0
+    """What A·B is multiplied by, times the rank."""
+    targets: tuple[str, ...] = ()
+    """The linear layers that have adapters, by what their names end with at Hugging Face (q_proj, down_proj); none: all
+    of the blocks."""
+    path: PathText | None = None
+    """A folder that PEFT has written, with the adapters to begin from; null: A is random and B zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReferenceConfig(ModelConfig):
     """A model that the actor is held close to."""
+
+    of: Literal["actor"] | None = None
+    """actor: it is the actor's own model without its adapters (actor.lora), where the actor is; null: a model of its
+    own."""
 
     path: Annotated[ModelText, LikeSetting("actor.path")]
     """A folder or name as actor.path is one; what the actor begins from, if left out. Not read where nothing is held
@@ -136,6 +158,8 @@ class TrainedModelConfig(ModelConfig):
 
     optimizer: OptimizerConfig = OptimizerConfig()
     """How its parameters are updated."""
+    lora: LoraConfig = LoraConfig()
+    """Adapters that are trained in the place of its parameters."""
     router_aux_coef: NonNegative = 0.0
     """Weight of the loss that has routers use all experts equally, over the whole mini-batch (0.001 in many models'
     config.json). Where it is not 0, a pass without gradients first asks all routers."""
@@ -150,6 +174,17 @@ class TrainedModelConfig(ModelConfig):
     worker has the whole gradient meanwhile), or after each micro-batch, which needs less memory and sends more."""
     between: TrainedBetweenConfig = TrainedBetweenConfig()
     """What of it leaves the devices between calls."""
+
+
+def lora_of(model: ModelConfig) -> LoraConfig | None:
+    """The adapters of a model that has some."""
+    return model.lora if isinstance(model, TrainedModelConfig) and model.lora.rank is not None else None
+
+
+def shared_with(experiment: Any, role: str) -> str:
+    """The role whose model this one is, without its adapters; empty where it has one of its own."""
+    section = getattr(experiment, role)
+    return section.of or "" if isinstance(section, ReferenceConfig) else ""
 
 
 def models_of(experiment: Any) -> dict[str, ModelConfig]:

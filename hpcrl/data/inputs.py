@@ -13,12 +13,13 @@ from typing import Any
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import sections_of
-from hpcrl.config.model import models_of
+from hpcrl.config.model import lora_of, models_of
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.contents import Contents, stamp_of
 from hpcrl.data.rows.kind import RowKind
 from hpcrl.data.user_code import is_installed, module_file
 from hpcrl.errors import DataError
+from hpcrl.families.adapter_files import CONFIG, TENSORS
 
 Inputs = Mapping[str, list[Path]]
 """Setting → the files that it names."""
@@ -36,6 +37,9 @@ def input_files(experiment: ExperimentConfig, rows: RowKind[Any], roles: Collect
                 *([index] if index.is_file() else []),
                 *sorted(folder.glob("*.safetensors")),
             ]
+            lora = lora_of(model)
+            if lora is not None and lora.path is not None:
+                found[f"{role}.lora.path"] = [Path(lora.path) / name for name in (CONFIG, TENSORS)]
     for role, judge in sections_of(experiment, ClassifierConfig).items():
         if judge.path is not None and (roles is None or role in roles):
             weights = (path for kind in ("*.safetensors", "*.bin") for path in sorted(Path(judge.path).glob(kind)))

@@ -23,6 +23,7 @@ def check_backends() -> Iterator[Finding]:
         able = ((backend.train, "trains"), (backend.generate, "generates"))
         does = ", ".join([word for can, word in able if can] or ["predicts only"])
         axes = ", ".join(backend.axes) + (", parameters too" if backend.shards else "")
+        does += " (adapters too)" if backend.lora else ""
         value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
         if len(backend.devices) == 1:
             value += f"; on {backend.devices[0]} only"

@@ -6,7 +6,7 @@ parameter.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -65,6 +65,12 @@ def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span], total: Callable[
     """The checksums of what several ranks hold, whose `total` adds up."""
     sums = total(torch.tensor([_signed(number) for number in checksums(tensors, spans)]))
     return "".join(f"{number & MASK:016x}" for number in sums.tolist())
+
+
+def digest_of_pieces(pieces: Iterable[tuple[Tensor, Sequence[Span]]], total: Callable[[Tensor], Tensor]) -> str:
+    """`digest_of` what comes piece by piece."""
+    found = sum(checksums([tensor], spans)[0] for tensor, spans in pieces)
+    return f"{int(total(torch.tensor([_signed(found & MASK)]))[0]) & MASK:016x}"
 
 
 def checksum(buffer: Tensor) -> int:

@@ -2,15 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig
+from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.checksum import digest_of
+from hpcrl.engines.adapters import AdaptedTransformer
+from hpcrl.engines.checksum import digest_of, digest_of_pieces
 from hpcrl.engines.engine import (
     KINDS,
     Columns,
@@ -36,13 +39,14 @@ from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.engines.teaching import taught_routers
 from hpcrl.engines.updater import Updater
+from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
-from hpcrl.models.pretrained import load_pretrained
+from hpcrl.models.pretrained import load_adapters, load_pretrained
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
 
@@ -80,7 +84,7 @@ class ComposedEngine:
         memory = model.transformer.memory
         self._buffers = DeviceBuffers(
             {
-                "parameters": [memory.data],
+                "parameters": model.transformer.tensors(),
                 "gradients": [] if memory.grad is None else [memory.grad],
                 "optimizer": [] if state is None else state.tensors(),
             },
@@ -103,6 +107,18 @@ class ComposedEngine:
             trained=trained,
             cut=context.groups.cut,
         )
+        if trained and (lora := lora_of(config)) is not None:
+            adapted = with_adapters(model, lora)
+            beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
+            small = AdaptedTransformer(
+                adapted,
+                dtype=DTYPES[config.dtype],
+                device=context.device,
+                cut=context.groups.cut,
+                tensor=context.groups.tp,
+            )
+            frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
+            return cls.around(context, small, chain(frozen, beside.items()))
         held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
         if isinstance(model, ForeignConfig):
             foreign = FlatForeign(model, dp=context.groups.dp, **held)
@@ -130,14 +146,19 @@ class ComposedEngine:
             micro_batch_tokens=config.micro_batch_tokens,
             router_loss=_router_loss(config),
         )
-        if not context.empty:
-            engine.fill(_told(parameters, transformer.memory.data.nbytes, context))
+        if not context.empty or transformer.has_adapters:
+            size = sum(tensor.nbytes for tensor in transformer.tensors())
+            engine.fill(_told(parameters, size, context))
         return engine
 
     def fill(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Give model and masters their first values, by name."""
         self._buffers.need("parameters", "optimizer")
         self._model.transformer.load(parameters if self._state is None else self._state.begin_from(parameters))
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        """Within it the model is what it was before it was trained."""
+        return self._model.transformer.without_adapters()
 
     # What an algorithm may ask
 
@@ -201,7 +222,10 @@ class ComposedEngine:
 
     def masters(self) -> tuple[DecoderConfig, torch.Tensor]:
         self._buffers.need("parameters", "optimizer")
-        return self._model.transformer.config, self._saved.masters
+        transformer = self._model.transformer
+        if isinstance(transformer, AdaptedTransformer):
+            return transformer.config, transformer.masters(self._groups.dp)
+        return transformer.config, self._saved.masters
 
     def digest(self) -> str:
         self._buffers.need("parameters", "optimizer")
@@ -213,9 +237,11 @@ class ComposedEngine:
 
     def parameters_digest(self) -> str:
         self._buffers.need("parameters")
+        transformer, groups = self._model.transformer, self._groups
+        if (pieces := transformer.pieces(groups.dp.index, groups.dp.size)) is not None:
+            return digest_of_pieces(pieces, groups.total_of_shares)
         if self._state is not None:
             return self._state.parameters_digest()
-        transformer, groups = self._model.transformer, self._groups
         total = groups.total_of_shares if transformer.in_step else groups.block.total
         return digest_of([transformer.memory.weights()], transformer.memory.spans, total)
 

@@ -124,11 +124,13 @@ class MasterState:
         self._masters = masters
 
     def begin_from(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type."""
+        """Hand on what fills the model. Masters take the parameters as they come, not rounded to the model's type;
+        what is frozen has none."""
         for name, tensor in parameters:
             yield name, tensor
             # The model has found name and shape right before it asks for the next one.
-            self._masters.begin_from(tensor, self._memory.offsets[name])
+            if name in self._memory.offsets:
+                self._masters.begin_from(tensor, self._memory.offsets[name])
 
     @property
     def masters(self) -> torch.Tensor:

@@ -61,6 +61,10 @@ class ParameterMemory(Protocol):
         ...
 
 
+Pieces = Iterator[tuple[Tensor, Sequence[Span]]]
+"""1-D tensors, and the places of their elements in a model."""
+
+
 class Generates(Protocol):
     """What makes responses of a model as it is at each call."""
 
@@ -87,6 +91,8 @@ class HeldModel(nn.Module, ABC):
     model equally often."""
     trains_in_step = False
     """Whether they do in training alone, since each backward pass adds gradients up over all of them."""
+    has_adapters = False
+    """Whether these alone are trained, and saved."""
     shares_prefixes = True
     """Whether a prompt that several sequences begin with may go through it once."""
 
@@ -130,6 +136,19 @@ class HeldModel(nn.Module, ABC):
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Clear the memory's gradient in place."""
         self.memory.zero_grad()
+
+    def tensors(self) -> list[Tensor]:
+        """The buffers of all that it reads: the memory's, and what is never trained if that is elsewhere."""
+        return [self.memory.data]
+
+    def pieces(self, index: int, of: int) -> Pieces | None:
+        """Every `of`-th parameter from one on, as another replica is given it, where the memory's buffer is not all of
+        the model."""
+        return None
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        """Within it the model is what it was before its adapters were trained."""
+        raise InternalError(f"A {type(self).__name__} has no adapters.")
 
     def add_up_gradients(self) -> None:
         """Where several ranks of a block have an element, give all of them its gradient over all that these have

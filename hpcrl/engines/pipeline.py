@@ -82,7 +82,8 @@ class Pipeline:
         """Add up the gradients that the first and the last stage have of the embedding, on both, where a tied head has
         it too."""
         transformer, ends = self._model.transformer, (0, self._pp.size - 1)
-        if self._pp.size == 1 or self._pp.index not in ends or not transformer.config.shares_embedding:
+        shared = transformer.config.shares_embedding and not transformer.has_adapters
+        if self._pp.size == 1 or self._pp.index not in ends or not shared:
             return
         gradient, other = transformer.gradient(EMBEDDING), ends[self._pp.index == 0]
         for own in gradient.view(-1).split(max(1, PIECE_BYTES // gradient.element_size())):

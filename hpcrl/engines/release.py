@@ -62,7 +62,7 @@ class DeviceBuffers:
     """Tensors that own their storage. Released ones have none: they and their views are not to be read until `need`.
 
     Storage is freed and made anew beneath the tensors, so whoever has one, or a view of one, has it again. Knows
-    nothing of what is in them, but where the parameters of each layer lie.
+    nothing of what is in them, but where the parameters of each layer lie, if they are in one.
     """
 
     def __init__(self, buffers: Mapping[Kind, Sequence[Tensor]], layers: Layers | None = None) -> None:
@@ -99,7 +99,7 @@ class DeviceBuffers:
     @torch.no_grad()
     def read(self) -> None:
         """Begin to bring back parameters that are away, to be read and not changed. Who reads a layer awaits it."""
-        (buffer,), copies = self._buffers["parameters"], self._away.get("parameters", ())
+        buffer, copies = self._buffers["parameters"][0], self._away.get("parameters", ())
         if not copies or not self._layers:
             self.need("parameters")
         elif self._arriving is None:

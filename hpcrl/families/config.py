@@ -65,6 +65,21 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Adapters:
+    """Low-rank matrices beside those of linear layers (LoRA, arXiv 2106.09685), which alone are trained."""
+
+    rank: int
+    alpha: float
+    """What they add is multiplied by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """The layers that have some, by what their names end with at Hugging Face; none: all of the blocks."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """The mathematics of one model, and what else its config.json said that an export must say again."""
 
@@ -111,6 +126,13 @@ class DecoderConfig:
     initializer_range: float = 0.02
     carried: Mapping[str, Any] = field(default_factory=dict)
     """Fields of config.json that change no number (token ids and the like), carried to the export."""
+    adapters: Adapters | None = None
+    """Those that are trained in the place of the parameters: what is declared of such a model is they alone."""
+
+    @property
+    def base(self) -> "DecoderConfig":
+        """The model without adapters."""
+        return self if self.adapters is None else replace(self, adapters=None)
 
     @property
     def query_size(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcrl.errors import ConfigurationError
+from hpcrl.families.adapters import adapter_family
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import FAMILIES, Family, Parameter
 from hpcrl.families.fields import Fields, head_fields
@@ -80,6 +81,9 @@ def config_to_json(config: DecoderConfig, dtype: str) -> dict[str, Any]:
 
 
 def family_of(config: DecoderConfig) -> Family:
+    """What declares a model's parameters; of one with adapters, those that are trained."""
+    if config.adapters is not None:
+        return adapter_family(config, family_of(config.base))
     if isinstance(config, ForeignConfig):
         return foreign_family(config)
     return find(FAMILIES, config.family, SETTING)

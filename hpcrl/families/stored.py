@@ -4,13 +4,18 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.headers import StoredTensor, headers, naming, weight_map
 from hpcrl.families.reader import family_of, parameters_of
+from hpcrl.families.tensors import widened
 
 NUMBERS: Mapping[str, str] = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """What tensors may be stored as; others need a scale that lies elsewhere."""
+_NUMPY = {"F64": "<f8", "F32": "<f4", "BF16": "<u2", "F16": "<f2"}
+"""What numpy has their numbers in (of bf16 the bits)."""
 HEAD = "lm_head.weight"
 """A tied model's output matrix, where its files have a copy of the embedding under this name."""
 _SHOWN = 8
@@ -49,6 +54,18 @@ def tensor_places(folder: Path, config: DecoderConfig) -> dict[str, tuple[str, s
     prefix, known, named = family_of(config).prefix, shapes(config), weight_map(folder)
     short = {name for name in named if prefix + name in known and prefix + name not in named}
     return {prefix + name if name in short else name: (file, name) for name, file in named.items()}
+
+
+def read_tensor(folder: Path, file: str, name: str) -> np.ndarray:
+    """A tensor in its shape, in at least fp32. Raises DataError."""
+    path = folder / file
+    with naming(path), path.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        header = json.loads(opened.read(size))[name]
+        begin, end = header["data_offsets"]
+        opened.seek(8 + size + begin)
+        numbers = np.frombuffer(opened.read(end - begin), _NUMPY[header["dtype"]])
+    return widened(numbers).reshape(header["shape"])
 
 
 def _headers(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:

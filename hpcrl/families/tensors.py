@@ -1,6 +1,6 @@
 """One parameter of ours as the tensors of Hugging Face's files, in numpy; and numbers as they are stored there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 
 import numpy as np
@@ -30,6 +30,24 @@ def tensors_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -
             yield piece.name, _as_stored(part, piece, config)
 
 
+def parameter_of(config: DecoderConfig, parameter: Parameter, read: Callable[[str], np.ndarray]) -> np.ndarray:
+    """The inverse: a whole parameter of one matrix, out of its tensors, which `read` gives by name."""
+    parts = []
+    for piece in family_of(config).pieces(config, parameter):
+        part = read(piece.name)
+        if piece.paired:
+            part = _pairs(part, config.head_dim)
+        parts.append(part.T if piece.transposed else part)
+    return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
+
+
+def widened(stored: np.ndarray) -> np.ndarray:
+    """Numbers of a tensor in at least fp32; of bf16 there are the bits."""
+    if stored.dtype == STORED["bfloat16"][1]:
+        return (stored.astype("<u4") << 16).view("<f4")
+    return stored.astype("<f4") if stored.dtype.itemsize < 4 else stored
+
+
 def rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
     """Numbers in another type, to nearest even; bit patterns of bf16 stay as they are."""
     kind = STORED[dtype][1]
@@ -57,6 +75,12 @@ def _as_stored(part: np.ndarray, piece: Piece, config: DecoderConfig) -> np.ndar
     if piece.paired:
         part = _halves(part, config.head_dim)
     return np.ascontiguousarray(part)
+
+
+def _pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:
+    """The inverse of `_halves`."""
+    heads = rows.reshape(-1, 2, head_dim // 2, *rows.shape[1:])
+    return heads.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _halves(rows: np.ndarray, head_dim: int) -> np.ndarray:

@@ -18,7 +18,7 @@ def normalize(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide_on_cpu = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
     if wide_on_cpu and not torch.is_grad_enabled():
         return (x * _inverse(x, eps)).mul_(weight)
-    if wide_on_cpu and weight.requires_grad:
+    if wide_on_cpu and (weight.requires_grad or x.requires_grad):
         return _RmsNorm.apply(x, weight, eps)
     return rms_norm(x, x.shape[-1:], weight, eps)
 
@@ -68,12 +68,12 @@ class _RmsNorm(torch.autograd.Function):
         return normed * weight
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         normed, weight, inverse = ctx.saved_tensors
         product = grad * normed
         along = (product @ weight[:, None]).div_(-weight.shape[0])
         grad_x = (grad * weight).addcmul_(normed, along).mul_(inverse)
-        return grad_x, product.flatten(0, -2).sum(0), None
+        return grad_x, product.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None, None
 
 
 class _Curve(NamedTuple):

@@ -6,6 +6,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from hpcrl.families.adapters import DOWN, UP
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
@@ -13,13 +14,19 @@ from hpcrl.families.reader import parameters_of
 
 def initial(config: DecoderConfig, parameter: Parameter, seed: int) -> Tensor:
     """Norms multiply by one, biases are zero, matrices normal with the configuration's deviation; fp32, whole (not cut
-    for tp)."""
+    for tp). Adapters begin as PEFT's do: the first uniform within 1 / √inputs, the second zero, so that they add
+    nothing."""
     if parameter.name.endswith("norm"):
         return torch.full(parameter.shape, 0.0 if config.norm == "rms_plus_one" else 1.0)
     if parameter.name.endswith("bias"):
         return torch.zeros(parameter.shape)
+    if parameter.name.endswith(UP):
+        return torch.zeros(parameter.shape)
     digest = blake2b(f"{seed}:{parameter.name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+    if parameter.name.endswith(DOWN):
+        bound = parameter.shape[0] ** -0.5
+        return (2 * torch.rand(parameter.shape, generator=generator) - 1) * bound
     return torch.randn(parameter.shape, generator=generator) * (config.initializer_range * parameter.init_scale)
 
 

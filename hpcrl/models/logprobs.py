@@ -88,7 +88,7 @@ class _LabelLogprobs(torch.autograd.Function):
         of_logprobs = torch.zeros_like(entropy) if grads[0] is None else grads[0] / scale.temperature
         of_entropy = None if grads[1] is None else grads[1] / scale.temperature
         grad_hidden = torch.empty_like(hidden)
-        grad_head = torch.zeros_like(head, dtype=entropy.dtype)
+        grad_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
         for begin in range(0, hidden.shape[0], ctx.rows):
             part = slice(begin, begin + ctx.rows)
             table_RV = _log_softmax(hidden[part], head, scale, entropy.dtype)[0] if kept is None else kept
@@ -97,7 +97,8 @@ class _LabelLogprobs(torch.autograd.Function):
             grad_RV.scatter_add_(-1, labels[part, None], of_logprobs[part, None])
             grad_RV = scale.back_(grad_RV, table_RV, totals[part]).to(head.dtype)
             torch.mm(grad_RV, head, out=grad_hidden[part])
-            grad_head += grad_RV.t() @ hidden[part]
+            if grad_head is not None:
+                grad_head += grad_RV.t() @ hidden[part]
         return grad_hidden, grad_head, None, None, None, None
 
 

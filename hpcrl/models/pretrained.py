@@ -13,6 +13,8 @@ from torch import Tensor
 from hpcrl.durable.model_folder import MAX_FILE_BYTES, write_model
 from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families import reader
+from hpcrl.families.adapter_files import adapter_tensors
+from hpcrl.families.adapters import DOWN, UP
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter, Piece
 from hpcrl.families.headers import naming
@@ -83,14 +85,31 @@ def save_pretrained(
     write_model(Path(folder), config, dtype, whole, tokenizer_from=tokenizer_from, max_file_bytes=max_file_bytes)
 
 
+def load_adapters(
+    config: DecoderConfig, folder: Path | str | None, *, seed: int = 0, cut: Cut = WHOLE
+) -> Iterator[tuple[str, Tensor]]:
+    """What a rank has of a model's adapters, out of a folder of PEFT's, or new; of new heads nothing. `config` has
+    them. Raises DataError where the folder's are others."""
+    parameters = parameters_of(config)
+    stored = {} if folder is None else adapter_tensors(Path(folder), config)
+    places = {name: (tensor.file, tensor.name) for name, tensor in stored.items()}
+    files, family = _TensorFiles(Path(folder or ""), config, places), family_of(config)
+    for parameter in parameters:
+        pieces = family.pieces(config, parameter)
+        if all(piece.name in stored for piece in pieces):
+            yield from parts_of(config, cut, [(parameter.name, _whole(files, pieces))])
+        elif parameter.name.endswith((DOWN, UP)):
+            yield from parts_of(config, cut, [(parameter.name, initial(config, parameter, seed))])
+
+
 class _TensorFiles:
     """The safetensors files of a folder, each open only while a tensor is read: what is mapped of one that stays open
     stays in memory. Raises DataError naming the file."""
 
-    def __init__(self, folder: Path, config: DecoderConfig) -> None:
+    def __init__(self, folder: Path, config: DecoderConfig, places: Mapping[str, tuple[str, str]]) -> None:
         self._folder = folder
         self._head_dim = config.head_dim
-        self._places = tensor_places(folder, config)
+        self._places = places
 
     def read(self, piece: Piece, rows: slice = EVERYTHING, columns: slice = EVERYTHING) -> Tensor:
         """These rows and columns of what a piece is in its parameter (a vector is one row), and nothing else. A
@@ -113,7 +132,7 @@ def _parts(
     """What a rank has of a folder's parameters, as far as the wanted model has them; what that one's head has beside
     them is random."""
     check_tensors(folder, config)
-    files, family = _TensorFiles(folder, config), family_of(config)
+    files, family = _TensorFiles(folder, config, tensor_places(folder, config)), family_of(config)
     holds = {part.parameter.name: part for part in held(wanted, cut)}
     due = {parameter.name: parameter for parameter in parameters_of(wanted) if parameter.name in holds}
     for parameter in parameters_of(config):

@@ -116,7 +116,7 @@ class _Logprobs(torch.autograd.Function):
         of_entropy = None if grads[1] is None else grads[1] / scale.temperature
         of_labels = of_logprobs.masked_fill(absent, 0.0)
         grad_hidden = torch.zeros_like(hidden)
-        grad_head = torch.zeros_like(head, dtype=entropy.dtype)
+        grad_head = torch.zeros_like(head, dtype=entropy.dtype) if ctx.needs_input_grad[1] else None
         for begin in range(0, hidden.shape[0] if head.shape[0] else 0, ctx.rows):
             part = slice(begin, begin + ctx.rows)
             table_RV = kept
@@ -127,7 +127,8 @@ class _Logprobs(torch.autograd.Function):
             grad_RV.scatter_add_(-1, places[part, None], of_labels[part, None])
             grad_RV = scale.back_(grad_RV, table_RV, of_all[part]).to(head.dtype)
             torch.mm(grad_RV, head, out=grad_hidden[part])
-            grad_head += grad_RV.t() @ hidden[part]
+            if grad_head is not None:
+                grad_head += grad_RV.t() @ hidden[part]
         return grad_hidden, grad_head, None, None, None, None, None, None
 
 

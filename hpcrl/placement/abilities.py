@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.backends.packages import package_problems
 from hpcrl.config.experiment import calls_of
-from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, models_of
+from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, lora_of, models_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig
@@ -200,6 +200,13 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
             (reduce_key, key),
             f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not shard gradients.",
             f"Leave out {reduce_key}, or set {key} to {able_backends(model, lambda other: other.shards, device)}.",
+        )
+    if key == f"{role}.backend" and (lora := lora_of(model)) is not None and not backend.lora:
+        rank_key = f"{role}.lora.rank"
+        yield Problem(
+            (rank_key, key),
+            f"{rank_key} = {lora.rank} trains adapters, which {key} = {model.backend} cannot.",
+            f"Set {key} to {able_backends(model, lambda other: other.lora, device)}, or leave out {role}.lora.",
         )
     if device not in (ANY_DEVICE, *backend.devices):
         yield Problem(

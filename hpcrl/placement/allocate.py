@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import PlacementConfig, models_of
+from hpcrl.config.model import PlacementConfig, models_of, shared_with
 from hpcrl.config.validate import collect
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError
@@ -40,7 +40,11 @@ def settle(experiment: Any) -> Any:
         return experiment
     algorithm = algorithm_of(experiment)
     called = {call.role for call in algorithm.recipe(experiment)}
-    models = {role: head_model(role, it, algorithm) for role, it in models_of(experiment).items() if role in called}
+    models = {
+        role: head_model(role, it, algorithm)
+        for role, it in models_of(experiment).items()
+        if role in called and not shared_with(experiment, role)
+    }
     settled = allocate(experiment, models)
     if problems := collect(settled, ALL_CHECKS, ()):
         raise ConfigurationError(problems)

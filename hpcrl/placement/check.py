@@ -18,6 +18,7 @@ from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import family_of, parameters_of, read_config
 from hpcrl.placement.abilities import Chosen, all_chosen, backend_problems, built_problems
+from hpcrl.placement.check_adapters import adapter_problems, shared_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
@@ -43,6 +44,7 @@ def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         of_role = [call for call in calls if call.role == role and call.name not in elsewhere]
         yield from backend_problems(Chosen.at_home(role, model), of_role, experiment.cluster.device)
     yield from release_problems(experiment)
+    yield from shared_problems(experiment, calls)
     yield from calls_problems(experiment)
     yield from _allocation_problems(experiment)
     yield from _model_problems(experiment, algorithm)
@@ -168,6 +170,7 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
     judges = {role: read_config(Path(judge.path), kind=judge.model) for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
+    yield from adapter_problems(experiment, cut)
     for under in chosen:
         if under.role in cut:
             yield from built_problems(under, cut[under.role], experiment.cluster.device)

@@ -9,8 +9,9 @@ from hpcrl.config.control import ControlConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import models_of
+from hpcrl.config.model import lora_of, models_of
 from hpcrl.errors import ConfigurationError
+from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import parameter_count
 from hpcrl.placement.memory import BYTES, head_model, size_in_words, state_size
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
@@ -63,11 +64,13 @@ def estimate_disk(experiment: ExperimentConfig, rows: int = 1) -> Disk:
     for role, model in models_of(experiment).items():
         if role not in kinds:
             continue
-        count = parameter_count(head_model(role, model, algorithm))
+        built, lora = head_model(role, model, algorithm), lora_of(model)
+        count = parameter_count(built)
         trained = kinds[role] == "train_step"
-        checkpoint[role] = count * (STORED if trained else 1) * state_size(model.dtype)
+        saved = count if lora is None else parameter_count(with_adapters(built, lora))
+        checkpoint[role] = saved * (STORED if trained else 1) * state_size(model.dtype)
         if trained:
-            export[role] = count * BYTES[model.dtype]
+            export[role] = (count + (lora is not None) * saved) * BYTES[model.dtype]
     every = control.checkpoint.steps if kinds else 1
     return Disk(
         checkpoint=checkpoint,

@@ -9,8 +9,11 @@ from typing import Any, Protocol
 
 from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.model import lora_of
+from hpcrl.durable.adapter_folder import AdapterFolder
 from hpcrl.durable.model_folder import ModelFolder
 from hpcrl.durable.shards import WholeParameters
+from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import read_config
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of
@@ -42,7 +45,8 @@ class RoleExport(Protocol):
 
 
 class HuggingFaceExport:
-    """A folder that transformers and vLLM load, in the type that the role computes in."""
+    """A folder that transformers and vLLM load, in the type that the role computes in; of a role with adapters merged,
+    with a folder beside it that PEFT loads."""
 
     arrays = ("master",)
 
@@ -51,7 +55,10 @@ class HuggingFaceExport:
         config = read_config(Path(section.path), section.family, f"{role}.family", section.model)
         head = algorithm_of(experiment).roles[role].head
         assert head is not None and tokenizer is not None, "a role that is trained has a model"
-        self._folder = ModelFolder.of(config.with_head(head), DTYPES[section.dtype])
+        self._folder: ModelFolder | AdapterFolder = ModelFolder.of(config.with_head(head), DTYPES[section.dtype])
+        if (lora := lora_of(section)) is not None:
+            adapted = with_adapters(config.with_head(head), lora)
+            self._folder = AdapterFolder(adapted, config, DTYPES[section.dtype], Path(section.path))
         self._tokenizer = tokenizer[1]
 
     @property

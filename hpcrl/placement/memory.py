@@ -13,9 +13,10 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig
+from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
+from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.placement.abilities import backend_of
@@ -48,6 +49,8 @@ class Memory:
     """Kept by training for the backward pass."""
     working: float = 0.0
     """Beside them: the table of logits and its gradient, or a block and the gradients within."""
+    merging: float = 0.0
+    """Taken by a move from it: parameters as they are sent, with adapters merged in."""
     between: BetweenConfig = field(default_factory=BetweenConfig)
     """What of it leaves the device between calls, at home; of a copy its replica says that."""
 
@@ -89,6 +92,8 @@ def estimate_models(plan: Plan, experiment: ExperimentConfig) -> dict[ModelName,
         role = replica.role
         if role in models:
             config = models[role] if replica.is_home else as_frozen(models[role])
+            if replica.of:
+                config = as_frozen(models[replica.of])
             head = head_model(role, config, algorithm_of(plan.algorithm))
             stages = range(replica.arrangement.pp)
             found[replica.model] = tuple(_stage_memory(plan, experiment, replica, config, head, it) for it in stages)
@@ -111,6 +116,11 @@ def _stage_memory(
     count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
     blended = "blend" in kinds
     memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
+    if (lora := lora_of(config)) is not None:
+        cut = Cut(0, layout.tp, stage, layout.pp)
+        memory = as_adapted(memory, model, parameters_held(with_adapters(model, lora), cut), config, layout)
+    if replica.of:
+        memory = replace(memory, parameters=0.0)
     if replica.sharded:
         memory = as_sharded(memory, model, config, layout, blended)
     elif isinstance(config, TrainedModelConfig) and (adds_up := backend_of(replica.backend).adds_up):
@@ -215,6 +225,22 @@ def role_memory(
         activations=_kept_activations(model, config, layout, stage) if isinstance(config, TrainedModelConfig) else 0.0,
         working=_working(model, config, device, layout, stage),
         between=config.between,
+    )
+
+
+def as_adapted(memory: Memory, model: DecoderConfig, trained: int, config: ModelConfig, layout: Layout) -> Memory:
+    """The same of a worker that trains adapters, `trained` numbers of them, and nothing else. The output matrix has no
+    gradient."""
+    state = state_size(config.dtype)
+    share = trained / (memory.gradients / state) if memory.gradients else 0.0
+    of_head = 2 * model.vocabulary_size * model.hidden_size / layout.tp * state if model.head == "vocabulary" else 0.0
+    return replace(
+        memory,
+        parameters=memory.parameters + trained * BYTES[config.dtype],
+        gradients=trained * state,
+        optimizer=memory.optimizer * share,
+        working=max(memory.working - of_head, memory.working / 2),
+        merging=memory.parameters,
     )
 
 

@@ -51,6 +51,9 @@ class Movements:
             if rank in replica.ranks and (replica.is_home or replica.between == "keep"):
                 size = of_worker(self._models, replica, rank).lasting
                 part = part_of(str(replica.model), replica.cut(rank))
+                if replica.of:
+                    yield f"{replica.role}, which is {replica.of} without its adapters"
+                    continue
                 waits = waiting(self._models, replica, rank) if replica.is_home else 0.0
                 later = f", {size_in_words(waits)} of it in the memory of its host between calls" if waits else ""
                 yield f"{part} ({size_in_words(size)}{later})" if size else part

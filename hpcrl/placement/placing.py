@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hpcrl.config.experiment import ExperimentConfig, calls_of
 from hpcrl.config.fields import sections_of
-from hpcrl.config.model import CallPlacement, CPUPlacementConfig, ModelConfig, PlacementConfig, models_of
+from hpcrl.config.model import CallPlacement, CPUPlacementConfig, ModelConfig, PlacementConfig, models_of, shared_with
 from hpcrl.dataflow.graph import MFC
 from hpcrl.placement.layouts import Layout, Ranks, parse_layout, parse_mesh
 from hpcrl.recipes.algorithm import algorithm_of
@@ -34,6 +34,7 @@ def cpu_roles(experiment: ExperimentConfig) -> tuple[str, ...]:
 
 def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
     """The workers that hold a role. Raises ValueError where its mesh names none."""
+    role = shared_with(experiment, role) or role
     slots, owners = experiment.cluster.workers_per_node, cpu_roles(experiment)
     if role in owners:
         return tuple(nodes * slots + rank for rank, owner in enumerate(owners * nodes) if owner == role)
@@ -41,7 +42,9 @@ def mesh_of(experiment: ExperimentConfig, role: str, nodes: int) -> Ranks:
 
 
 def home_of(experiment: ExperimentConfig, role: str, nodes: int) -> Placed:
-    """Where a role is trained and saved. Raises ValueError where there is no such layout or mesh."""
+    """Where a role is trained and saved; one that is another's model is where that is. Raises ValueError where there is
+    no such layout or mesh."""
+    role = shared_with(experiment, role) or role
     return _placed(getattr(experiment, role).layout, mesh_of(experiment, role, nodes), _backend(experiment, role))
 
 

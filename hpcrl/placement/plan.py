@@ -7,7 +7,7 @@ import msgspec
 
 from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
-from hpcrl.config.model import Between
+from hpcrl.config.model import Between, shared_with
 from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
@@ -52,6 +52,8 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     """What holds it there; empty of a role whose backend is no setting."""
     sharded: bool = False
     """Whether several data-parallel ranks have a part of each parameter: then all of them compute in step."""
+    of: str = ""
+    """The role whose model it is, without its adapters, on the same workers; empty of one that has its own."""
 
     @property
     def is_home(self) -> bool:
@@ -284,6 +286,7 @@ def _replicas(
             between=asked.get(model) or _usual(model, named, changed),
             backend=place.backend,
             sharded=place.layout.dp > 1 and bool(place.backend) and shards(place.backend),
+            of=shared_with(experiment, model.role),
         )
         for model, place in named.items()
     )

@@ -55,8 +55,9 @@ def stages(config: DecoderConfig, pp: int) -> tuple[range, ...]:
     """The layers of each stage, so that the stage with most parameters has as few as can be. Each has a block.
 
     The embedding goes with the first block, the final norm and the head with the last; a tied head counts as one.
-    Raises ValueError where there are fewer blocks than stages.
+    Adapters go with their layers. Raises ValueError where there are fewer blocks than stages.
     """
+    config = config.base
     if pp > config.blocks:
         raise ValueError(f"{pp} stages need a block each, and the model has {config.blocks}.")
     sizes: defaultdict[int, int] = defaultdict(int)

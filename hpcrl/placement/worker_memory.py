@@ -53,9 +53,10 @@ def _loads(plan: Plan, models: Models, rank: int, here: Sequence[ReplicaPlan], d
         sides = [of_worker(models, side, rank).parameters for side in (home, at) if rank in side.ranks]
         if at != home and sides and at.model not in moved:
             moved.add(at.model)
-            yield load(f"move to {at.model}", dict.fromkeys((home.model, at.model), MOVED), staged(sides))
+            merged = of_worker(models, home, rank).merging if rank in home.ranks else 0.0
+            yield load(f"move to {at.model}", dict.fromkeys((home.model, at.model), MOVED), staged(sides) + merged)
         if rank in at.ranks:
-            yield load(call.name, _needed(call, at.model), taken(call.kind, of_worker(models, at, rank)))
+            yield load(call.name, _needed(call, at), taken(call.kind, of_worker(models, at, rank)))
 
 
 def staged(sides: Sequence[float], most: int = STAGED_BYTES) -> float:
@@ -72,10 +73,12 @@ def _present(models: Models, replica: ReplicaPlan, rank: int, device: str, neede
     )
 
 
-def _needed(call: MFC, model: ModelName) -> dict[ModelName, tuple[str, ...]]:
+def _needed(call: MFC, at: ReplicaPlan) -> dict[ModelName, tuple[str, ...]]:
     """What of which models a call works with. A blend reads another role's masters too."""
     needed = NEEDED.get(call.kind, ("parameters",))
-    return {model: needed} | ({ModelName(call.blends): needed} if call.kind == "blend" else {})
+    return {ModelName(at.of) if at.of else at.model: needed} | (
+        {ModelName(call.blends): needed} if call.kind == "blend" else {}
+    )
 
 
 def between(replica: ReplicaPlan, memory: Memory, kind: str) -> Between:

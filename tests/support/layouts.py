@@ -12,9 +12,9 @@ from support.tiny import native
 from hpcrl.algos.functional.losses import counted
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.adapters import AdaptedTransformer
 from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update
-from hpcrl.engines.flat import FlatTransformer
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions
@@ -66,7 +66,7 @@ def columns_of(rows: Sequence[int]) -> Columns:
 def worked(engine: ComposedEngine, rows: Sequence[int], updates: int = 3) -> dict[str, Any]:
     """What it says of these rows, what updates by them come to, what it is then, and what it generates."""
     model, transformer = engine._model, engine._model.transformer
-    assert isinstance(transformer, FlatTransformer)
+    views: Any = transformer.memory.trained.views if isinstance(transformer, AdaptedTransformer) else transformer.views
     before = engine.forward(ROWS.select(rows), 0.8)
     results = [
         engine.train_batch(
@@ -83,7 +83,7 @@ def worked(engine: ComposedEngine, rows: Sequence[int], updates: int = 3) -> dic
             (result.loss, result.grad_norm, *(number for _, pair in sorted(result.totals.items()) for number in pair))
             for result in results
         ],
-        "parameters": {name: view.detach().clone() for name, view in transformer.views.items()},
+        "parameters": {name: view.detach().clone() for name, view in views.items()},
         "totals": [result.totals for result in results],
         "generated": [engine.generate(prompts, seeds, config) for config in configs],
         "digest": engine.digest(),

@@ -1,0 +1,135 @@
+"""A model of which low-rank adapters alone are trained: its own parameters lie in one buffer, theirs in another."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from hpcrl.engines.flat import FlatParameters
+from hpcrl.engines.memory import HeldTransformer, Pieces, checked
+from hpcrl.engines.slices import FlatSlice
+from hpcrl.families.adapters import adapted_targets
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import family_of, parameters_of
+from hpcrl.models.adapters import Adapted, AdaptedProducts, Adapter, adapters_by_matrix
+from hpcrl.parallel.group import Group
+from hpcrl.placement.shards import WHOLE, Cut
+
+
+class AdaptedParameters:
+    """Fulfils `ParameterMemory` of what is trained: the adapters, and a head for values or rewards.
+
+    All else is frozen in `base`, without gradients; what another replica is given is the model with them merged in.
+    """
+
+    def __init__(self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
+        """`config` has adapters."""
+        assert config.adapters is not None
+        self.base = FlatParameters(config.base, cut, dtype, device, trainable=False)
+        self.trained = FlatParameters(config, cut, dtype, device, trainable=True)
+        self.data, self.grad = self.trained.data, self.trained.grad
+        self.spans, self.shapes, self.offsets = self.trained.spans, self.trained.shapes, self.trained.offsets
+        targets = adapted_targets(config, family_of(config.base))
+        self.beside: Mapping[str, tuple[Adapter, ...]] = adapters_by_matrix(targets, self.trained.views, cut.tp)
+        """Name of a matrix → its adapters."""
+        self.adapted = Adapted(config.adapters.scale)
+
+    @property
+    def views(self) -> dict[str, nn.Parameter]:
+        """What the model computes with, by name: a head that is trained is not the frozen one."""
+        return {**self.base.views, **self.trained.views}
+
+    def layers(self) -> dict[int, slice]:
+        """It lies in two buffers, which come together."""
+        return {}
+
+    def zero_grad(self) -> None:
+        self.trained.zero_grad()
+
+    def collect_grad(self) -> None:
+        self.trained.collect_grad()
+
+    def slice(self, dp: Group) -> FlatSlice:
+        return self.trained.slice(dp)
+
+    def weights(self, dtype: torch.dtype | None = None) -> Tensor:
+        """As those of a model without adapters, in a type of at least the numbers of its own."""
+        merged = self.base.data.to(dtype or self.base.data.dtype, copy=True)
+        for name, view in self.base.cut(merged):
+            if name in self.trained.views:
+                view.copy_(self.trained.views[name].detach())
+            elif name in self.beside:
+                self.adapted.merge_(view, self.beside[name])
+        return merged
+
+    def pieces(self, index: int, of: int) -> Pieces:
+        """The same, parameter by parameter."""
+        for parameter, offset in islice(self.base.layout.spans(), index, None, of):
+            end = offset + parameter.numel
+            spans = [span.moved(-offset) for span in self.base.spans if offset <= span.offset < end]
+            yield self._merged(parameter.name).reshape(-1), spans
+
+    def _merged(self, name: str) -> Tensor:
+        if name in self.trained.views:
+            return self.trained.views[name].detach()
+        own = self.base.views[name].detach()
+        return self.adapted.merge_(own.clone(), self.beside[name]) if name in self.beside else own
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill both by name."""
+        for name, tensor in checked({name: view.shape for name, view in self.views.items()}, tensors):
+            for views in (self.base.views, self.trained.views):
+                if name in views:
+                    views[name].detach().copy_(tensor)
+
+
+class AdaptedTransformer(HeldTransformer):
+    """hpcrl's own transformer with adapters, as a rank holds it; cut for several ranks, it works with `tensor`."""
+
+    has_adapters = True
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        cut: Cut = WHOLE,
+        tensor: Group | None = None,
+    ) -> None:
+        """`config` has adapters."""
+        memory = AdaptedParameters(config, cut, dtype, torch.device(device))
+        super().__init__(config.base, memory.views, cut, tensor)
+        self.memory: AdaptedParameters = memory
+        self._trained = config
+        of_matrices = {memory.base.views[name]: beside for name, beside in memory.beside.items()}
+        self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self.memory.load(tensors)
+
+    def tensors(self) -> list[Tensor]:
+        return [self.memory.base.data, self.memory.data]
+
+    def pieces(self, index: int, of: int) -> Pieces:
+        return self.memory.pieces(index, of)
+
+    def masters(self, dp: Group) -> Tensor:
+        """This rank's slice of the merged parameters, in at least fp32."""
+        whole = self.memory.weights(torch.promote_types(self.dtype, torch.float32))
+        offset, length = dp.bounds(len(whole))
+        return whole[offset : offset + length].clone()
+
+    def without_adapters(self) -> AbstractContextManager[None]:
+        return self.memory.adapted.off()
+
+    def add_up_gradients(self) -> None:
+        gradients = {name: view.grad for name, view in self.memory.trained.views.items() if view.grad is not None}
+        self.ranks.add_up_gradients(parameters_of(self._trained), gradients)
+
+    def gradient(self, name: str) -> Tensor:
+        gradient = self.memory.trained.views[name].grad
+        assert gradient is not None, "trained"
+        return gradient

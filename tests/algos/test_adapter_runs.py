@@ -1,0 +1,95 @@
+"""Runs that train low-rank adapters, on real processes: whose reference they are, who has them merged, and kills."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.chaos import remains, whole_run
+from support.hosts import write_task
+from support.layout_runs import ppo
+from support.struck_layouts import Blow, check_struck, exported
+
+from hpcrl.config.control import Frequency
+from hpcrl.config.model import LoraConfig, ReferenceConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.recipes.ppo import PPOExperiment
+
+LORA = LoraConfig(rank=4, alpha=8.0)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+def adapted(task: Path, layout: str = "t2", **changes: Any) -> PPOExperiment:
+    """Actor and critic have adapters, and lie as `layout` says on two workers; the reference is the actor without
+    its own."""
+    whole = ppo(task, layout, 2)
+    optimizer = replace(whole.actor.optimizer, lr=0.02)
+    return replace(
+        whole,
+        control=replace(whole.control, export=Frequency(steps=2)),
+        actor=replace(whole.actor, lora=LORA, optimizer=optimizer, recompute=True),
+        critic=replace(whole.critic, lora=replace(LORA, targets=("q_proj", "down_proj")), optimizer=optimizer),
+        reference=ReferenceConfig(path=whole.reference.path, of="actor", dtype="fp64"),
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return whole_run(tmp_path_factory.mktemp("whole"), adapted(task))
+
+
+def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_its_own(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path
+) -> None:
+    """What it says of each response counts in every reward."""
+    apart = adapted(task)
+    reference = replace(apart.reference, of=None, layout="t2", micro_batch_tokens=24)
+    own = whole_run(tmp_path, replace(apart, reference=reference))
+    assert remains(own) == remains(undisturbed)
+    assert exported(own) == exported(undisturbed)
+    kl = [row[next(key for key in row if key.endswith("kl"))] for row in remains(undisturbed).metrics]
+    assert kl[0] == pytest.approx(0.0, abs=1e-12)
+    assert abs(kl[-1]) > 1e-4
+
+
+BLOWS = {
+    "in generation": Blow("worker-1", "decode.begin", 3),
+    "in a forward pass": Blow("worker-1", "worker.call", 6),
+    "in a backward pass": Blow("worker-0", "backward.begin", 5),
+    "before its reply": Blow("worker-1", "worker.executed", 6),
+    "in a snapshot": Blow("worker-0", "shard.synced", 2),
+    "in an export": Blow("worker-0", "export.write", 2),
+    "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
+    "all": Blow("master", "journal.after", 14, "all"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it == "in a backward pass" else pytest.mark.slow) for it in BLOWS]
+)
+def test_a_run_with_adapters_that_is_struck_ends_with_the_same_bits(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
+) -> None:
+    check_struck(tmp_path, adapted(task), BLOWS[name], undisturbed)
+
+
+def test_copies_elsewhere_have_merged_weights_and_the_digest_that_the_home_says(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path
+) -> None:
+    """What they generate and predict is what the home does, up to rounding."""
+    calls = {"actor_gen": {"layout": "d2", "mesh": "0-1"}, "critic_inf": {"layout": "d1", "mesh": 1}}
+    run = whole_run(tmp_path, adapted(task, calls=calls))
+    ours, theirs = remains(run), remains(undisturbed)
+    assert ours.ids == theirs.ids
+    for row, reference in zip(ours.metrics, theirs.metrics, strict=True):
+        np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-7, atol=1e-9)
+    events = run.events(0).read_text()
+    assert '"moved"' in events and "drift" not in events
