@@ -369,6 +369,66 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["ppo.kl.mode=reward", "calls={ref_inf: {layout: d1, mesh: 0}}"],
         ["calls={}", "reference.layout=d1", "reference.mesh=0"],
     ),
+    (
+        "placement/abilities.py: Set {} to {}, or leave out {}.lora.",
+        ["actor.lora.rank=4", "actor.backend=fsdp"],
+        ["actor.backend=native"],
+    ),
+    (
+        "placement/abilities.py: Set {} to {}, or leave out {}.lora.",
+        ["actor.lora.rank=4", "actor.backend=fsdp"],
+        ["actor.lora.rank=null"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.lora.rank, or leave out {}.",
+        ["reference.of=actor"],
+        ["actor.lora.rank=4"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.lora.rank, or leave out {}.",
+        ["reference.of=actor"],
+        ["reference.of=null"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.{} to {}.",
+        ["actor.lora.rank=4", "reference.of=actor", "reference.dtype=bf16"],
+        ["reference.dtype=fp32"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.lora.rank, or leave out {}.lora.{}.",
+        ["actor.lora.targets=[q_proj]"],
+        ["actor.lora.rank=4"],
+    ),
+    (
+        "placement/check_adapters.py: Leave out {}, or set {} to another model.",
+        ["actor.lora.rank=4", "actor.model=transformers"],
+        ["actor.lora.rank=null"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.targets.",
+        ["actor.lora.rank=4", "actor.lora.targets=[q]"],
+        ["actor.lora.targets=[q_proj]"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.",
+        ["actor.lora.rank=4", "actor.lora.path=nowhere"],
+        ["actor.lora.path=null"],
+    ),
+    (
+        "placement/check_adapters.py: Leave out {}, or {}.of.",
+        ["actor.lora.rank=4", "reference.of=actor", "reference.layout=d2"],
+        ["reference.layout=null"],
+    ),
+    (
+        "placement/check_adapters.py: Leave out {}.of, or set reference_ema.decay to null.",
+        [*FOLLOWING, "actor.lora.rank=4", "reference.of=actor"],
+        ["ppo.kl.reference_ema.decay=null"],
+    ),
+    (
+        "placement/check_adapters.py: Leave out calls.{}, or {}.of.",
+        ["ppo.kl.mode=reward", "actor.lora.rank=4", "reference.of=actor", "calls={ref_inf: {layout: d1, mesh: 0}}"],
+        ["calls={}"],
+    ),
     ("placement/check.py: Leave allocation out.", ["algorithm=toy", "allocation=d2"], ["-allocation=d2"]),
     ("placement/check.py: Set {}.", ["allocation=d2d2"], ["allocation=d2"]),
     ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["allocation=d2"]),

@@ -9,7 +9,6 @@ import torch
 from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.engines.engine import Engine, EngineContext
-from hpcrl.engines.without_adapters import WithoutAdapters
 from hpcrl.errors import DataError
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
@@ -45,7 +44,8 @@ class Builder(RoleContext[E]):
     def engine(self) -> Engine:
         """The role's engine, made by its backend. What is wrong with the folder is said with the setting."""
         if self.shared is not None:
-            return WithoutAdapters(self.shared)
+            shared: Engine = load("hpcrl.engines.without_adapters:WithoutAdapters")(self.shared)
+            return shared
         config, tokenizer = model_of(under(self.section, self.backend)), tokenizer_of(self.experiment)
         assert tokenizer is not None and config is not None and self.head is not None, "an engine holds its model"
         context = EngineContext(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.memory import HeldTransformer, Pieces, checked
+from hpcrl.engines.memory import HeldTransformer, MergedParameters, checked
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
@@ -64,7 +64,7 @@ class AdaptedParameters:
                 self.adapted.merge_(view, self.beside[name])
         return merged
 
-    def pieces(self, index: int, of: int) -> Pieces:
+    def merged(self, index: int, of: int) -> MergedParameters:
         """The same, parameter by parameter."""
         for parameter, offset in islice(self.base.layout.spans(), index, None, of):
             end = offset + parameter.numel
@@ -113,8 +113,8 @@ class AdaptedTransformer(HeldTransformer):
     def tensors(self) -> list[Tensor]:
         return [self.memory.base.data, self.memory.data]
 
-    def pieces(self, index: int, of: int) -> Pieces:
-        return self.memory.pieces(index, of)
+    def merged(self, index: int, of: int) -> MergedParameters:
+        return self.memory.merged(index, of)
 
     def masters(self, dp: Group) -> Tensor:
         """This rank's slice of the merged parameters, in at least fp32."""

@@ -67,9 +67,9 @@ def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span], total: Callable[
     return "".join(f"{number & MASK:016x}" for number in sums.tolist())
 
 
-def digest_of_pieces(pieces: Iterable[tuple[Tensor, Sequence[Span]]], total: Callable[[Tensor], Tensor]) -> str:
-    """`digest_of` what comes piece by piece."""
-    found = sum(checksums([tensor], spans)[0] for tensor, spans in pieces)
+def digest_of_merged(parameters: Iterable[tuple[Tensor, Sequence[Span]]], total: Callable[[Tensor], Tensor]) -> str:
+    """`digest_of` parameters that come one by one."""
+    found = sum(checksums([tensor], spans)[0] for tensor, spans in parameters)
     return f"{int(total(torch.tensor([_signed(found & MASK)]))[0]) & MASK:016x}"
 
 

@@ -13,7 +13,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.adapters import AdaptedTransformer
-from hpcrl.engines.checksum import digest_of, digest_of_pieces
+from hpcrl.engines.checksum import digest_of, digest_of_merged
 from hpcrl.engines.engine import (
     KINDS,
     Columns,
@@ -238,8 +238,8 @@ class ComposedEngine:
     def parameters_digest(self) -> str:
         self._buffers.need("parameters")
         transformer, groups = self._model.transformer, self._groups
-        if (pieces := transformer.pieces(groups.dp.index, groups.dp.size)) is not None:
-            return digest_of_pieces(pieces, groups.total_of_shares)
+        if (merged := transformer.merged(groups.dp.index, groups.dp.size)) is not None:
+            return digest_of_merged(merged, groups.total_of_shares)
         if self._state is not None:
             return self._state.parameters_digest()
         total = groups.total_of_shares if transformer.in_step else groups.block.total

@@ -61,7 +61,7 @@ class ParameterMemory(Protocol):
         ...
 
 
-Pieces = Iterator[tuple[Tensor, Sequence[Span]]]
+MergedParameters = Iterator[tuple[Tensor, Sequence[Span]]]
 """1-D tensors, and the places of their elements in a model."""
 
 
@@ -141,7 +141,7 @@ class HeldModel(nn.Module, ABC):
         """The buffers of all that it reads: the memory's, and what is never trained if that is elsewhere."""
         return [self.memory.data]
 
-    def pieces(self, index: int, of: int) -> Pieces | None:
+    def merged(self, index: int, of: int) -> MergedParameters | None:
         """Every `of`-th parameter from one on, as another replica is given it, where the memory's buffer is not all of
         the model."""
         return None

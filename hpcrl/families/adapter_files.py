@@ -35,7 +35,8 @@ def adapter_config(config: DecoderConfig, base: str) -> dict[str, Any]:
     """adapter_config.json of a model with adapters, whose base is a folder or a name of the hub."""
     assert config.adapters is not None
     family = family_of(config.base)
-    targets = config.adapters.targets or tuple(sorted({it.name for it in adapted_targets(config, family)}))
+    layers = adapted_targets(config, family)
+    targets = config.adapters.targets or tuple(sorted({layer.name for layer in layers}))
     heads = list(head_modules(config, family))
     return {
         "peft_type": "LORA",
@@ -47,7 +48,7 @@ def adapter_config(config: DecoderConfig, base: str) -> dict[str, Any]:
         "modules_to_save": heads or None,
         "lora_dropout": 0.0,
         "bias": "none",
-        "fan_in_fan_out": config.family == "gpt2",
+        "fan_in_fan_out": not all(layer.transposed for layer in layers),
         "inference_mode": True,
         "init_lora_weights": True,
         "use_rslora": False,

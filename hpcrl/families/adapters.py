@@ -34,6 +34,8 @@ class Target:
     inputs: int
     outputs: int
     paired: bool
+    transposed: bool
+    """Whether its tensor is [out, in]."""
     before: tuple[TPBlock, ...] = ()
     """What of the matrix lies before it, as tensor-parallel ranks cut it."""
     blocks: tuple[TPBlock, ...] = ()
@@ -147,7 +149,16 @@ def _fused(matrix: Parameter, pieces: Sequence[Piece]) -> Iterator[Target]:
         outputs, blocks = piece.rows if piece.transposed else width, list[TPBlock]()
         while cut and matrix.tp_dim == 1 and sum(block.numel for block in blocks) < outputs:
             blocks.append(cut.pop(0))
-        yield Target(matrix, piece.name.removesuffix(_WEIGHT), inputs, outputs, piece.paired, before, tuple(blocks))
+        yield Target(
+            matrix,
+            piece.name.removesuffix(_WEIGHT),
+            inputs,
+            outputs,
+            piece.paired,
+            piece.transposed,
+            before,
+            tuple(blocks),
+        )
         before = (*before, *blocks)
 
 

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
@@ -162,26 +162,9 @@ def classifier_memory(config: ClassifierConfig) -> Memory:
     hidden = next((fields[name] for name in ("hidden_size", "dim", "d_model", "n_embd") if name in fields), 0)
     per_token = 10 * hidden + 3 * fields.get("intermediate_size", 4 * hidden)
     return Memory(
-        parameters=_numbers_of_classifier(folder, fields) * size,
+        parameters=numbers_of_classifier(folder, fields) * size,
         working=config.micro_batch_tokens * per_token * size,
     )
-
-
-def _numbers_of_classifier(folder: Path, fields: Mapping[str, Any]) -> int:
-    """By the headers of its safetensors files; a pickle is not opened, so it goes by its size and the type in
-    config.json."""
-    if files := [*folder.glob("*.safetensors")]:
-        return sum(map(_numbers_in, files))
-    dtype = str(fields.get("dtype") or fields.get("torch_dtype") or "float32")
-    number_bytes = {"float16": 2, "bfloat16": 2, "float64": 8}.get(dtype, 4)
-    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // number_bytes
-
-
-def _numbers_in(file: Path) -> int:
-    """How many numbers a safetensors file has, by its header."""
-    with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-    return sum(prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def state_size(dtype: str) -> int:
