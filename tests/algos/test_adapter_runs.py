@@ -12,6 +12,7 @@ from support.layout_runs import ppo
 from support.struck_layouts import Blow, check_struck, exported
 
 from hpcrl.config.control import Frequency
+from hpcrl.config.ema import EMAConfig
 from hpcrl.config.model import LoraConfig, ReferenceConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.ppo import PPOExperiment
@@ -90,3 +91,17 @@ def test_copies_elsewhere_have_merged_weights_and_the_digest_that_the_home_says(
         np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-7, atol=1e-9)
     events = run.events(0).read_text()
     assert '"moved"' in events and "drift" not in events
+
+
+@pytest.mark.slow
+def test_a_reference_of_its_own_follows_the_merged_actor(task: Path, tmp_path: Path) -> None:
+    """On other workers than the actor is, and on its own."""
+    whole = adapted(task, "d2")
+    kl = replace(whole.ppo.kl, reference_ema=EMAConfig(decay=0.5))
+    found = []
+    for name, mesh, layout in (("apart", "1", "d1"), ("beside", None, "d2")):
+        (tmp_path / name).mkdir()
+        reference = replace(whole.reference, of=None, layout=layout, mesh=mesh, micro_batch_tokens=24)
+        followed = replace(whole, reference=reference, ppo=replace(whole.ppo, kl=kl))
+        found.append(remains(whole_run(tmp_path / name, followed)).trained)
+    assert found[0] == found[1]

@@ -174,7 +174,7 @@ def peft_steps(model: Any, updates: int = 3) -> None:
     [
         ("qwen2", "CAUSAL_LM"),
         ("qwen2", "TOKEN_CLS"),
-        ("gpt2", "CAUSAL_LM"),
+        pytest.param("gpt2", "CAUSAL_LM", marks=pytest.mark.slow),
         *(pytest.param(it, "CAUSAL_LM", marks=pytest.mark.slow) for it in ("llama", "qwen3", "gemma2", "gemma3_text")),
         pytest.param("gpt2", "TOKEN_CLS", marks=pytest.mark.slow),
     ],
