@@ -2,6 +2,7 @@
 checkpoint against torch's distributed checkpoints, what recompute gives for its time. Two processes, a thread each."""
 
 import math
+import os
 import shutil
 import sys
 import time
@@ -47,7 +48,7 @@ def backends(work: Path, batch: Batch = BATCH) -> list[Figure]:
     write_random_pretrained(model, MODEL, seed=0)
     write_random_pretrained(deep, replace(MODEL, blocks=BLOCKS), seed=0)
     with gloo_pool(2) as pool:
-        return [*_fsdp(pool, model, batch), *_saving(pool, model, work, batch), *_recompute(pool, deep, batch)]
+        return [*_fsdp(pool, model, batch), *_zero(pool, model, batch), *_saving(pool, model, work, batch), *_recompute(pool, deep, batch)]
 
 
 def _fsdp(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:
@@ -60,6 +61,16 @@ def _fsdp(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:
         figures.append(_ratio(f"step of fsdp ÷ of FSDP2's own loop, d2{micro}", fsdp, own_loop, goal and "≤ 1.05"))
     (lasting, detail), *_ = pool.run(held, model, batch)
     return [*figures, Figure("lasting bytes a rank, fsdp ÷ native, d2, fp32", lasting, "×", "≤ 0.7", detail)]
+
+
+def _zero(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:
+    figures = []
+    for stage in (1, 2):
+        native, zero, own_loop = _rounds(pool, zero_training, model, replace(batch, micro_batch_tokens=LARGE), stage)
+        name, micro = f"zero{stage}", f", micro-batches of {LARGE:,}"
+        figures.append(_ratio(f"step of {name} ÷ of native, d2{micro}", zero, native, ""))
+        figures.append(_ratio(f"step of {name} ÷ of DeepSpeed's own loop, d2{micro}", zero, own_loop, "≤ 1.05"))
+    return figures
 
 
 def _saving(pool: RankPool, model: Path, work: Path, batch: Batch) -> list[Figure]:
@@ -117,6 +128,19 @@ def training(groups: ReplicaGroups, model: Path, batch: Batch) -> Sequence[Side]
     sides = [
         *(_step(opened(model, groups, batch, backend=name), own, columns) for name in ("native", "fsdp")),
         _Loop(model, groups).over(own, columns, batch.micro_batch_tokens),
+    ]
+    for _ in range(2):  # the second loss tells what the first step has done
+        losses = [side() for side in sides]
+        assert max(losses) - min(losses) < 1e-5 * max(losses), losses
+    return sides
+
+
+def zero_training(groups: ReplicaGroups, model: Path, batch: Batch, stage: int) -> Sequence[Side]:
+    """A step of native, of a stage of ZeRO, and of DeepSpeed's own engine at this stage."""
+    own, columns = lesson(groups, batch)
+    sides = [
+        *(_step(opened(model, groups, batch, backend=name), own, columns) for name in ("native", f"zero{stage}")),
+        _ZeroLoop(model, groups, stage).over(own, columns, batch.micro_batch_tokens),
     ]
     for _ in range(2):  # the second loss tells what the first step has done
         losses = [side() for side in sides]
@@ -205,6 +229,52 @@ class _Loop(nn.Module):
             norm = nn.utils.clip_grad_norm_(self.parameters(), 1.0)
             assert math.isfinite(float(norm.full_tensor()))
             self.optimizer.step()
+            return float(self.group.total(total))
+
+        return step
+
+
+class _ZeroLoop(nn.Module):
+    """The same model in DeepSpeed's engine, with torch's AdamW and its clipping, and nothing of hpcrl's engines."""
+
+    def __init__(self, folder: Path, groups: ReplicaGroups, stage: int) -> None:
+        import deepspeed
+
+        super().__init__()
+        self.group = groups.dp
+        os.environ["LOCAL_RANK"] = str(groups.dp.index)  # DeepSpeed asks for it
+        config, tensors = load_pretrained(folder)
+        views = {of.name: nn.Parameter(torch.empty(of.shape)) for of in parameters_of(config)}
+        for name, tensor in tensors:
+            views[name].data.copy_(tensor)
+        self.transformer = _Plain(config, views)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-5, weight_decay=0.01)
+        options = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_clipping": 1.0,
+            "steps_per_print": 10**9,
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": sum(it.numel() for it in views.values())},
+        }
+        self.engine = deepspeed.initialize(model=self, optimizer=optimizer, config=options, dist_init_required=False)[0]
+
+    def forward(self, model: PackedModel, rows: Sequences) -> Tensor:
+        return model.forward(rows, 1.0, False).log_probs
+
+    def over(self, own: Sequences, columns: Columns, micro_batch_tokens: int) -> Side:
+        """A step on these texts; what DeepSpeed averages over ranks is added up."""
+        model = PackedModel("actor", self.transformer)
+        batches = list(micro_batches(own.lengths, own.samples, own.prompts, own.prompt_numbers(), micro_batch_tokens))
+        weights = [model.columns(columns, own, rows)["weights"] for rows in batches]
+
+        def step() -> float:
+            total = torch.zeros(1, dtype=torch.float64)
+            for number, rows in enumerate(batches):
+                self.engine.set_gradient_accumulation_boundary(number == len(batches) - 1)
+                log_probs = self.engine(model, own.select(rows))
+                loss = -(log_probs * weights[number]).sum()
+                self.engine.backward(self.group.size * loss)
+                self.engine.step()
+                total += loss.detach()
             return float(self.group.total(total))
 
         return step
