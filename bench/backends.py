@@ -48,7 +48,12 @@ def backends(work: Path, batch: Batch = BATCH) -> list[Figure]:
     write_random_pretrained(model, MODEL, seed=0)
     write_random_pretrained(deep, replace(MODEL, blocks=BLOCKS), seed=0)
     with gloo_pool(2) as pool:
-        return [*_fsdp(pool, model, batch), *_zero(pool, model, batch), *_saving(pool, model, work, batch), *_recompute(pool, deep, batch)]
+        return [
+            *_fsdp(pool, model, batch),
+            *_zero(pool, model, batch),
+            *_saving(pool, model, work, batch),
+            *_recompute(pool, deep, batch),
+        ]
 
 
 def _fsdp(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:

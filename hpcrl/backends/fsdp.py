@@ -5,6 +5,7 @@ from hpcrl.backends.backend import Backend
 BACKEND = Backend(
     train=True,
     generate=True,
+    model_kinds=("own", "transformers"),
     axes=("dp",),
     dtypes=("fp32", "bf16", "fp64"),
     shards=True,

@@ -122,8 +122,7 @@ class ComposedEngine:
         held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
         if isinstance(model, ForeignConfig):
             foreign = FlatForeign(model, dp=context.groups.dp, **held)
-            if foreign.padded_because:
-                context.told(f"{context.role}: texts are padded, not packed ({foreign.padded_because})")
+            context.told_of_padding(foreign.padded_because)
             return cls.around(context, foreign, parameters)
         transformer = FlatTransformer(model, cut=context.groups.cut, tensor=context.groups.tp, **held)
         return cls.around(context, transformer, parameters)

@@ -15,8 +15,11 @@ from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import DTYPES, ComposedEngine
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import FlatParameters, FlatTransformer, gradient_dtype
+from hpcrl.engines.foreign import FlatForeign
+from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.slices import FlatSlice, Slice
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.deepspeed import ShardedUpdates
 from hpcrl.parallel.group import Group
@@ -85,20 +88,36 @@ class ZeroParameters(FlatParameters):
         return ZeroSlice(self, dp)
 
 
-class ZeroTransformer(FlatTransformer):
-    """A whole model, of whose training state this rank has a part."""
+class ZeroModel(HeldModel):
+    """Tells DeepSpeed of each backward pass. Where gradients are added up after each, all ranks train in step."""
 
-    def __init__(self, config: DecoderConfig, memory: ZeroParameters, *, trains_in_step: bool) -> None:
-        super().__init__(config, memory=memory)
-        self._updates = memory.updates
-        self._ends = True
-        self.trains_in_step = trains_in_step
+    _updates: ShardedUpdates
+    _ends = True
 
     def ends_minibatch(self, ends: bool) -> None:
         self._ends = ends
 
     def going_back(self) -> AbstractContextManager[None]:
         return self._updates.going_back(self._ends)
+
+    def _update_by(self, updates: ShardedUpdates) -> None:
+        self._updates, self.trains_in_step = updates, updates.each
+
+
+class ZeroTransformer(ZeroModel, FlatTransformer):
+    """hpcrl's own transformer."""
+
+    def __init__(self, config: DecoderConfig, memory: ZeroParameters, dp: Group) -> None:
+        FlatTransformer.__init__(self, config, memory=memory)
+        self._update_by(memory.updates)
+
+
+class ZeroForeign(ZeroModel, FlatForeign):
+    """A model of transformers."""
+
+    def __init__(self, config: DecoderConfig, memory: ZeroParameters, dp: Group) -> None:
+        FlatForeign.__init__(self, config, dtype=memory.data.dtype, device=memory.data.device, dp=dp, memory=memory)
+        self._update_by(memory.updates)
 
 
 class ZeroEngine(ComposedEngine):
@@ -116,11 +135,20 @@ class ZeroEngine(ComposedEngine):
         if context.steps is None or dp.size == 1:
             return cls.over_flat_buffers(context)
         model, parameters = load_pretrained(
-            config.path, family=config.family, head=context.head, seed=context.seed, trained=True
+            config.path,
+            family=config.family,
+            kind=config.model,
+            head=context.head,
+            seed=context.seed,
+            trained=True,
         )
         each = backend_of(config.backend).adds_up == "micro_batch"
         memory = ZeroParameters(model, dp, DTYPES[config.dtype], context.device, each=each)
-        return cls.around(context, ZeroTransformer(model, memory, trains_in_step=each), parameters)
+        if not isinstance(model, ForeignConfig):
+            return cls.around(context, ZeroTransformer(model, memory, dp), parameters)
+        foreign = ZeroForeign(model, memory, dp)
+        context.told_of_padding(foreign.padded_because)
+        return cls.around(context, foreign, parameters)
 
     def masters(self) -> tuple[DecoderConfig, Tensor]:
         config, own = super().masters()

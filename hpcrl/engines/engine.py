@@ -237,6 +237,11 @@ class EngineContext:
     told: Callable[[str], None]
     """Told how far loading is."""
 
+    def told_of_padding(self, why: str) -> None:
+        """Say why texts are padded, if they are."""
+        if why:
+            self.told(f"{self.role}: texts are padded, not packed ({why})")
+
 
 class Engine(Protocol):
     """All that an algorithm may ask of a role's model. Hides layout, precision, micro-batches and optimizer.

@@ -34,12 +34,15 @@ class FlatForeign(HeldModel):
         device: torch.device | str = "cpu",
         trainable: bool = True,
         dp: Group | None = None,
+        memory: FlatParameters | None = None,
     ) -> None:
+        """`memory`: one that is there already."""
         super().__init__()
         assert isinstance(config, ForeignConfig), config.family
         self.config: ForeignConfig = config
         self.cut, self.dtype, self.device = WHOLE, dtype, torch.device(device)
-        self.memory: FlatParameters = FlatParameters(config, WHOLE, dtype, self.device, trainable)
+        memory = memory or FlatParameters(config, WHOLE, dtype, self.device, trainable)
+        self.memory: FlatParameters = memory
         self.lessons = None
         self.recompute = False
         self.awaited: Callable[[int], None] = _at_once

@@ -52,6 +52,11 @@ class ForeignConfig(DecoderConfig):
     found: HeadKind = "vocabulary"
     """The head that its folder has."""
 
+    @property
+    def stacked(self) -> bool:
+        """Whether transformers' class has stacks of tensors that the folder has one by one."""
+        return any(EXPERT.search(name) for name, _ in self.tensors)
+
     def with_head(self, head: HeadKind | None) -> "ForeignConfig":
         """The same trunk; a value or reward head is the one that transformers' class for tokens has."""
         if head is None or head == self.head:

@@ -63,6 +63,11 @@ class ForeignModel(nn.Module):
         self.scale, self.softcap = 1.0, cast("float | None", None)
         """What becomes of products with the output matrix: times the one, and capped by the other."""
 
+    def as_tried(self, other: "ForeignModel") -> None:
+        """Compute as another of the same model, which has been tried out."""
+        self.packs, self.most_padding = other.packs, other.most_padding
+        self.scale, self.softcap = other.scale, other.softcap
+
     def recompute(self, enabled: Callable[[], bool]) -> None:
         """Where it is enabled, blocks keep only what they were given for the backward pass (arXiv 1604.06174)."""
         for block in blocks_of(self.library, self.config.blocks):

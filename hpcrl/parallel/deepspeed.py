@@ -39,6 +39,8 @@ class ShardedUpdates:
         DeepSpeed lays them out otherwise."""
         _prepare(dp.device)
         self._stage, self._dp = stage, dp
+        self.each = stage == 2
+        """Whether gradients are added up after each micro-batch."""
         some = next(iter(parameters))
         placed = _with_gaps(parameters, numel)
         self._parameters = tuple(parameters)

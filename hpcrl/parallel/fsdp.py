@@ -44,7 +44,10 @@ class ShardedModules:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=reduces_in, cast_forward_inputs=False)
         for module in (*parts, root):
             fully_shard(module, mesh=mesh, mp_policy=policy)
+        kept = [(module, dict(module._buffers)) for module in root.modules()]
         root.to_empty(device=group.device)
+        for module, buffers in kept:  # They are there already.
+            module._buffers.update(buffers)
         for method in methods:
             register_fsdp_forward_method(root, method)
         self._modules = [module for module in root.modules() if isinstance(module, FSDPModule)]

@@ -1,7 +1,9 @@
 """Roles whose model transformers computes: what they cannot have, said before anything is submitted. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
+from hpcrl.backends.backend import Backend
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.foreign import ForeignConfig, head_problem
@@ -24,17 +26,26 @@ def foreign_problems(
             yield Problem((path, f"{under.role}.model"), f"{path}: {problem}.", f"Set {path} to another model.")
         said.add(under.role)
         try:
-            kinds = under.backend().model_kinds
+            backend = under.backend()
         except ConfigurationError:
             continue
-        if KIND not in kinds:
-            others = able_backends(under.model, lambda backend: KIND in backend.model_kinds)
+        if lacks := _lacks(backend, model):
+            others = able_backends(under.model, partial(_holds, model))
+            keys, why = settings_of(under.key, path), f"transformers computes {path}: {model.because}"
             yield Problem(
-                settings_of(under.key, path),
-                f"{under.key} = {under.name} holds hpcrl's own models only, but transformers computes {path}: "
-                f"{model.because}.",
-                f"Set {under.key} to {others}.",
+                keys, f"{under.key} = {under.name} holds {lacks}, but {why}.", f"Set {under.key} to {others}."
             )
+
+
+def _lacks(backend: Backend, model: ForeignConfig) -> str:
+    """What a backend holds, where that is not such a model; else empty."""
+    if KIND not in backend.model_kinds:
+        return "hpcrl's own models only"
+    return "no experts of transformers' models" if model.stacked and not backend.stacks else ""
+
+
+def _holds(model: ForeignConfig, backend: Backend) -> bool:
+    return not _lacks(backend, model)
 
 
 def headless(model: DecoderConfig, head: HeadKind | None) -> str:

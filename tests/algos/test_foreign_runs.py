@@ -3,11 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.chaos import whole_run
+from support.chaos import create_run, remains, whole_run
+from support.elastic import begin_on, finish_on
 from support.foreign_models import save_library_model
 from support.hosts import LETTERS, write_task
 from support.layout_runs import ppo, sft
+from support.mishaps import OnceJournalled
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.durable.rundir import RunDirectory
@@ -81,3 +84,37 @@ def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
     (tmp_path / "whole").mkdir()
     undisturbed = whole_run(tmp_path / "whole", experiment)
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)
+
+
+@pytest.mark.parametrize("backend", ["fsdp", pytest.param("zero2", marks=pytest.mark.slow)])
+def test_a_run_whose_models_are_sharded_that_is_struck_ends_with_the_same_bits(
+    task: Path, tmp_path: Path, backend: str
+) -> None:
+    made = foreign(task)
+    roles = {"backend": backend, "dtype": "fp32"}
+    sharded = {role: replace(getattr(made, role), **roles) for role in ("actor", "critic", "reference")}
+    experiment = replace(made, **sharded)
+    (tmp_path / "whole").mkdir()
+    undisturbed = whole_run(tmp_path / "whole", experiment)
+    check_struck(tmp_path, experiment, BLOWS["before its reply"], undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_goes_from_backend_to_backend(undisturbed: RunDirectory, task: Path, tmp_path: Path) -> None:
+    """Killed each time, with equal numbers up to rounding."""
+    made = foreign(task)
+    flat = replace(made, critic=replace(made.critic, dtype="fp32"))
+    sharded = replace(flat, actor=replace(flat.actor, backend="fsdp"), critic=replace(flat.critic, backend="zero2"))
+    run = create_run(tmp_path / "run", flat)
+    for number, experiment in enumerate((flat, sharded, flat)):
+        line = rb'"type":"trained","step":%d,' % (number + 1)
+        strike = OnceJournalled(tmp_path, f"kill{number}", "worker-0", "worker.call", "KILL", "all", line=line)
+        jobs = begin_on(run, f"on{number}", experiment, replace(strike, attempt=f"{number:03d}"))
+        jobs.wait_for("master", 60.0)
+        jobs.kill_all()
+    finish_on(run, sharded)
+    assert remains(run).ids == remains(undisturbed).ids
+    for row, reference in zip(remains(run).metrics, remains(undisturbed).metrics, strict=True):
+        assert list(row) == list(reference)
+        pairs = [(row[name], reference[name]) for name in row if name != "settings"]
+        np.testing.assert_allclose(*zip(*pairs, strict=True), rtol=1e-3, atol=1e-4)

@@ -1,19 +1,24 @@
 """Tiny models of transformers, of kinds that attend, turn and end in many ways; and engines of them."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from support.layouts import ROWS, columns_of, objective
+from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, objective
 from support.pool import everyone
+from support.sharded import DTYPES
 from support.tiny import engine_of, over_data
 
 from hpcrl.config.model import OptimizerConfig
+from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import ComposedEngine
+from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.engine import Update
 from hpcrl.engines.foreign import FlatForeign
+from hpcrl.engines.fsdp import RowForeign
 from hpcrl.families.config import HeadKind
 from hpcrl.models import foreign_trial
 from hpcrl.models.pretrained import load_pretrained
@@ -113,3 +118,42 @@ def learnt_on_rank(context: Any, folder: Path, optimizer: OptimizerConfig, spoil
     own = [row for row in range(len(ROWS)) if row % 3 == 0] if context.rank else [r for r in range(len(ROWS)) if r % 3]
     losses = learn(engine, rows=own)
     return {"losses": losses, "padded": padded, "why": model.padded_because, "says": engine.forward(ROWS)}
+
+
+ZERO = ("zero1", "zero2")
+
+
+def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict[str, Any]:
+    """What one of two ranks learnt by its rows, of which the second has fewer, and once none; and what it says then."""
+    groups = over_data(everyone(context))
+    config, parameters = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=True)
+    made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": True}
+    model: FlatForeign | RowForeign | ZeroForeign
+    if backend == "fsdp":
+        model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+    elif backend in ZERO:
+        memory = ZeroParameters(config, groups.dp, DTYPES[dtype], torch.device("cpu"), each=backend == "zero2")
+        model = ZeroForeign(config, memory, groups.dp)
+        model.model.most_padding = math.inf
+    else:
+        model = FlatForeign(config, dp=groups.dp, **made)
+        model.model.most_padding = math.inf  # as a sharded one pads
+    model.load((name, tensor.to(DTYPES[dtype])) for name, tensor in parameters)
+    optimizer = ZeroAdamW if backend in ZERO else ShardedAdamW
+    engine = engine_of(model, groups, micro_batch_tokens=40, optimizer=SHARDED, made=optimizer)
+    own = [row for row in range(len(ROWS)) if (row % 4 == 0) is bool(context.rank)]
+    losses = learn(engine, 2, own) + learn(engine, 1, [] if context.rank else own)
+    model.recompute = True
+    losses += learn(engine, 1, own)
+    prompts = [PROMPTS[row] for row in own]
+    return {
+        "losses": losses,
+        "padded": bool(model.padded_because),
+        "says": engine.forward(ROWS.select(own)),
+        "digest": engine.digest(),
+        "parameters": engine.parameters_digest(),
+        "generated": engine.generate(prompts, SEEDS[: len(prompts)], GENERATIONS[0]).tokens,
+    }
+
+
+SHARDED = OptimizerConfig(lr=0.01, eps=1.0, grad_clip=0.0, weight_decay=0.1)
