@@ -14,7 +14,12 @@ def test_each_backend_is_told_with_what_it_can_do():
         Finding("backends", "attention", "PyTorch's kernels; flash-attn is not installed", Severity.OK),
         Finding("backends", "fsdp", f"{able} dp, parameters too; {types}", Severity.OK),
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
-        Finding("backends", "native", f"{able} dp, tp, pp; {types}", Severity.OK),
+        Finding(
+            "backends",
+            "native",
+            f"{able.replace('generates', 'generates (adapters too)')} dp, tp, pp; {types}",
+            Severity.OK,
+        ),
         Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16", Severity.OK),
         Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16", Severity.OK),
     ]
