@@ -454,6 +454,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["actor.reduce=micro_batch"],
         ["actor.backend=fsdp"],
     ),
+    (
+        "placement/abilities.py: Leave out {} or {}.",
+        ["actor.offload=optimizer", "actor.between.optimizer=host"],
+        ["actor.between.optimizer=keep"],
+    ),
+    (
+        "placement/abilities.py: Leave out {} or {}.",
+        ["actor.offload=optimizer", "actor.between.optimizer=host"],
+        ["actor.offload=none"],
+    ),
     ("placement/abilities.py: Set {} to d{}.", [*BY_JUDGE, "reward_model.layout=p2"], ["reward_model.layout=d2"]),
     (
         "placement/judges.py: Set {} to keep.",

@@ -8,6 +8,7 @@ BACKEND = Backend(
     model_kinds=("own", "transformers"),
     axes=("dp",),
     dtypes=("fp32", "bf16", "fp64"),
+    offloads=True,
     shards=True,
     engine="hpcrl.engines.fsdp:FsdpEngine",
 )

@@ -174,6 +174,9 @@ class TrainedModelConfig(ModelConfig):
     worker has the whole gradient meanwhile), or after each micro-batch, which needs less memory and sends more."""
     between: TrainedBetweenConfig = TrainedBetweenConfig()
     """What of it leaves the devices between calls."""
+    offload: Annotated[Literal["none", "optimizer"], ChangeClass.PLACEMENT] = "none"
+    """What of it is always in the host's memory: nothing, or its masters and moments (optimizer), which are updated
+    there: devices have the room, and an update waits for the host."""
 
 
 def lora_of(model: ModelConfig) -> LoraConfig | None:

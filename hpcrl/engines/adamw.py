@@ -10,7 +10,7 @@ import torch
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.checksum import placed_chunks, runs
-from hpcrl.engines.chunks import chunks
+from hpcrl.engines.chunks import chunks_at
 from hpcrl.engines.masters import ShardedMasters
 from hpcrl.engines.slices import Slice
 from hpcrl.parallel.replica import ReplicaGroups
@@ -22,8 +22,8 @@ class ShardedAdamW(ShardedMasters):
     def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups, config: OptimizerConfig) -> None:
         super().__init__(name, slice_, groups)
         self._config = config
-        self.first_S = torch.zeros_like(self.master_S)
-        self.second_S = torch.zeros_like(self.master_S)
+        pinned = self.master_S.is_pinned()
+        self.first_S, self.second_S = (torch.zeros_like(self.master_S, pin_memory=pinned) for _ in range(2))
 
     @property
     def parts(self) -> Mapping[str, torch.Tensor]:
@@ -64,8 +64,8 @@ class ShardedAdamW(ShardedMasters):
         self._decay(learning_rate)
         scale = math.sqrt(1.0 - beta2**self.updates)
         rate = learning_rate / (1.0 - beta1**self.updates)
-        for piece in chunks(gradient_S):
-            gradient, first, second = gradient_S[piece], self.first_S[piece], self.second_S[piece]
+        for piece, gradient in chunks_at(gradient_S, self.master_S.device):
+            first, second = self.first_S[piece], self.second_S[piece]
             first.lerp_(gradient, 1.0 - beta1)
             second.mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
             self.master_S[piece].addcdiv_(first, second.sqrt().div_(scale).add_(self._config.eps), value=-rate)

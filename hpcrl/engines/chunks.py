@@ -1,6 +1,6 @@
 """Elementwise work on a long buffer piece by piece, so that what lies between its steps stays small."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -10,8 +10,51 @@ GPU_PIECE = 2**26
 """Elements: few launches, and still little memory."""
 
 
+STAGED = 2**24
+"""Elements that are on their way from a device at a time; a multiple of what is worked on at a time."""
+
+
 def chunks(buffer: torch.Tensor) -> Iterator[slice]:
     """Slices that cover a 1-D buffer in order."""
     size = CPU_PIECE if buffer.device.type == "cpu" else GPU_PIECE
     for start in range(0, len(buffer), size):
         yield slice(start, min(start + size, len(buffer)))
+
+
+def chunks_at(buffer: torch.Tensor, device: torch.device) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Slices that cover a 1-D buffer in order, each with what the buffer has there, on the device."""
+    if buffer.device == device:
+        yield from ((piece, buffer[piece]) for piece in chunks(buffer))
+        return
+    for start, staged in on_host(buffer):
+        for piece in chunks(staged):
+            yield slice(start + piece.start, start + piece.stop), staged[piece]
+
+
+def on_host(buffer: torch.Tensor, staged: int = STAGED) -> Iterator[tuple[int, torch.Tensor]]:
+    """A 1-D buffer's parts in order: where each begins, and a copy in host memory. The next comes while one is worked
+    on, and takes the room of the one before."""
+    on_gpu = buffer.device.type == "cuda"
+    size = min(staged, len(buffer))
+    rooms = [torch.empty(size, dtype=buffer.dtype, pin_memory=on_gpu) for _ in range(2)]
+    starts = range(0, len(buffer), max(1, size))
+    arriving = _begun(buffer, starts, 0, rooms)
+    for number, start in enumerate(starts):
+        part, event = arriving
+        if number + 1 < len(starts):
+            arriving = _begun(buffer, starts, number + 1, rooms)
+        if event is not None:
+            event.synchronize()
+        yield start, part
+
+
+def _begun(
+    buffer: torch.Tensor, starts: Sequence[int], number: int, rooms: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    """A part that is being copied, and what says that it is there."""
+    start = starts[number] if starts else 0
+    part = rooms[number % 2][: len(buffer) - start]
+    part.copy_(buffer[start : start + len(part)], non_blocking=True)
+    if buffer.device.type != "cuda":
+        return part, None
+    return part, torch.cuda.current_stream(buffer.device).record_event()

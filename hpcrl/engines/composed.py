@@ -120,6 +120,7 @@ class ComposedEngine:
             frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
             return cls.around(context, small, chain(frozen, beside.items()))
         held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
+        held["offloaded"] = context.offloaded
         if isinstance(model, ForeignConfig):
             foreign = FlatForeign(model, dp=context.groups.dp, **held)
             context.told_of_padding(foreign.padded_because)
@@ -224,7 +225,7 @@ class ComposedEngine:
         transformer = self._model.transformer
         if isinstance(transformer, AdaptedTransformer):
             return transformer.config, transformer.masters(self._groups.dp)
-        return transformer.config, self._saved.masters
+        return transformer.config, self._saved.masters.to(transformer.device)
 
     def digest(self) -> str:
         self._buffers.need("parameters", "optimizer")

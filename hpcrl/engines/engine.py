@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import Between, ModelConfig
+from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig
 from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.engines.shard import CopiedShard, Shard
@@ -241,6 +241,11 @@ class EngineContext:
         """Say why texts are padded, if they are."""
         if why:
             self.told(f"{self.role}: texts are padded, not packed ({why})")
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether what is kept up to date of it is in the host's memory."""
+        return self.steps is not None and isinstance(self.model, TrainedModelConfig) and self.model.offload != "none"
 
 
 class Engine(Protocol):

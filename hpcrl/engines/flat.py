@@ -34,8 +34,16 @@ class FlatParameters:
     """
 
     def __init__(
-        self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device, trainable: bool
+        self,
+        config: DecoderConfig,
+        cut: Cut,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        offloaded: bool = False,
     ) -> None:
+        """`offloaded`: what is kept up to date of it is in the host's memory."""
+        self._offloaded = offloaded
         parts, self.shapes = held(config, cut), fingerprint(parameters_of(config))
         layout = self.layout = lay_out(part.parameter for part in parts)
         placed = zip(parts, layout.offsets, strict=True)
@@ -73,7 +81,7 @@ class FlatParameters:
         return self.data
 
     def slice(self, dp: Group) -> FlatSlice:
-        return FlatSlice(self.data, self.spans, dp, self.undecayed())
+        return FlatSlice(self.data, self.spans, dp, self.undecayed(), self._offloaded)
 
     def undecayed(self) -> list[Extent]:
         """What of either buffer is not under weight decay."""
@@ -97,10 +105,11 @@ class FlatTransformer(HeldTransformer):
         trainable: bool = True,
         cut: Cut = WHOLE,
         tensor: Group | None = None,
+        offloaded: bool = False,
         memory: FlatParameters | None = None,
     ) -> None:
         """`memory`: one that is there already, of the same cut."""
-        memory = memory or FlatParameters(config, cut, dtype, torch.device(device), trainable)
+        memory = memory or FlatParameters(config, cut, dtype, torch.device(device), trainable, offloaded)
         super().__init__(config, memory.views, cut, tensor)
         self.memory: FlatParameters = memory
 

@@ -35,13 +35,14 @@ class FlatForeign(HeldModel):
         trainable: bool = True,
         dp: Group | None = None,
         memory: FlatParameters | None = None,
+        offloaded: bool = False,
     ) -> None:
         """`memory`: one that is there already."""
         super().__init__()
         assert isinstance(config, ForeignConfig), config.family
         self.config: ForeignConfig = config
         self.cut, self.dtype, self.device = WHOLE, dtype, torch.device(device)
-        memory = memory or FlatParameters(config, WHOLE, dtype, self.device, trainable)
+        memory = memory or FlatParameters(config, WHOLE, dtype, self.device, trainable, offloaded)
         self.memory: FlatParameters = memory
         self.lessons = None
         self.recompute = False

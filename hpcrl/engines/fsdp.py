@@ -59,6 +59,7 @@ class FsdpEngine(ComposedEngine):
             device=context.device,
             trainable=trained,
             changes=trained or context.blended,
+            offloaded=context.offloaded,
         )
         if isinstance(transformer, RowForeign):
             context.told_of_padding(transformer.padded_because)
@@ -78,12 +79,13 @@ class RowParameters:
         device: torch.device,
         trainable: bool,
         changes: bool,
+        offloaded: bool = False,
     ) -> None:
         rows = row_shards(config, dp.size, dp.index)
         self.shards = {shard.parameter.name: shard for shard in rows.shards}
         self.spans, self.shapes = rows.spans(), fingerprint(parameters_of(config))
         self.offsets = {name: shard.offset for name, shard in self.shards.items()}
-        self._dtype = dtype
+        self._dtype, self._offloaded = dtype, offloaded
         kept = torch.promote_types(dtype, torch.float32) if changes else dtype
         self.data = torch.zeros(rows.numel, dtype=kept, device=device)
         self.grad = torch.zeros(rows.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
@@ -123,7 +125,7 @@ class RowParameters:
 
     def slice(self, dp: Group) -> OwnSlice:
         undecayed = [(shard.offset, shard.room) for shard in self.shards.values() if not shard.parameter.decays]
-        return OwnSlice(self.data, self._dtype, self.spans, undecayed)
+        return OwnSlice(self.data, self._dtype, self.spans, undecayed, self._offloaded)
 
 
 class RowModel(HeldModel):
@@ -193,8 +195,9 @@ class RowTransformer(RowModel, HeldTransformer):
         device: torch.device,
         trainable: bool,
         changes: bool,
+        offloaded: bool = False,
     ) -> None:
-        memory = RowParameters(config, dp, dtype, device, trainable, changes)
+        memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
         empty = memory.empty(trainable)
         HeldTransformer.__init__(self, config, empty, device=device)
         self.dtype = dtype
@@ -221,6 +224,7 @@ class RowForeign(RowModel):
         device: torch.device,
         trainable: bool,
         changes: bool,
+        offloaded: bool = False,
     ) -> None:
         tried = FlatForeign(config, dtype=dtype, device=device, trainable=False, dp=dp)
         if not tried.model.packs and not tried.model.most_padding:
@@ -231,7 +235,7 @@ class RowForeign(RowModel):
         self.config, self.cut, self.dtype, self.device = tried.config, WHOLE, dtype, device
         self.lessons, self.recompute, self.awaited = None, False, tried.awaited
         self.shares_prefixes, self.padded_because = tried.shares_prefixes, tried.padded_because
-        self.memory = RowParameters(config, dp, dtype, device, trainable, changes)
+        self.memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
         empty = self.memory.empty(trainable)
         self.model = ForeignModel(tried.config, empty, dtype, device)
         self.model.as_tried(tried.model)

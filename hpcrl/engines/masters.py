@@ -102,7 +102,9 @@ class ShardedMasters:
         return digest_of([self._slice.weights_S], self._spans, self._groups.total_of_shares)
 
     def tensors(self) -> list[torch.Tensor]:
-        """All that is held beside the model's own memory."""
+        """All that is held on the model's device beside its own memory."""
+        if self._slice.offloaded:
+            return []
         return [tensor for part, tensor in self.parts.items() if part != "master" or not self._slice.is_the_model]
 
     def _take(self, shard: Shard, theirs: Span, wanted: Iterable[Span]) -> int:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpcrl.engines.chunks import STAGED
 from hpcrl.families.places import Span, sliced
 from hpcrl.parallel.group import Group
 
@@ -38,6 +39,11 @@ class Slice(Protocol):
         """Whether the masters are the model's own parameters, which need no memory beside these."""
         ...
 
+    @property
+    def offloaded(self) -> bool:
+        """Whether the masters, and what an optimizer has beside them, are always in the host's memory."""
+        ...
+
     def begin_from(self, parameter: Tensor, offset: int) -> None:
         """Let the masters of a parameter, of which the model's memory from `offset` on holds a rounded copy, begin as
         it is."""
@@ -57,18 +63,27 @@ class FlatSlice:
     """A contiguous slice of a flat buffer that every data-parallel rank has whole: optimizer state is cut, weights and
     gradients are not (ZeRO stage 1). Where the buffer has the masters' type, they are a view of it."""
 
-    def __init__(self, flat_N: Tensor, spans: Sequence[Span], dp: Group, undecayed: Iterable[Extent] = ()) -> None:
+    def __init__(
+        self,
+        flat_N: Tensor,
+        spans: Sequence[Span],
+        dp: Group,
+        undecayed: Iterable[Extent] = (),
+        offloaded: bool = False,
+    ) -> None:
+        """`offloaded`: the masters are in the host's memory, beside the weights."""
         self._flat_N = flat_N
         self._dp = dp
         self._offset, length = dp.bounds(len(flat_N))
         self.weights_S = flat_N[self._offset : self._offset + length]
         self.spans = sliced(spans, self._offset, self._offset + length)
         self.decayed = complement(undecayed, self._offset, length)
-        self.master_S = self.weights_S if flat_N.dtype == torch.float64 else self.weights_S.float()
-
-    @property
-    def is_the_model(self) -> bool:
-        return self.master_S.dtype == self._flat_N.dtype
+        if offloaded:
+            self.master_S = on_host(self.weights_S, torch.promote_types(flat_N.dtype, torch.float32))
+        else:
+            self.master_S = self.weights_S if flat_N.dtype == torch.float64 else self.weights_S.float()
+        self.offloaded = offloaded
+        self.is_the_model = not offloaded and self.master_S.dtype == flat_N.dtype
 
     def begin_from(self, parameter: Tensor, offset: int) -> None:
         start = max(offset, self._offset)
@@ -83,35 +98,58 @@ class FlatSlice:
     def publish(self) -> None:
         if self.is_the_model and self._dp.size == 1:
             return
-        self._dp.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
+        if not self.offloaded:
+            self._dp.all_gather(self.master_S.to(self._flat_N.dtype), self._flat_N)
+            return
+        for piece in (slice(start, start + STAGED) for start in range(0, len(self.master_S), STAGED)):
+            self.weights_S[piece].copy_(self.master_S[piece])
+        if self._dp.size > 1:
+            self._dp.all_gather(self.weights_S, self._flat_N)
 
 
 class OwnSlice:
     """All that this rank has of the model, whose parameters are sharded: what gathers them, and reduces gradients, is
     the model. It computes in `dtype`."""
 
-    is_the_model = True
-
     def __init__(
-        self, data_S: Tensor, dtype: torch.dtype, spans: Sequence[Span], undecayed: Iterable[Extent] = ()
+        self,
+        data_S: Tensor,
+        dtype: torch.dtype,
+        spans: Sequence[Span],
+        undecayed: Iterable[Extent] = (),
+        offloaded: bool = False,
     ) -> None:
-        self.master_S = data_S
+        """`offloaded`: the masters are in the host's memory, and the model has them once more."""
+        self._data_S = data_S
+        self.master_S = on_host(data_S, data_S.dtype) if offloaded else data_S
+        self.offloaded = offloaded
+        self.is_the_model = not offloaded
         self.spans = tuple(spans)
         self.decayed = complement(undecayed, 0, len(data_S))
         self._dtype = dtype
 
     @property
     def weights_S(self) -> Tensor:
-        return self.master_S.to(self._dtype)
+        return self._data_S.to(self._dtype)
 
     def begin_from(self, parameter: Tensor, offset: int) -> None:
-        """They have begun as they are with the model."""
+        """The model has its rows by now: those are what masters beside it begin from."""
+        for span in self.spans if self.offloaded else ():
+            if span.offset == offset:
+                self.master_S[offset : span.stop].copy_(self._data_S[offset : span.stop])
 
     def reduced(self, gradient: Tensor) -> Tensor:
         return gradient
 
     def publish(self) -> None:
-        """The model reads them."""
+        if self.offloaded:
+            self._data_S.copy_(self.master_S)
+
+
+def on_host(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy in the host's memory, in a type; pinned, where a GPU copies to and from it."""
+    copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=tensor.device.type == "cuda")
+    return copy.copy_(tensor)
 
 
 def complement(undecayed: Iterable[Extent], offset: int, length: int) -> list[Extent]:

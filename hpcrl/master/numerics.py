@@ -22,7 +22,7 @@ def numerics(
         micro_batch_tokens=section.get("micro_batch_tokens", 0),
         deterministic=plan.experiment["deterministic"],
         layout=plan.cuts(plan.home(role)),
-        backend=", ".join([section.get("backend", ""), *_reduced(section)]),
+        backend=", ".join([section.get("backend", ""), *_reduced(section), *_offloaded(section)]),
         neighbours=plan.neighbours(plan.home(role)),
     )
 
@@ -31,3 +31,9 @@ def _reduced(section: Mapping[str, Any]) -> list[str]:
     """How gradients are added up, if not once an update."""
     how = section.get("reduce", "update")
     return [] if how == "update" else [f"reduced each {how}"]
+
+
+def _offloaded(section: Mapping[str, Any]) -> list[str]:
+    """What of it is updated by the host's processor."""
+    what = section.get("offload", "none")
+    return [] if what == "none" else [f"{what} on the host"]

@@ -181,8 +181,7 @@ def backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str = ANY_DEV
 
 
 def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iterator[Problem]:
-    role, model, key = chosen
-    dtype_key = f"{role}.dtype"
+    (role, model, key), dtype_key = chosen, f"{chosen.role}.dtype"
     try:
         backend = chosen.backend()
     except ConfigurationError as error:
@@ -208,6 +207,7 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
             f"{rank_key} = {lora.rank} trains adapters, which {key} = {model.backend} cannot.",
             f"Set {key} to {able_backends(model, lambda other: other.lora, device)}, or leave out {role}.lora.",
         )
+    yield from _offload_problems(chosen, backend, device)
     if device not in (ANY_DEVICE, *backend.devices):
         yield Problem(
             (key, "cluster.device"),
@@ -230,6 +230,36 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
                 f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to.",
                 f"Set {key} to {others}{elsewhere}.",
             )
+
+
+def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[Problem]:
+    """An optimizer that is to be in the host's memory where the backend keeps it on the device, or that is there and is
+    to go there."""
+    role, model, key = chosen
+    if key != f"{role}.backend" or not isinstance(model, TrainedModelConfig) or model.offload == "none":
+        return
+    offload_key, between_key = f"{role}.offload", f"{role}.between.optimizer"
+    if not backend.offloads:
+        yield Problem(
+            (offload_key, key),
+            f"{offload_key} = {model.offload}, but {key} = {model.backend} updates on its devices.",
+            f"Leave out {offload_key}, or set {key} to {able_backends(model, lambda other: other.offloads, device)}.",
+        )
+    if (lora := lora_of(model)) is not None:
+        lora_key, rank_key = f"{role}.lora", f"{role}.lora.rank"
+        yield Problem(
+            (offload_key, rank_key),
+            f"{offload_key} = {model.offload}, but {rank_key} = {lora.rank} has masters and moments of adapters alone, "
+            "which are small and stay on the device.",
+            f"Leave out {offload_key} or {lora_key}.",
+        )
+    if model.between.optimizer != "keep":
+        yield Problem(
+            (between_key, offload_key),
+            f"{between_key} = {model.between.optimizer}, but with {offload_key} = {model.offload} masters and moments "
+            "are always in the host's memory.",
+            f"Leave out {between_key} or {offload_key}.",
+        )
 
 
 def _sizes(layout: Layout) -> dict[str, int]:

@@ -100,13 +100,17 @@ def _check_host(plan: Plan, models: Models, host: Callable[[], Capacity]) -> Ite
         return
     of = ", ".join(f"{model} {bytes_ / GIB:.1f}" for model, bytes_ in waiting[most].items())
     found = {model for rank in plan.ranks_on(node) for model in waiting[rank]}
-    knobs = [knob for replica in plan.replicas if replica.model in found for knob in _knobs(plan, models, replica)]
+    there = [replica for replica in plan.replicas if replica.model in found]
+    knobs = [knob for replica in there for knob in _knobs(plan, models, replica)]
+    offloads = [f"{it.role}.offload" for it in there if of_worker(models, it, it.ranks[0]).offloaded]
+    ways = [f"{' or '.join(offloads)} to none"] if offloads else []
+    ways += [f"{' or '.join(knobs)} to keep (of a copy, also to drop)"] if knobs else []
     raise ConfigurationError(
         [
-            f"what waits in the host's memory between calls needs {waits / GIB:.1f} GiB of a node (worker {most}: "
+            f"what is kept in the host's memory needs {waits / GIB:.1f} GiB of a node (worker {most}: "
             f"{of}), but {capacity.source} {capacity.bytes / GIB:.1f} GiB."
         ],
-        f"Set {' or '.join(knobs)} to keep (of a copy, also to drop), or raise cluster.nodes. {capacity.more}".strip(),
+        f"Set {', or '.join(ways)}, or raise cluster.nodes. {capacity.more}".strip(),
     )
 
 
@@ -115,8 +119,8 @@ def _knobs(plan: Plan, models: Models, replica: ReplicaPlan) -> Iterator[str]:
     if not replica.is_home:
         yield next(f"calls.{call}.between" for call, at in plan.at.items() if at == replica.model)
         return
-    config = of_worker(models, replica, replica.ranks[0]).between
-    yield from (f"{replica.role}.between.{kind}" for kind in STATE if getattr(config, kind, "") == "host")
+    memory = of_worker(models, replica, replica.ranks[0])
+    yield from (f"{replica.role}.between.{kind}" for kind in STATE if getattr(memory.between, kind, "") == "host")
 
 
 def _too_much(lasting: float, at: Load, capacity: Capacity) -> str:

@@ -42,6 +42,8 @@ class Memory:
     parameters: float = 0.0
     gradients: float = 0.0
     optimizer: float = 0.0
+    offloaded: float = 0.0
+    """Always in the host's memory: the optimizer, and masters beside the parameters, of a role that has them there."""
     kv_cache: float = 0.0
     drawing: float = 0.0
     """Beside the cache: matrices as decoding reads them, a prefill, the next tokens' logits and probabilities."""
@@ -200,11 +202,14 @@ def role_memory(
     `blended` role has masters and no moments."""
     trained = isinstance(config, TrainedModelConfig)
     size, state = BYTES[config.dtype], state_size(config.dtype)
-    masters = state if size < state else 0
+    offloaded = isinstance(config, TrainedModelConfig) and config.offload != "none"
+    masters = state if size < state or offloaded else 0
+    optimizer = count * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp
     return Memory(
         parameters=count * size,
         gradients=count * state if trained else 0.0,
-        optimizer=count * ((2 * state if trained else 0) + (masters if trained or blended else 0)) / layout.dp,
+        optimizer=0.0 if offloaded else optimizer,
+        offloaded=optimizer if offloaded else 0.0,
         activations=_kept_activations(model, config, layout, stage) if isinstance(config, TrainedModelConfig) else 0.0,
         working=_working(model, config, device, layout, stage),
         between=config.between,
@@ -250,7 +255,7 @@ def as_sharded(
         memory,
         parameters=count * (state if trained or blended else size) / layout.dp,
         gradients=memory.gradients / layout.dp,
-        optimizer=2 * count * state / layout.dp if trained else 0.0,
+        optimizer=2 * count * state / layout.dp if trained and not memory.offloaded else 0.0,
         drawing=(count + block) * size,
         working=memory.working + (sizes[0] + block + gathering) * size + trained * (whole + block) * state,
     )

@@ -68,9 +68,10 @@ def staged(sides: Sequence[float], most: int = STAGED_BYTES) -> float:
 def _present(models: Models, replica: ReplicaPlan, rank: int, device: str, needed: Collection[str]) -> float:
     """Bytes that a worker has of a model of which these kinds are at work."""
     memory = of_worker(models, replica, rank)
-    return sum(
+    present = sum(
         getattr(memory, kind) for kind in STATE if kind in needed or stays(between(replica, memory, kind), device)
     )
+    return present + (memory.offloaded if device != "cuda" else 0.0)
 
 
 def _needed(call: MFC, at: ReplicaPlan) -> dict[ModelName, tuple[str, ...]]:
@@ -96,18 +97,19 @@ def stays(how: Between, device: str) -> bool:
 
 
 def waiting(models: Models, replica: ReplicaPlan, rank: int) -> float:
-    """Bytes of a model for which a worker has room in its host's memory between calls."""
+    """Bytes of a model for which a worker has room in its host's memory, always or between calls."""
     memory = of_worker(models, replica, rank)
-    return sum(getattr(memory, kind) for kind in STATE if between(replica, memory, kind) == "host")
+    return memory.offloaded + sum(getattr(memory, kind) for kind in STATE if between(replica, memory, kind) == "host")
 
 
 def host_memory(plan: Plan, models: Models, rank: int, device: str) -> float:
-    """Bytes of host memory that a worker on a GPU takes for what waits there; it is pinned, and kept once taken."""
+    """Bytes of host memory that a worker on a GPU takes for what is, or waits, there; it is pinned, and kept once
+    taken."""
     return sum(size for _, size in waiting_models(plan, models, rank)) if device == "cuda" else 0.0
 
 
 def waiting_models(plan: Plan, models: Models, rank: int) -> Iterator[tuple[ModelName, float]]:
-    """The models for which a worker has room in its host's memory between calls, and how many bytes."""
+    """The models of which a worker has something in its host's memory, or room for it, and how many bytes."""
     for replica in plan.replicas:
         if rank in replica.ranks and (size := waiting(models, replica, rank)):
             yield replica.model, size

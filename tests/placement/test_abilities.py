@@ -159,6 +159,15 @@ def test_gradients_are_reduced_each_micro_batch_by_backends_that_shard_them_only
     ]
 
 
+def test_an_optimizer_is_offloaded_by_backends_that_can_and_does_not_come_and_go_besides(problems):
+    refused = " ".join(problems("actor.offload=optimizer", "actor.backend=megatron"))
+    assert "actor.offload = optimizer, but actor.backend = megatron updates on its devices. Leave out" in refused
+    assert problems("actor.offload=optimizer", "actor.between.optimizer=host") == [
+        "actor.between.optimizer = host, but with actor.offload = optimizer masters and moments are always in the "
+        "host's memory. Leave out actor.between.optimizer or actor.offload.",
+    ]
+
+
 def test_packages_are_those_of_the_backends_that_are_used():
     assert packages_of(["native", "", "megatron", "megatron"]) == ["megatron-core"]
 

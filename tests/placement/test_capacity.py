@@ -84,7 +84,7 @@ def test_models_that_cannot_wait_in_their_nodes_memory_are_refused_by_worker_siz
     apart = [*ON_HOST, "reference.between.parameters=host", "calls={critic_inf: {mesh: 0, between: host}}"]
     problem = refused(load(*apart), host_of(98, "Or ask for more: cluster.slurm.memory."))
     assert problem == (
-        "what waits in the host's memory between calls needs 98.5 GiB of a node (worker 0: actor 49.2, reference 24.6, "
+        "what is kept in the host's memory needs 98.5 GiB of a node (worker 0: actor 49.2, reference 24.6, "
         "critic@1 24.6), but cluster.slurm.memory gives it 98.0 GiB. Set actor.between.parameters or "
         "actor.between.optimizer or reference.between.parameters or calls.critic_inf.between to keep (of a copy, also "
         "to drop), or raise cluster.nodes. "

@@ -125,6 +125,20 @@ def test_what_of_a_home_leaves_the_device_is_counted_in_the_calls_that_need_it(e
     assert host_memory(plan, models, 0, device) == waits - on_device
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_offloaded_is_counted_on_the_host(experiment, device):
+    placed = replace(experiment, actor=replace(experiment.actor, dtype="bf16", offload="optimizer"))
+    plan = make_plan(placed, 2)
+    models = estimate_models(plan, placed)
+    of, plain = (of_worker(estimate_models(plan, it), plan.home("actor"), 0) for it in (placed, experiment))
+    assert (of.optimizer, of.offloaded) == (0, 6 * of.parameters / 4) and plain.offloaded == 0
+    has = {load.call: dict(load.parts)["actor"] for load in loads_of(plan, models, 0, device)}
+    here = of.offloaded if device == "cpu" else 0
+    assert has["actor_train"] == of.parameters + of.gradients + here
+    assert has["critic_train"] == of.parameters + of.gradients + here
+    assert host_memory(plan, models, 0, device) == of.offloaded - here
+
+
 def test_while_parameters_move_home_and_copy_are_there_and_what_is_packed_of_them(experiment):
     frozen = replace(experiment.reference, between=BetweenConfig(parameters="host"))
     actor = replace(experiment.actor, layout="d2", mesh="0-1", between=ALL_ON_HOST)

@@ -29,6 +29,7 @@ class Case:
     family: str = ""
     aux: float = 0.0
     reduces_each: bool = False
+    offloaded: bool = False
 
     def made(self, maker: Callable[..., ComposedEngine], context: Any) -> ComposedEngine:
         engine = maker(
@@ -39,6 +40,7 @@ class Case:
             optimizer=replace(OPTIMIZER, grad_clip=self.clip),
             config=CONFIGS[self.family]() if self.family else tiny_config(tied=self.tied),
             router_loss=RouterLoss(aux=self.aux, z=self.aux / 2),
+            **({"offloaded": True} if self.offloaded else {}),
         )
         engine._model.transformer.recompute = self.recompute
         if self.reduces_each and isinstance(engine._model.transformer, RowTransformer):

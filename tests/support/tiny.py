@@ -40,6 +40,7 @@ def native(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
+    offloaded: bool = False,
 ) -> ComposedEngine:
     """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
     groups = over_data(group) if isinstance(group, Group) else group
@@ -50,6 +51,7 @@ def native(
         trainable=optimizer is not None,
         cut=groups.cut,
         tensor=groups.tp,
+        offloaded=offloaded,
     )
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
@@ -64,6 +66,7 @@ def fsdp(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
+    offloaded: bool = False,
 ) -> ComposedEngine:
     """As `native`, of the same model, which all ranks of the group hold together."""
     trained, groups = optimizer is not None, over_data(group) if isinstance(group, Group) else group
@@ -74,6 +77,7 @@ def fsdp(
         device=torch.device("cpu"),
         trainable=trained,
         changes=trained or blended,
+        offloaded=offloaded,
     )
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(transformer.config, 3))
