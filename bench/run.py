@@ -152,7 +152,8 @@ SECTIONS: Mapping[str, Section] = {
         "Backends",
         "Two processes, a thread each, gloo between them; wall time until both have ended, medians of five rounds, the "
         "sides in turn. A step of SFT as in Layouts, above. FSDP2's own loop is the same model under `fully_shard`, "
-        "torch's AdamW and its clipping; the losses of the first two steps are compared before they are timed. A "
+        "torch's AdamW and its clipping, DeepSpeed's own loop is its engine with these; the losses of the first two "
+        "steps are compared before they are timed. A "
         "checkpoint is parameters and both moments, fsynced by both sides. What a micro-batch keeps for its backward "
         "pass are the storages that autograd saves, parameters apart, at 1,024 tokens.",
         lambda work, _: backends.backends(work),
