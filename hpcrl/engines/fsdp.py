@@ -246,6 +246,7 @@ class RowForeign(RowModel):
         self._shard(dp, empty, blocks_of(self.model.library, config.blocks))
 
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
+        self._shards.stay_gathered(torch.is_grad_enabled())
         return watched(self.model(*given, temperature, with_entropy))
 
     def generator(self, options: GenerationOptions, pp: Group) -> Generates:

@@ -81,6 +81,11 @@ class ShardedModules:
         for module in self._modules:
             module.set_requires_gradient_sync(reduces, recurse=False)
 
+    def stay_gathered(self, stays: bool) -> None:
+        """Whether what is no part stays gathered after the next forward pass: until its backward pass lets it go. Else
+        a later one would not see what has changed its shards."""
+        self._modules[0].set_reshard_after_forward(not stays, recurse=False)
+
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Everything is on this rank meanwhile."""

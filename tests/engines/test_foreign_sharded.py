@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.foreign_models import KINDS, PADDED, learnt_sharded, save_library_model
+from support.foreign_models import KINDS, PADDED, blended_sharded, learnt_sharded, save_library_model
 from support.pool import gloo_pool
 
 FAST = ("llama", "bloom")
@@ -32,6 +32,16 @@ def test_a_sharded_model_learns_and_says_what_a_flat_one_does(pool: Any, kind: s
         np.testing.assert_array_equal(theirs["says"], ours["says"])
         for one, other in zip(theirs["generated"], ours["generated"], strict=True):
             assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+def test_a_frozen_model_says_what_it_has_become(pool: Any, dtype: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, "llama")
+    flat, sharded = (pool.run(blended_sharded, tmp_path, dtype, backend) for backend in ("native", "fsdp"))
+    for ours, theirs in zip(flat, sharded, strict=True):
+        assert theirs["digests"] == ours["digests"]
+        np.testing.assert_array_equal(theirs["says"], ours["says"])
+        assert not np.array_equal(*theirs["says"])
 
 
 @pytest.mark.parametrize("backend", ["zero2", pytest.param("zero1", marks=pytest.mark.slow)])

@@ -156,4 +156,23 @@ def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict
     }
 
 
+def blended_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict[str, Any]:
+    """What a frozen model says before and after another is blended into it."""
+    groups = over_data(everyone(context))
+    config, parameters = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=False)
+    made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": False}
+    model: FlatForeign | RowForeign
+    if backend == "fsdp":
+        model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+    else:
+        model = FlatForeign(config, dp=groups.dp, **made)
+    model.load((name, tensor.to(DTYPES[dtype])) for name, tensor in parameters)
+    engine = engine_of(model, groups, micro_batch_tokens=40, optimizer=None, blended=True)
+    own = ROWS.select([row for row in range(len(ROWS)) if (row % 4 == 0) is bool(context.rank)])
+    says = [engine.forward(own)]
+    engine.blend(2.0 * engine.masters()[1], 0.75)
+    says.append(engine.forward(own))
+    return {"says": says, "digests": (engine.digest(), engine.parameters_digest())}
+
+
 SHARDED = OptimizerConfig(lr=0.01, eps=1.0, grad_clip=0.0, weight_decay=0.1)
