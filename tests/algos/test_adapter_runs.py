@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from support.chaos import remains, whole_run
 from support.hosts import write_task
 from support.layout_runs import ppo
@@ -56,6 +57,17 @@ def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_i
     own = whole_run(tmp_path, replace(apart, reference=reference))
     assert remains(own) == remains(undisturbed)
     assert exported(own) == exported(undisturbed)
+
+
+def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> None:
+    """Every pair has moved; a norm of the merged model is that of the base."""
+    (folder,) = sorted((undisturbed.exports / "actor").iterdir())[-1:]
+    ups = {name: up for name, up in load_file(folder / "adapter" / "adapter_model.safetensors").items() if "_B" in name}
+    assert ups and all(up.any() for up in ups.values())
+    base, merged = (load_file(file / "model.safetensors") for file in (task / "model", folder))
+    for name, tensor in base.items():
+        same = np.array_equal(tensor, merged[name].astype(tensor.dtype))
+        assert same is not name.endswith("proj.weight"), name
 
 
 BLOWS = {
