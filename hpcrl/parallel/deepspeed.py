@@ -3,21 +3,17 @@
 DeepSpeed owns the memory of parameters, notices gradients, adds them up over ranks, keeps this rank's part of the sum,
 updates its masters and gathers parameters. Whatever its collectives raise is a PeerLostError. What DeepSpeed does not
 tell publicly is touched here alone. It writes and reads no file, and compiles nothing.
+
+It asks for its device when it is imported, so a worker imports it, and never the process that workers are forked from.
 """
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from deepspeed import comm, ops
-from deepspeed.accelerator import set_accelerator
-from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
-from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
-from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
-from deepspeed.utils import logger
-from deepspeed.utils.timer import NoopTimer
 from torch import Tensor, nn
 
 from hpcrl.errors import InternalError
@@ -26,6 +22,8 @@ from hpcrl.placement.memory import ADDED_UP
 
 SHARED_MEMORY = "deepspeed_shm_comm"
 """What DeepSpeed would compile to add up on one machine; its sums are then torch's own."""
+ACCELERATOR = "DS_ACCELERATOR"
+"""By which DeepSpeed is told what it computes on."""
 
 
 class ShardedUpdates:
@@ -38,6 +36,9 @@ class ShardedUpdates:
         """`parameters`: each, and where it is to begin in a buffer of `numel` elements. Raises InternalError where
         DeepSpeed lays them out otherwise."""
         _prepare(dp.device)
+        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+        from deepspeed.utils.timer import NoopTimer
+
         self._stage, self._dp = stage, dp
         self.each = stage == 2
         """Whether gradients are added up after each micro-batch."""
@@ -140,15 +141,30 @@ class ShardedUpdates:
 
 def _prepare(device: torch.device) -> None:
     """Have DeepSpeed compute on this kind of device and talk through the process group that there is, once."""
+    with _told(ACCELERATOR, device.type):  # Where there is a GPU, it would take it.
+        from deepspeed import comm, ops
+        from deepspeed.utils import logger
     if comm.is_initialized():
         return
-    # Where there is a GPU, DeepSpeed would take it.
-    set_accelerator(CPU_Accelerator() if device.type == "cpu" else CUDA_Accelerator())
     logger.setLevel(logging.WARNING)
     # Torch 2.13 has other names for what DeepSpeed calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     ops.__compatible_ops__[SHARED_MEMORY] = False
     comm.init_distributed(dist_init_required=False, verbose=False)
+
+
+@contextmanager
+def _told(variable: str, value: str) -> Iterator[None]:
+    """A variable of the environment has a value meanwhile."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 def _with_gaps(parameters: Mapping[nn.Parameter, int], numel: int) -> list[nn.Parameter]:

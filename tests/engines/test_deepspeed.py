@@ -146,3 +146,15 @@ if __name__ == "__main__":
     with gloo_pool(2) as ranks:
         ranks.run(lived, zero2, Case("value"), parse_layout("d2"))
 """
+
+
+def test_the_process_that_workers_are_forked_from_does_not_import_deepspeed() -> None:
+    """It would ask for a GPU, which no worker could use then. Told of its device, DeepSpeed leaves no word of it."""
+    script = (
+        "import os, sys, torch, hpcrl.engines.deepspeed, hpcrl.parallel.deepspeed as it\n"
+        "assert 'deepspeed' not in sys.modules\n"
+        "with it._told(it.ACCELERATOR, 'cpu'):\n"
+        "    from deepspeed.accelerator import get_accelerator\n"
+        "assert get_accelerator().device_name() == 'cpu' and it.ACCELERATOR not in os.environ\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
