@@ -69,18 +69,20 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "sizes"),
+    ("kind", "sizes", "backend"),
     [
-        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}),
-        ("mamba", {}),
-        ("mixtral", {"intermediate_size": 32}),
+        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}, "native"),
+        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}, "fsdp"),
+        ("mamba", {}, "native"),
+        ("mamba", {}, "fsdp"),
+        ("mixtral", {"intermediate_size": 32}, "native"),
     ],
 )
 def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
-    tmp_path: Path, kind: str, sizes: dict[str, int]
+    tmp_path: Path, kind: str, sizes: dict[str, int], backend: str
 ) -> None:
     experiment = sft(write_foreign_task(tmp_path, kind, **sizes), "d2", 2)
-    experiment = replace(experiment, actor=replace(experiment.actor, model="transformers"))
+    experiment = replace(experiment, actor=replace(experiment.actor, model="transformers", backend=backend))
     (tmp_path / "whole").mkdir()
     undisturbed = whole_run(tmp_path / "whole", experiment)
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)
