@@ -97,16 +97,7 @@ class ComposedEngine:
         """The model of a role's folder, of which this rank has its whole cut. Raises DataError where the folder holds
         no such model."""
         config, trained = context.model, context.steps is not None
-        model, parameters = load_pretrained(
-            config.path,
-            family=config.family,
-            kind=config.model,
-            experts=config.experts,
-            head=context.head,
-            seed=context.seed,
-            trained=trained,
-            cut=context.groups.cut,
-        )
+        model, parameters = pretrained(context)
         if trained and (lora := lora_of(config)) is not None:
             adapted = with_adapters(model, lora)
             beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
@@ -304,6 +295,21 @@ class ComposedEngine:
         if not sums:
             sums.add(*objective.loss(self._model.nothing(), self._model.columns(columns, sequences, [])))
         return sums
+
+
+def pretrained(context: EngineContext) -> tuple[DecoderConfig, Iterator[tuple[str, torch.Tensor]]]:
+    """What this rank holds of the model of a role's folder, and the parameters to load. Raises DataError."""
+    config = context.model
+    return load_pretrained(
+        config.path,
+        family=config.family,
+        kind=config.model,
+        experts=config.experts,
+        head=context.head,
+        seed=context.seed,
+        trained=context.steps is not None,
+        cut=context.groups.cut,
+    )
 
 
 def _router_loss(config: ModelConfig) -> RouterLoss:

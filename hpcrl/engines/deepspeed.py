@@ -5,14 +5,13 @@ engine it is as any other memory.
 """
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.composed import DTYPES, ComposedEngine
+from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import FlatParameters, FlatTransformer, gradient_dtype
 from hpcrl.engines.foreign import FlatForeign
@@ -20,7 +19,6 @@ from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.slices import FlatSlice, Slice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.deepspeed import ShardedUpdates
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
@@ -66,15 +64,15 @@ class ZeroParameters(FlatParameters):
     def __init__(
         self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, *, each: bool
     ) -> None:
-        """`each`: whether gradients are added up after each micro-batch (stage 2), rather than once an update."""
-        self._stage, self._dp = 1 + each, dp
+        """`each`: as of `ShardedUpdates`."""
+        self._each, self._dp = each, dp
         super().__init__(config, WHOLE, dtype, device, True)
 
     def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
         placed = self.layout.spans()
         self.views = {it.name: nn.Parameter(torch.zeros(it.shape, dtype=dtype, device=device)) for it, _ in placed}
         offsets = {self.views[name]: offset for name, offset in self.offsets.items()}
-        self.updates = ShardedUpdates(self._stage, offsets, self.layout.numel, self._dp)
+        self.updates = ShardedUpdates(offsets, self.layout.numel, self._dp, each=self._each)
         self.data, self.grad = self.updates.data, self.updates.grad
         assert self.grad.dtype == gradient_dtype(dtype)
 
@@ -107,7 +105,7 @@ class ZeroModel(HeldModel):
 class ZeroTransformer(ZeroModel, FlatTransformer):
     """hpcrl's own transformer."""
 
-    def __init__(self, config: DecoderConfig, memory: ZeroParameters, dp: Group) -> None:
+    def __init__(self, config: DecoderConfig, memory: ZeroParameters) -> None:
         FlatTransformer.__init__(self, config, memory=memory)
         self._update_by(memory.updates)
 
@@ -134,32 +132,17 @@ class ZeroEngine(ComposedEngine):
         config, dp = context.model, context.groups.dp
         if context.steps is None or dp.size == 1:
             return cls.over_flat_buffers(context)
-        model, parameters = load_pretrained(
-            config.path,
-            family=config.family,
-            kind=config.model,
-            head=context.head,
-            seed=context.seed,
-            trained=True,
-        )
+        model, parameters = pretrained(context)
         each = backend_of(config.backend).adds_up == "micro_batch"
         memory = ZeroParameters(model, dp, DTYPES[config.dtype], context.device, each=each)
         if not isinstance(model, ForeignConfig):
-            return cls.around(context, ZeroTransformer(model, memory, dp), parameters)
+            return cls.around(context, ZeroTransformer(model, memory), parameters)
         foreign = ZeroForeign(model, memory, dp)
         context.told_of_padding(foreign.padded_because)
         return cls.around(context, foreign, parameters)
 
     def masters(self) -> tuple[DecoderConfig, Tensor]:
         config, own = super().masters()
-        return config, _as_ours(own, self._model.transformer.memory, self._groups.dp)
-
-
-def _as_ours(own: Tensor, memory: Any, dp: Group) -> Tensor:
-    """A slice as it would be of our buffers: DeepSpeed's are longer, where their number does not divide ours."""
-    if len(memory.data) == memory.layout.numel:
-        return own
-    whole = torch.empty(len(memory.data), dtype=own.dtype, device=own.device)
-    dp.all_gather(own, whole)
-    offset, length = dp.bounds(memory.layout.numel)
-    return whole[offset : offset + length]
+        transformer = self._model.transformer
+        assert isinstance(transformer, FlatTransformer | FlatForeign)
+        return config, transformer.memory.as_cut(own, self._groups.dp)

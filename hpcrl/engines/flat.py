@@ -83,6 +83,16 @@ class FlatParameters:
     def slice(self, dp: Group) -> FlatSlice:
         return FlatSlice(self.data, self.spans, dp, self.undecayed(), self._offloaded)
 
+    def as_cut(self, own_S: Tensor, dp: Group) -> Tensor:
+        """A rank's slice of a buffer of this memory, as it would be of one that is no longer than its layout: a library
+        makes longer ones, where the number of ranks does not divide it."""
+        if len(self.data) == self.layout.numel:
+            return own_S
+        whole = torch.empty(len(self.data), dtype=own_S.dtype, device=own_S.device)
+        dp.all_gather(own_S, whole)
+        offset, length = dp.bounds(self.layout.numel)
+        return whole[offset : offset + length]
+
     def undecayed(self) -> list[Extent]:
         """What of either buffer is not under weight decay."""
         return [(offset, parameter.numel) for parameter, offset in self.layout.spans() if not parameter.decays]

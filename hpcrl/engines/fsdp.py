@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.config.model import TrainedModelConfig
-from hpcrl.engines.composed import DTYPES, ComposedEngine
+from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import fingerprint, gradient_dtype
 from hpcrl.engines.foreign import FlatForeign
@@ -24,7 +24,6 @@ from hpcrl.models.foreign import ForeignModel, blocks_of
 from hpcrl.models.foreign_generation import ForeignGenerator
 from hpcrl.models.generation import GenerationOptions
 from hpcrl.models.output import Predictions
-from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.fsdp import ShardedModules, own_part
 from hpcrl.parallel.group import Group
 from hpcrl.placement.row_shards import RowShard, row_shards
@@ -44,14 +43,7 @@ class FsdpEngine(ComposedEngine):
         config, trained = context.model, context.steps is not None
         if context.groups.dp.size == 1:
             return cls.over_flat_buffers(context)
-        model, parameters = load_pretrained(
-            config.path,
-            family=config.family,
-            kind=config.model,
-            head=context.head,
-            seed=context.seed,
-            trained=trained,
-        )
+        model, parameters = pretrained(context)
         transformer = (RowForeign if isinstance(model, ForeignConfig) else RowTransformer)(
             model,
             context.groups.dp,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.composed import DTYPES, ComposedEngine
+from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.memory import HeldTransformer, checked
@@ -21,7 +21,6 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.megatron import StageModel, megatron_config
 from hpcrl.models.packing import Packing
-from hpcrl.models.pretrained import load_pretrained
 from hpcrl.models.transformer import picked_rows
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.megatron import ShardedUpdates, collection, prepare
@@ -177,9 +176,7 @@ class MegatronEngine(ComposedEngine):
     def open(cls, context: EngineContext) -> ComposedEngine:
         """The model of a role's folder. Raises DataError where the folder holds no such model."""
         config, trained, groups = context.model, context.steps is not None, context.groups
-        model, parameters = load_pretrained(
-            config.path, family=config.family, head=context.head, seed=context.seed, trained=trained, cut=groups.cut
-        )
+        model, parameters = pretrained(context)
         transformer = MegatronTransformer(
             model, groups, dtype=DTYPES[config.dtype], device=context.device, trainable=trained
         )
@@ -189,11 +186,4 @@ class MegatronEngine(ComposedEngine):
         config, own = super().masters()
         transformer, dp = self._model.transformer, self._groups.dp
         assert isinstance(transformer, MegatronTransformer)
-        memory = transformer.memory
-        if len(memory.data) == memory.layout.numel:
-            return config, own
-        # Megatron's slices are longer than ours, where their number does not divide our buffers.
-        whole = torch.empty(len(memory.data), dtype=own.dtype, device=own.device)
-        dp.all_gather(own, whole)
-        offset, length = dp.bounds(memory.layout.numel)
-        return config, whole[offset : offset + length]
+        return config, transformer.memory.as_cut(own, dp)

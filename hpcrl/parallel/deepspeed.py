@@ -32,16 +32,15 @@ class ShardedUpdates:
     `grad` has this rank's part of the sum of all gradients, once they have been collected.
     """
 
-    def __init__(self, stage: int, parameters: Mapping[nn.Parameter, int], numel: int, dp: Group) -> None:
-        """`parameters`: each, and where it is to begin in a buffer of `numel` elements. Raises InternalError where
-        DeepSpeed lays them out otherwise."""
+    def __init__(self, parameters: Mapping[nn.Parameter, int], numel: int, dp: Group, *, each: bool) -> None:
+        """`parameters`: each, and where it is to begin in a buffer of `numel` elements. `each`: whether gradients are
+        added up after each micro-batch (stage 2), rather than once an update. Raises InternalError where DeepSpeed lays
+        parameters out otherwise."""
         _prepare(dp.device)
         from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
         from deepspeed.utils.timer import NoopTimer
 
-        self._stage, self._dp = stage, dp
-        self.each = stage == 2
-        """Whether gradients are added up after each micro-batch."""
+        self.each, self._dp = each, dp
         some = next(iter(parameters))
         placed = _with_gaps(parameters, numel)
         self._parameters = tuple(parameters)
@@ -64,7 +63,7 @@ class ShardedUpdates:
             communication_data_type=wide,
             # Sums, not means: a loss is already divided by what counts on all ranks.
             gradient_average=False,
-            partition_grads=stage == 2,
+            partition_grads=each,
             check_grad_overflow=False,
             compute_grad_norm=False,
         )
@@ -94,14 +93,14 @@ class ShardedUpdates:
         self._zero.set_gradient_accumulation_boundary(last)
         with self._dp.operations("DeepSpeed's backward pass"):
             yield
-            if self._stage == 2:
+            if self.each:
                 self._zero.overlapping_partition_gradients_reduce_epilogue()
 
     @torch.no_grad()
     def collect(self) -> None:
         """Have in `grad` what backward passes have left since it was begun."""
         zero = self._zero
-        if self._stage == 1:
+        if not self.each:
             for parameter in self._parameters:  # Of a rank that has computed nothing, too: all add up the same.
                 if zero.get_gradient_for_reduction(parameter) is None:
                     name = "grad_accum" if zero.use_grad_accum_attribute else "grad"

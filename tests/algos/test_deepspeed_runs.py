@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.hosts import write_task
-from support.layout_runs import parameters, ppo
+from support.layout_runs import check_alike, ppo
 from support.phases import Cut, Phased
 from support.struck_layouts import Blow, check_struck
 
@@ -49,15 +48,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 @pytest.mark.parametrize("backend", ["zero2", pytest.param("zero1", marks=SLOW)])
 def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: Callable[[str], RunDirectory], backend: str) -> None:
-    run, flat = undisturbed(backend), undisturbed("native")
-    ours, theirs = remains(run), remains(flat)
-    assert ours.ids == theirs.ids
-    for row, reference in zip(ours.metrics, theirs.metrics, strict=True):
-        assert list(row) == list(reference)
-        np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-3, atol=1e-4)
-    expected = parameters(flat)
-    for name, array in parameters(run).items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-3, err_msg=name)
+    check_alike(undisturbed(backend), undisturbed("native"))
 
 
 BLOWS = {

@@ -9,7 +9,7 @@ import pytest
 from support import megatron_cpu
 from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.hosts import write_task
-from support.layout_runs import parameters, ppo
+from support.layout_runs import check_alike, ppo
 from support.phases import Cut, Phased
 from support.struck_layouts import Blow, check_struck
 from support.tiny_layouts import Home, tiny_layouts
@@ -47,15 +47,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDire
 
 @pytest.mark.slow
 def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: RunDirectory, task: Path, tmp_path: Path) -> None:
-    flat = whole_run(tmp_path, cut(task, "native"))
-    ours, theirs = remains(undisturbed), remains(flat)
-    assert ours.ids == theirs.ids
-    for row, reference in zip(ours.metrics, theirs.metrics, strict=True):
-        assert list(row) == list(reference)
-        np.testing.assert_allclose(list(row.values()), list(reference.values()), rtol=1e-3, atol=1e-4)
-    whole, expected = parameters(undisturbed), parameters(flat)
-    for name, array in whole.items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-3, err_msg=name)
+    check_alike(undisturbed, whole_run(tmp_path, cut(task, "native")))
 
 
 BLOWS = {

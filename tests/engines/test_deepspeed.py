@@ -95,7 +95,7 @@ def test_some_of_the_workers_hold_a_model_and_three_tell_their_masters_as_hpcrls
 def laid_out(context: Any, begin: int) -> None:
     """Two vectors, of which the second is expected at `begin`, though it lies within the first."""
     parameters = {torch.nn.Parameter(torch.zeros(64)): at for at in (0, begin)}
-    ShardedUpdates(1, parameters, 128, everyone(context))
+    ShardedUpdates(parameters, 128, everyone(context), each=False)
 
 
 def test_a_version_that_lays_parameters_out_otherwise_is_refused(pool: Any) -> None:

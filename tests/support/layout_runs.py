@@ -119,3 +119,15 @@ def check_killed(undisturbed: Undisturbed, folder: Path, algorithm: str, layout:
     run = create_run(folder / "run", MAKERS[algorithm](undisturbed.task, layout, workers))
     ends_alike(run, expected, decoding, training, told=Phased)
     assert decoding.marker.exists()
+
+
+def check_alike(run: RunDirectory, reference: RunDirectory) -> None:
+    """The same samples; numbers and parameters are equal up to the rounding of fp32."""
+    ours, theirs = remains(run), remains(reference)
+    assert ours.ids == theirs.ids
+    for row, other in zip(ours.metrics, theirs.metrics, strict=True):
+        assert list(row) == list(other)
+        np.testing.assert_allclose(list(row.values()), list(other.values()), rtol=1e-3, atol=1e-4)
+    expected = parameters(reference)
+    for name, array in parameters(run).items():
+        np.testing.assert_allclose(array, expected[name], atol=1e-3, err_msg=name)

@@ -32,7 +32,7 @@ def zero(
         )
     model = config.with_head(head)
     memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2)
-    transformer = ZeroTransformer(model, memory, groups.dp)
+    transformer = ZeroTransformer(model, memory)
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, made=ZeroAdamW, **options)
