@@ -400,11 +400,6 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["actor.lora.rank=4"],
     ),
     (
-        "placement/check_adapters.py: Leave out {}, or set {} to another model.",
-        ["actor.lora.rank=4", "actor.model=transformers"],
-        ["actor.lora.rank=null"],
-    ),
-    (
         "placement/check_adapters.py: Set {}.targets.",
         ["actor.lora.rank=4", "actor.lora.targets=[q]"],
         ["actor.lora.targets=[q_proj]"],
@@ -1217,6 +1212,9 @@ ELSEWHERE = {
     ),
     "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
         "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
+    ),
+    "placement/check_adapters.py: Leave out {}, or set {} to another model.": (
+        "placement/test_check_adapters.py::test_what_cannot_have_adapters_is_refused_and_another_model_serves"
     ),
     "placement/foreign_models.py: Set {} to another model.": (
         "placement/test_foreign_models.py::test_a_critic_of_a_model_without_such_a_class_is_refused"

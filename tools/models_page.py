@@ -72,6 +72,7 @@ other: the same losses, checkpoints, digests, moves and exports. It differs in t
 - **Generation** goes over transformers' own cache. Rows of equally long prompts are generated side by side, at most
   `generation.slots` of them; a batch is made smaller when half of its rows have ended. Draws follow from the same
   seeds as ever, so greedy responses are those of `generate`.
+- **Adapters** may be beside the linear modules of its blocks ([lora.md](lora.md)).
 - **Exports** have every tensor and every field of config.json that the folder had; only a tied copy of the embedding
   is left out, and names get the prefix that folders of a trunk alone lack.
 - **Sizes** come from the tensors' headers; what a call takes beside them is estimated as of a Llama of that size.

@@ -80,6 +80,7 @@ class AdapterFolder:
         merged = widened(rounded(whole, self.dtype)).copy()
         for layer in self._layers[parameter.name]:
             down, up = (widened(rounded(trained(self._trained[name]), self.dtype)) for name in layer.names)
+            down, up = (up.T, down.T) if layer.turned else (down, up)
             begin = layer.begin(1)
             scale = merged.dtype.type(self.config.adapters.scale)
             for row in range(len(merged)):

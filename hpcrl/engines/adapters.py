@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.memory import HeldTransformer, MergedParameters, checked
+from hpcrl.engines.foreign import HeldForeign
+from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, checked
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameters_of
 from hpcrl.models.adapters import Adapted, AdaptedProducts, Adapter, adapters_by_matrix
+from hpcrl.models.foreign_adapters import BesideModules
+from hpcrl.models.packing import Packing
 from hpcrl.parallel.group import Group
 from hpcrl.placement.shards import WHOLE, Cut
 
@@ -34,12 +37,14 @@ class AdaptedParameters:
         targets = adapted_targets(config, family_of(config.base))
         self.beside: Mapping[str, tuple[Adapter, ...]] = adapters_by_matrix(targets, self.trained.views, cut.tp)
         """Name of a matrix → its adapters."""
+        self._turned = {target.matrix.name for target in targets if target.turned}
+        """Matrices that are [out, in]."""
         self.adapted = Adapted(config.adapters.scale)
 
     @property
     def views(self) -> dict[str, nn.Parameter]:
-        """What the model computes with, by name: a head that is trained is not the frozen one."""
-        return {**self.base.views, **self.trained.views}
+        """The model's own parameters by name: a head that is trained is not the frozen one."""
+        return {name: self.trained.views.get(name, view) for name, view in self.base.views.items()}
 
     def layers(self) -> dict[int, slice]:
         """It lies in two buffers, which come together."""
@@ -61,7 +66,7 @@ class AdaptedParameters:
             if name in self.trained.views:
                 view.copy_(self.trained.views[name].detach())
             elif name in self.beside:
-                self.adapted.merge_(view, self.beside[name])
+                self._merge_(view, name)
         return merged
 
     def merged(self, index: int, of: int) -> MergedParameters:
@@ -75,37 +80,26 @@ class AdaptedParameters:
         if name in self.trained.views:
             return self.trained.views[name].detach()
         own = self.base.views[name].detach()
-        return self.adapted.merge_(own.clone(), self.beside[name]) if name in self.beside else own
+        return self._merge_(own.clone(), name) if name in self.beside else own
+
+    def _merge_(self, matrix: Tensor, name: str) -> Tensor:
+        beside = self.beside[name]
+        return self.adapted.merge_(matrix, [it.turned() for it in beside] if name in self._turned else beside)
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Fill both by name."""
-        for name, tensor in checked({name: view.shape for name, view in self.views.items()}, tensors):
+        views = {**self.base.views, **self.trained.views}
+        for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
             for views in (self.base.views, self.trained.views):
                 if name in views:
                     views[name].detach().copy_(tensor)
 
 
-class AdaptedTransformer(HeldTransformer):
-    """hpcrl's own transformer with adapters, as a rank holds it; cut for several ranks, it works with `tensor`."""
+class AdaptedModel(HeldModel):
+    """A model with adapters, as a rank holds it."""
 
     has_adapters = True
-
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        cut: Cut = WHOLE,
-        tensor: Group | None = None,
-    ) -> None:
-        """`config` has adapters."""
-        memory = AdaptedParameters(config, cut, dtype, torch.device(device))
-        super().__init__(config.base, memory.views, cut, tensor)
-        self.memory: AdaptedParameters = memory
-        self._trained = config
-        of_matrices = {memory.base.views[name]: beside for name, beside in memory.beside.items()}
-        self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
+    memory: AdaptedParameters
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.memory.load(tensors)
@@ -125,11 +119,58 @@ class AdaptedTransformer(HeldTransformer):
     def without_adapters(self) -> AbstractContextManager[None]:
         return self.memory.adapted.off()
 
-    def add_up_gradients(self) -> None:
-        gradients = {name: view.grad for name, view in self.memory.trained.views.items() if view.grad is not None}
-        self.ranks.add_up_gradients(parameters_of(self._trained), gradients)
-
     def gradient(self, name: str) -> Tensor:
         gradient = self.memory.trained.views[name].grad
         assert gradient is not None, "trained"
         return gradient
+
+
+class AdaptedTransformer(AdaptedModel, HeldTransformer):
+    """hpcrl's own transformer; cut for several ranks, it works with `tensor`."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        cut: Cut = WHOLE,
+        tensor: Group | None = None,
+    ) -> None:
+        """`config` has adapters."""
+        memory = AdaptedParameters(config, cut, dtype, torch.device(device))
+        HeldTransformer.__init__(self, config.base, memory.views, cut, tensor)
+        self.memory = memory
+        self._trained = config
+        of_matrices = {memory.base.views[name]: beside for name, beside in memory.beside.items()}
+        self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
+
+    def add_up_gradients(self) -> None:
+        gradients = {name: view.grad for name, view in self.memory.trained.views.items() if view.grad is not None}
+        self.ranks.add_up_gradients(parameters_of(self._trained), gradients)
+
+
+class AdaptedForeign(AdaptedModel, HeldForeign):
+    """A model of transformers, whose linear modules give what is added, too."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        dp: Group | None = None,
+    ) -> None:
+        """`config` has adapters. Raises DataError where they cannot be beside a module."""
+        memory = AdaptedParameters(config, WHOLE, dtype, torch.device(device))
+        HeldForeign.__init__(self, config.base, memory.views, dtype, torch.device(device), dp)
+        self.memory = memory
+        self._beside = BesideModules(
+            self.model.library,
+            memory.adapted,
+            {name.removesuffix(".weight"): beside for name, beside in memory.beside.items()},
+        )
+        with torch.no_grad():
+            token = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self.model.hidden(token, Packing.of([1], self.device))
+        self._beside.check_all_computed()

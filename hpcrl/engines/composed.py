@@ -12,7 +12,7 @@ import torch
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.adapters import AdaptedTransformer
+from hpcrl.engines.adapters import AdaptedForeign, AdaptedModel, AdaptedTransformer
 from hpcrl.engines.checksum import digest_of, digest_of_merged
 from hpcrl.engines.engine import (
     KINDS,
@@ -99,17 +99,7 @@ class ComposedEngine:
         config, trained = context.model, context.steps is not None
         model, parameters = pretrained(context)
         if trained and (lora := lora_of(config)) is not None:
-            adapted = with_adapters(model, lora)
-            beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
-            small = AdaptedTransformer(
-                adapted,
-                dtype=DTYPES[config.dtype],
-                device=context.device,
-                cut=context.groups.cut,
-                tensor=context.groups.tp,
-            )
-            frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
-            return cls.around(context, small, chain(frozen, beside.items()))
+            return cls._with_adapters(context, with_adapters(model, lora), lora.path, parameters)
         held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
         held["offloaded"] = context.offloaded
         if isinstance(model, ForeignConfig):
@@ -118,6 +108,27 @@ class ComposedEngine:
             return cls.around(context, foreign, parameters)
         transformer = FlatTransformer(model, cut=context.groups.cut, tensor=context.groups.tp, **held)
         return cls.around(context, transformer, parameters)
+
+    @classmethod
+    def _with_adapters(
+        cls,
+        context: EngineContext,
+        adapted: DecoderConfig,
+        path: str | None,
+        parameters: Iterable[tuple[str, torch.Tensor]],
+    ) -> "ComposedEngine":
+        """Of a model of which adapters alone are trained, and the `parameters` of the one without."""
+        groups = context.groups
+        beside = dict(load_adapters(adapted, path, seed=context.seed, cut=groups.cut))
+        held: dict[str, Any] = {"dtype": DTYPES[context.model.dtype], "device": context.device}
+        model: AdaptedTransformer | AdaptedForeign
+        if isinstance(adapted, ForeignConfig):
+            model = AdaptedForeign(adapted, dp=groups.dp, **held)
+            context.told_of_padding(model.padded_because)
+        else:
+            model = AdaptedTransformer(adapted, cut=groups.cut, tensor=groups.tp, **held)
+        frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
+        return cls.around(context, model, chain(frozen, beside.items()))
 
     @classmethod
     def around(
@@ -214,7 +225,7 @@ class ComposedEngine:
     def masters(self) -> tuple[DecoderConfig, torch.Tensor]:
         self._buffers.need("parameters", "optimizer")
         transformer = self._model.transformer
-        if isinstance(transformer, AdaptedTransformer):
+        if isinstance(transformer, AdaptedModel):
             return transformer.config, transformer.masters(self._groups.dp)
         return transformer.config, self._saved.masters.to(transformer.device)
 

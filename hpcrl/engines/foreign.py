@@ -1,10 +1,10 @@
 """A model of transformers in flat buffers: to everything but its own forward pass it is as hpcrl's own are."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.memory import Generates, HeldModel, checked
@@ -19,8 +19,8 @@ from hpcrl.parallel.group import Group
 from hpcrl.placement.shards import WHOLE
 
 
-class FlatForeign(HeldModel):
-    """A whole model of transformers, whose parameters and gradients are views of flat buffers.
+class HeldForeign(HeldModel):
+    """A whole model of transformers, whose parameters a memory holds.
 
     How its texts go through it is found out when it is made, alike on all ranks of `dp`: packed, if it can be so on
     each of them.
@@ -29,27 +29,22 @@ class FlatForeign(HeldModel):
     def __init__(
         self,
         config: DecoderConfig,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        trainable: bool = True,
+        views: Mapping[str, nn.Parameter],
+        dtype: torch.dtype,
+        device: torch.device,
         dp: Group | None = None,
-        memory: FlatParameters | None = None,
-        offloaded: bool = False,
     ) -> None:
-        """`memory`: one that is there already."""
+        """`views`: its parameters by name."""
         super().__init__()
         assert isinstance(config, ForeignConfig), config.family
         self.config: ForeignConfig = config
-        self.cut, self.dtype, self.device = WHOLE, dtype, torch.device(device)
-        memory = memory or FlatParameters(config, WHOLE, dtype, self.device, trainable, offloaded)
-        self.memory: FlatParameters = memory
+        self.cut, self.dtype, self.device = WHOLE, dtype, device
         self.lessons = None
         self.recompute = False
         self.awaited: Callable[[int], None] = _at_once
-        self.model = ForeignModel(config, self.memory.views, dtype, self.device)
+        self.model = ForeignModel(config, views, dtype, device)
         self.model.recompute(lambda: self.recompute)
-        trial = try_out(self.model, self.memory.views)
+        trial = try_out(self.model, views)
         if dp is not None and dp.size > 1:
             able = dp.total(torch.tensor([int(trial.packs), int(self.model.most_padding > 0)]))
             self.model.packs = int(able[0]) == dp.size
@@ -67,6 +62,31 @@ class FlatForeign(HeldModel):
         self._await()
         return ForeignGenerator(self.model, options)
 
+    def _await(self) -> None:
+        """Have all parameters there: transformers does not say when it reads a layer's."""
+        for layer in range(self.config.blocks + 2):
+            self.awaited(layer)
+
+
+class FlatForeign(HeldForeign):
+    """The same over flat buffers, of which parameters and gradients are views."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        trainable: bool = True,
+        dp: Group | None = None,
+        memory: FlatParameters | None = None,
+        offloaded: bool = False,
+    ) -> None:
+        """`memory`: one that is there already."""
+        memory = memory or FlatParameters(config, WHOLE, dtype, torch.device(device), trainable, offloaded)
+        super().__init__(config, memory.views, dtype, torch.device(device), dp)
+        self.memory: FlatParameters = memory
+
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         views = self.memory.views
         for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
@@ -76,11 +96,6 @@ class FlatForeign(HeldModel):
         gradient = self.memory.views[name].grad
         assert gradient is not None, "trained"
         return gradient
-
-    def _await(self) -> None:
-        """Have all parameters there: transformers does not say when it reads a layer's."""
-        for layer in range(self.config.blocks + 2):
-            self.awaited(layer)
 
 
 def _at_once(_layer: int) -> None:

@@ -2,6 +2,7 @@
 
 A matrix W [in, out] is used as W + alpha/rank · A · B, A [in, rank], B [rank, out]. A layer of Hugging Face's has a
 pair of its own, also where its matrix is fused with others here. Names of layers, of tensors and of fields are PEFT's.
+A model that transformers computes has them beside its linear modules, which are known by their names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,8 @@ from dataclasses import dataclass, replace
 from hpcrl.config.model import LoraConfig
 from hpcrl.families.config import Adapters, DecoderConfig
 from hpcrl.families.family import Family, Parameter, Piece, TPBlock
-from hpcrl.families.foreign import ForeignConfig
+from hpcrl.families.foreign import EXPERT, ForeignConfig, foreign_family
+from hpcrl.families.library import LibraryModel
 
 PREFIX = "base_model.model."
 """What begins all names in a file of PEFT's."""
@@ -40,6 +42,8 @@ class Target:
     """What of the matrix lies before it, as tensor-parallel ranks cut it."""
     blocks: tuple[TPBlock, ...] = ()
     """The layer itself, so cut; nothing where its columns are not cut."""
+    turned: bool = False
+    """Whether the matrix is [out, in] here, too."""
 
     @property
     def name(self) -> str:
@@ -87,7 +91,7 @@ def targets_of(config: DecoderConfig, family: Family) -> tuple[Target, ...]:
 def unsupported(config: DecoderConfig) -> str:
     """Why a model can have no adapters; empty where it can."""
     if isinstance(config, ForeignConfig):
-        return "transformers computes it"
+        return "" if targets_of(config, foreign_family(config)) else "transformers computes no linear layers in it"
     return "" if config.experts is None else "it has experts"
 
 
@@ -131,13 +135,29 @@ def _is_head(config: DecoderConfig, parameter: Parameter) -> bool:
     """Whether a parameter is of a head that gives a number."""
     if config.head == "vocabulary" or parameter.layer != config.blocks + 1:
         return False
+    if isinstance(config, ForeignConfig):
+        return parameter.name.startswith(f"{config.library.head}.")
     return parameter.name.rpartition(".")[2] in ("head", "head_bias")
 
 
 def _targets(config: DecoderConfig, family: Family) -> Iterator[Target]:
     for parameter in family.parameters(config):
-        if len(parameter.shape) == 2 and 1 <= parameter.layer <= config.blocks:
+        if len(parameter.shape) != 2 or not 1 <= parameter.layer <= config.blocks:
+            continue
+        if isinstance(config, ForeignConfig):
+            yield from _foreign(parameter, config.library)
+        else:
             yield from _fused(parameter, family.pieces(config, parameter))
+
+
+def _foreign(matrix: Parameter, library: LibraryModel) -> Iterator[Target]:
+    """The layer whose matrix it is, if it is that of a linear module of transformers'; experts' are none."""
+    module = matrix.name.removesuffix(_WEIGHT)
+    as_made = library.linear.get(module.rpartition(".")[2])
+    if as_made is None or module == matrix.name or EXPERT.search(matrix.name):
+        return
+    inputs, outputs = matrix.shape if as_made else matrix.shape[::-1]
+    yield Target(matrix, module, inputs, outputs, paired=False, transposed=not as_made, turned=not as_made)
 
 
 def _fused(matrix: Parameter, pieces: Sequence[Piece]) -> Iterator[Target]:

@@ -3,8 +3,8 @@
 import ast
 import importlib.util
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +25,8 @@ class LibraryModel:
     """What begins the names of the tensors that both have."""
     head: str
     """The module at the end of the second class."""
+    linear: Mapping[str, bool] = field(default_factory=dict)
+    """What its linear modules are called → whether their tensors are [in, out]."""
 
 
 UNKNOWN = LibraryModel("", None, "", "")
@@ -39,7 +41,8 @@ def library_model(model_type: str) -> LibraryModel | None:
     text = _text(root, model_type, causal)
     prefix = re.search(r'base_model_prefix = "(\w+)"', text)
     head = None if tokens is None else _head(text, tokens)
-    return LibraryModel(causal, tokens if head else None, prefix[1] if prefix else "model", head or "")
+    trunk = prefix[1] if prefix else "model"
+    return LibraryModel(causal, tokens if head else None, trunk, head or "", dict(_linear(text)))
 
 
 @cache
@@ -70,6 +73,13 @@ def _text(root: Path, model_type: str, name: str) -> str:
         if path.is_file() and f"class {name}(" in (text := path.read_text(encoding="utf-8")):
             return text
     return ""
+
+
+def _linear(text: str) -> Iterator[tuple[str, bool]]:
+    """Names of modules of the classes that multiply by a matrix; not where others, a kernel say, multiply by it."""
+    for name, made in re.findall(r"self\.(\w+) = (?:\w+\.)*\w*(Linear|Conv1D)\(", text):
+        if not any(f"self.{name}.weight{used}" in text for used in (" @", ",\n")):
+            yield name, made == "Conv1D"
 
 
 def _head(text: str, name: str) -> str | None:

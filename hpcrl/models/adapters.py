@@ -1,6 +1,7 @@
 """Low-rank adapters beside a model's matrices: what they add to products, and matrices with them merged in.
 
-Shapes: N rows, I inputs, O outputs of a matrix, P of one of the layers that it is fused of, R the adapters' rank.
+Shapes: N rows, or whatever stands for them, I inputs, O outputs of a matrix, P of one of the layers that it is fused
+of, R the adapters' rank.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +22,12 @@ class Adapter(NamedTuple):
     """Of one layer: its first column in its matrix, as this rank has both, and the pair."""
 
     begin: int
-    down_IR: nn.Parameter
-    up_RP: nn.Parameter
+    down_IR: Tensor
+    up_RP: Tensor
+
+    def turned(self) -> "Adapter":
+        """What is beside the transposed matrix."""
+        return Adapter(self.begin, self.up_RP.t(), self.down_IR.t())
 
 
 def adapters_by_matrix(
@@ -132,10 +137,10 @@ class _Add(torch.autograd.Function):
     def forward(
         ctx: Any, product_NO: Tensor, rows_NI: Tensor, scale: float, begins: tuple[int, ...], *pairs: Tensor
     ) -> Tensor:
-        lesser = []
+        lesser, flat_NO = [], product_NO.view(-1, product_NO.shape[-1])
         for begin, down, up in zip(begins, pairs[::2], pairs[1::2], strict=True):
-            lesser.append(rows_NI @ down)
-            product_NO.narrow(1, begin, up.shape[1]).addmm_(lesser[-1], up, alpha=scale)
+            lesser.append(rows_NI.reshape(-1, len(down)) @ down)
+            flat_NO.narrow(1, begin, up.shape[1]).addmm_(lesser[-1], up, alpha=scale)
         ctx.mark_dirty(product_NO)
         ctx.save_for_backward(rows_NI, *pairs, *lesser)
         ctx.scale, ctx.begins = scale, begins
@@ -143,15 +148,16 @@ class _Add(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Any, ...]:
-        rows_NI, *saved = ctx.saved_tensors
+        given, *saved = ctx.saved_tensors
         count = len(ctx.begins)
         pairs, lesser = saved[: 2 * count], saved[2 * count :]
+        rows_NI, flat_NO = given.reshape(-1, given.shape[-1]), grad_NO.reshape(-1, grad_NO.shape[-1])
         of_rows = torch.zeros_like(rows_NI) if ctx.needs_input_grad[1] else None
         of_pairs: list[Tensor] = []
         for begin, down, up, less_NR in zip(ctx.begins, pairs[::2], pairs[1::2], lesser, strict=True):
-            grad_NP = grad_NO.narrow(1, begin, up.shape[1])
+            grad_NP = flat_NO.narrow(1, begin, up.shape[1])
             of_less_NR = (grad_NP @ up.t()).mul_(ctx.scale)
             of_pairs += [rows_NI.t() @ of_less_NR, (less_NR.t() @ grad_NP).mul_(ctx.scale)]
             if of_rows is not None:
                 of_rows.addmm_(of_less_NR, down.t())
-        return grad_NO, of_rows, None, None, *of_pairs
+        return grad_NO, None if of_rows is None else of_rows.view(given.shape), None, None, *of_pairs

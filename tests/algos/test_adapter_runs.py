@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from support.chaos import remains, whole_run
+from support.foreign_models import write_foreign_task
 from support.hosts import write_task
 from support.layout_runs import ppo
 from support.struck_layouts import Blow, check_struck, exported
@@ -89,6 +90,25 @@ def test_a_run_with_adapters_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, task: Path, tmp_path: Path, name: str
 ) -> None:
     check_struck(tmp_path, adapted(task), BLOWS[name], undisturbed)
+
+
+@pytest.mark.slow
+def test_models_of_transformers_that_are_struck_end_with_the_same_bits_whosever_the_reference(tmp_path: Path) -> None:
+    """That of the run that is struck has a model of its own. What is exported PEFT loads, too."""
+    from peft import AutoPeftModelForCausalLM
+
+    (tmp_path / "task").mkdir()
+    task = write_foreign_task(tmp_path / "task", "gpt_neox", intermediate_size=24, max_position_embeddings=64)
+    shared = adapted(task, "d2")
+    critic = replace(shared.critic, lora=replace(LORA, targets=("dense", "query_key_value")))
+    shared = replace(shared, critic=critic)
+    (tmp_path / "shared").mkdir()
+    undisturbed = whole_run(tmp_path / "shared", shared)
+    reference = replace(shared.reference, of=None, layout="d2", micro_batch_tokens=24)
+    check_struck(tmp_path, replace(shared, reference=reference), BLOWS["in a backward pass"], undisturbed)
+    (folder,) = sorted((undisturbed.exports / "actor").iterdir())[-1:]
+    loaded = AutoPeftModelForCausalLM.from_pretrained(folder / "adapter")
+    assert type(loaded.base_model.model).__name__ == "GPTNeoXForCausalLM"
 
 
 def test_copies_elsewhere_have_merged_weights_and_the_digest_that_the_home_says(

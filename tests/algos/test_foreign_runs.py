@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from support.chaos import create_run, remains, whole_run
 from support.elastic import begin_on, finish_on
-from support.foreign_models import save_library_model
-from support.hosts import LETTERS, write_task
+from support.foreign_models import write_foreign_task
 from support.layout_runs import ppo, sft
 from support.mishaps import OnceJournalled
 from support.struck_layouts import Blow, check_struck
@@ -29,14 +28,6 @@ def foreign(folder: Path) -> PPOExperiment:
     """Actor, critic and reference are transformers', the trained ones on two workers."""
     made = ppo(folder, "d2", 2)
     return replace(made, reference=replace(made.reference, micro_batch_tokens=24))
-
-
-def write_foreign_task(folder: Path, kind: str, **sizes: int) -> Path:
-    """A task whose model is of this kind."""
-    write_task(folder)
-    end = len(LETTERS)
-    save_library_model(folder / "model", kind, vocab_size=end + 1, hidden_size=16, eos_token_id=end, **sizes)
-    return folder
 
 
 @pytest.fixture(scope="module")

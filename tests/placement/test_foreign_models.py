@@ -1,51 +1,17 @@
 """Models that transformers computes: what a plan says of them, and what is refused before anything is submitted."""
 
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.experiments import QWEN2_TINY
+from support.foreign_folders import OPT, TENSORS, problems, write
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.foreign import UNBOUNDED, ForeignConfig
 from hpcrl.families.library import library_model
 from hpcrl.families.reader import parameter_count, parameters_of, read_config
 from hpcrl.families.words import in_words
-
-OPT: dict[str, Any] = {
-    "model_type": "opt",
-    "architectures": ["OPTForCausalLM"],
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "ffn_dim": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "layerdrop": 0.0,
-}
-TENSORS = {
-    "model.decoder.embed_tokens.weight": (64, 32),
-    "model.decoder.embed_positions.weight": (130, 32),
-    **{f"model.decoder.layers.{block}.fc1.weight": (48, 32) for block in range(2)},
-    **{f"model.decoder.layers.{block}.fc1.bias": (48,) for block in range(2)},
-    "model.decoder.final_layer_norm.weight": (32,),
-}
-
-
-def write(folder: Path, fields: dict[str, Any], tensors: dict[str, tuple[int, ...]] | None = None) -> None:
-    """config.json, and a file of tensors that are nothing but zeros."""
-    (folder / "config.json").write_text(json.dumps(fields))
-    header, end = {}, 0
-    for name, shape in (TENSORS if tensors is None else tensors).items():
-        size = 4
-        for length in shape:
-            size *= length
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
 
 
 def test_sizes_and_layers_are_those_of_the_tensors(tmp_path: Path) -> None:
@@ -134,12 +100,6 @@ def test_the_heads_of_transformers_classes_are_known_by_their_text() -> None:
         "opt": (None, "model", ""),
         "mamba": (None, "backbone", ""),
     }
-
-
-def problems(load: Any, *overrides: str) -> list[str]:
-    with pytest.raises(ConfigurationError) as raised:
-        load(*overrides)
-    return list(raised.value.problems)
 
 
 def test_a_critic_of_a_model_without_such_a_class_is_refused(load: Any, tmp_path: Path) -> None:

@@ -2,25 +2,33 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
+from support.adapted import ADAPTERS
+from support.hosts import LETTERS, write_task
 from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, objective
 from support.pool import everyone
 from support.sharded import DTYPES
-from support.tiny import engine_of, over_data
+from support.tiny import WITH_NOBODY, engine_of, over_data
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.adapters import AdaptedForeign
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.engine import Update
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.fsdp import RowForeign
+from hpcrl.families.adapters import DOWN
 from hpcrl.families.config import HeadKind
+from hpcrl.families.reader import parameters_of
 from hpcrl.models import foreign_trial
+from hpcrl.models.init import initial
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.replica import ReplicaGroups
 
@@ -74,6 +82,14 @@ def save_library_model(folder: Path, kind: str, **changes: Any) -> Any:
     return model
 
 
+def write_foreign_task(folder: Path, kind: str, **sizes: int) -> Path:
+    """A task whose model is of this kind."""
+    write_task(folder)
+    end = len(LETTERS)
+    save_library_model(folder / "model", kind, vocab_size=end + 1, hidden_size=16, eos_token_id=end, **sizes)
+    return folder
+
+
 def foreign_engine(
     folder: Path,
     head: HeadKind = "vocabulary",
@@ -89,6 +105,21 @@ def foreign_engine(
     model.load(parameters)
     made = engine_of if groups is None else partial(engine_of, groups=groups)
     return made(model, micro_batch_tokens=micro_batch_tokens, optimizer=optimizer)
+
+
+def foreign_adapted(
+    folder: Path, dtype: torch.dtype = torch.float64, groups: ReplicaGroups | None = None
+) -> ComposedEngine:
+    """An engine of a folder's model as transformers computes it, with adapters that add something."""
+    config, parameters = load_pretrained(folder, kind="transformers", seed=1, trained=True)
+    config = replace(config, adapters=ADAPTERS)
+    model = AdaptedForeign(config, dtype=dtype, dp=None if groups is None else groups.dp)
+    engine = engine_of(model, groups or WITH_NOBODY, micro_batch_tokens=40, optimizer=ADAPTED)
+    named = (
+        (it, it if it.name.endswith(DOWN) else replace(it, name=f"{it.name}.random")) for it in parameters_of(config)
+    )
+    engine.fill(chain(parameters, ((it.name, initial(config, as_, 5)) for it, as_ in named)))
+    return engine
 
 
 def learn(engine: ComposedEngine, updates: int = 3, rows: Sequence[int] = range(len(ROWS))) -> list[float]:
@@ -175,4 +206,5 @@ def blended_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dic
     return {"says": says, "digests": (engine.digest(), engine.parameters_digest())}
 
 
+ADAPTED = OptimizerConfig(lr=0.02, eps=1.0, grad_clip=0.0, weight_decay=0.1)
 SHARDED = OptimizerConfig(lr=0.01, eps=1.0, grad_clip=0.0, weight_decay=0.1)
