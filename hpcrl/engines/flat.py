@@ -1,6 +1,5 @@
 """A model whose parameters are views into one flat buffer, and whose gradients are views into another."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +10,7 @@ from torch import Tensor, nn
 from hpcrl.engines.memory import HeldTransformer, checked
 from hpcrl.engines.slices import Extent, FlatSlice
 from hpcrl.families.config import DecoderConfig, HeadKind
-from hpcrl.families.family import Parameter
-from hpcrl.families.reader import parameters_of
+from hpcrl.families.reader import fingerprint, parameters_of
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
 from hpcrl.placement.buffers import lay_out
@@ -165,9 +163,3 @@ def new_model(folder: Path | str, **options: Any) -> FlatTransformer:
     model, parameters = open_model(folder, **options)
     model.load(parameters)
     return model
-
-
-def fingerprint(parameters: Iterable[Parameter]) -> str:
-    """Equal for models of the same parameters."""
-    text = "\n".join(f"{parameter.name} {parameter.shape}" for parameter in parameters)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

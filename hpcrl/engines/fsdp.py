@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
-from hpcrl.engines.flat import fingerprint, gradient_dtype
+from hpcrl.engines.flat import gradient_dtype
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.memory import Generates, HeldModel, HeldTransformer, checked
 from hpcrl.engines.slices import OwnSlice
 from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.families.reader import parameters_of
+from hpcrl.families.reader import fingerprint, parameters_of
 from hpcrl.models.foreign import ForeignModel, blocks_of
 from hpcrl.models.foreign_generation import ForeignGenerator
 from hpcrl.models.generation import GenerationOptions

@@ -1,7 +1,8 @@
 """The one reader and the one writer of config.json: what is refused here, no worker would load. Loads no weights."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -92,6 +93,12 @@ def family_of(config: DecoderConfig) -> Family:
 def parameters_of(config: DecoderConfig) -> tuple[Parameter, ...]:
     """All parameters of a model, layer by layer."""
     return tuple(family_of(config).parameters(config))
+
+
+def fingerprint(parameters: Iterable[Parameter]) -> str:
+    """Equal for models of the same parameters."""
+    text = "\n".join(f"{parameter.name} {parameter.shape}" for parameter in parameters)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def parameter_count(config: DecoderConfig) -> int:

@@ -22,23 +22,40 @@ _AT_ONCE = 1 << 16
 
 def tensors_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors that a whole parameter consists of, by their names there, each as it is stored."""
-    for matrix, alike in groupby(family_of(config).pieces(config, parameter), lambda piece: piece.matrix):
-        pieces, fused = list(alike), whole if matrix is None else whole[matrix]
-        ends = np.cumsum([piece.rows for piece in pieces])[:-1]
-        parts = [fused] if len(pieces) == 1 else np.split(fused, ends, axis=-1)
-        for piece, part in zip(pieces, parts, strict=True):
-            yield piece.name, _as_stored(part, piece, config)
+    for piece, columns in _placed(config, parameter):
+        yield piece.name, _as_stored(_part(whole, piece, columns), piece, config)
+
+
+def tensor_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray, name: str) -> np.ndarray:
+    """One of them."""
+    piece, columns = next(each for each in _placed(config, parameter) if each[0].name == name)
+    return _as_stored(_part(whole, piece, columns), piece, config)
 
 
 def parameter_of(config: DecoderConfig, parameter: Parameter, read: Callable[[str], np.ndarray]) -> np.ndarray:
-    """The inverse: a whole parameter of one matrix, out of its tensors, which `read` gives by name."""
-    parts = []
-    for piece in family_of(config).pieces(config, parameter):
-        part = read(piece.name)
-        if piece.paired:
-            part = _pairs(part, config.head_dim)
-        parts.append(part.T if piece.transposed else part)
-    return np.ascontiguousarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1))
+    """The inverse: a whole parameter, out of its tensors, which `read` gives by name one after another."""
+    whole = np.empty(0)
+    for piece, columns in _placed(config, parameter):
+        tensor = read(piece.name)
+        if not whole.size:
+            whole = np.empty(parameter.shape, tensor.dtype)
+        stored = _pairs(tensor, config.head_dim) if piece.paired else tensor
+        _part(whole, piece, columns)[...] = stored.T if piece.transposed else stored
+    return whole
+
+
+def _placed(config: DecoderConfig, parameter: Parameter) -> Iterator[tuple[Piece, slice]]:
+    """Each tensor, and the columns that it has of its matrix."""
+    for _, alike in groupby(family_of(config).pieces(config, parameter), lambda piece: piece.matrix):
+        pieces, end = list(alike), 0
+        for piece in pieces:
+            begin, end = end, end + piece.rows
+            yield piece, slice(begin, end) if len(pieces) > 1 else slice(None)
+
+
+def _part(whole: np.ndarray, piece: Piece, columns: slice) -> np.ndarray:
+    """What a tensor has of a whole parameter, as a view."""
+    return (whole if piece.matrix is None else whole[piece.matrix])[..., columns]
 
 
 def widened(stored: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Random parameters, for demonstrations, tests and new heads. A parameter's numbers depend on seed and name only."""
+"""Random parameters, for demonstrations, tests and new heads. A parameter's numbers depend on seed and name only: a new
+head's are the same in both spaces."""
 
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -22,7 +23,9 @@ def initial(config: DecoderConfig, parameter: Parameter, seed: int) -> Tensor:
         return torch.zeros(parameter.shape)
     if parameter.name.endswith(UP):
         return torch.zeros(parameter.shape)
-    digest = blake2b(f"{seed}:{parameter.name}".encode(), digest_size=8).digest()
+    new_head = config.head != "vocabulary" and parameter.layer == config.blocks + 1 and len(parameter.shape) == 2
+    name = f"layers.{parameter.layer}.head" if new_head else parameter.name
+    digest = blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
     if parameter.name.endswith(DOWN):
         bound = parameter.shape[0] ** -0.5
