@@ -18,7 +18,7 @@ from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
-from hpcrl.durable.shards import ShardFile, open_shard, span_state
+from hpcrl.durable.shards import Shard, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
@@ -35,6 +35,7 @@ from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
 from hpcrl.placement.placing import under
 from hpcrl.placement.plan import ModelName, Part, Plan, ReplicaPlan
+from hpcrl.placement.spaces import RoleModel
 from hpcrl.plugins import load
 from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -249,10 +250,11 @@ class TorchHost:
                 engine.release({"parameters": "host"})
 
     def _digests(self, model: ModelName) -> dict[str, str]:
-        """Of all that a role has, its algorithm's memory with it, and of what its replicas must have."""
+        """Of all that a role has, its algorithm's memory with it, and of what its replicas must have; their space."""
         state = self._state(model)
         memory = self._remembering(model).state() if self._plan.home(model.role).trainable else {}
-        return {"digest": _with_memory(state.digest(), memory), "parameters": state.parameters_digest()}
+        digest = _with_memory(state.digest(), memory)
+        return {"digest": digest, "parameters": state.parameters_digest(), "space": state.space}
 
     def _build(self, at: ReplicaPlan, *, empty: bool) -> Role:
         """`empty` where a checkpoint or a move brings its parameters."""
@@ -294,23 +296,24 @@ class TorchHost:
         """Read of each shard what this rank has; the algorithm's state is in all of them."""
         home = self._home(name)
         role = self._remembering(home) if self._plan.home(name).trainable else None
-        memories: list[Mapping[str, Any]] = []
-
-        def shards() -> Iterator[ShardFile]:
-            for number, path in enumerate(saved.shards):
-                self._told(f"loading {name}'s checkpoint, shard {number + 1} of {len(saved.shards)}")
-                shard = open_shard(self._run_dir / path)
-                memories.append(shard.state["algorithm"])
-                yield shard
-
         state = self._state(home)
         with loading():
-            exact = state.load(shards())
-        for memory in memories if exact and saved.digest else ():
-            if saved.digest != (digest := _with_memory(state.digest(), memory)):
+            opened = [open_shard(self._run_dir / path) for path in saved.shards]
+            memories: list[Mapping[str, Any]] = [shard.state["algorithm"] for shard in opened]
+            shards = RoleModel.of(self._experiment, name).shards(opened, state.space)
+            exact = state.load(self._read(name, shards))
+            summed = state.digest() if exact and shards is opened else state.digest_of(opened)
+        for memory in memories if saved.digest else ():
+            if saved.digest != (digest := _with_memory(summed, memory)):
                 raise DamagedCheckpointError(f"{name} was saved with digest {saved.digest}, and loaded with {digest}")
         if role is not None:
             role.load_state(memories[0])
+
+    def _read(self, name: str, shards: Sequence[Shard]) -> Iterator[Shard]:
+        """One after another, while whoever waits is told how far it is."""
+        for number, shard in enumerate(shards, 1):
+            self._told(f"loading {name}'s checkpoint, shard {number} of {len(shards)}")
+            yield shard
 
     def _home(self, role: str) -> ModelName:
         """Where a role that changes is changed and saved."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -21,6 +21,22 @@ from hpcrl.durable.checkpoints import NUMPY_TYPES
 from hpcrl.durable.files import DamagedFileError, unreadable
 from hpcrl.families.family import Parameter
 from hpcrl.families.places import Place, Span
+
+
+class Shard(Protocol):
+    """1-D arrays that all have their elements where `spans` say, and JSON-able numbers: in a file, or in memory."""
+
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+
+    @property
+    def state(self) -> Mapping[str, Any]: ...
+
+    def dtype(self, array: str) -> np.dtype[Any]: ...
+
+    def read(self, array: str, start: int, stop: int) -> np.ndarray:
+        """The elements `start` … `stop` of an array. Raises DamagedFileError where they are not there."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -119,10 +135,10 @@ class WholeParameters:
     Raises DamagedFileError where they do not hold every element.
     """
 
-    def __init__(self, paths: Iterable[Path], array: str = "master") -> None:
+    def __init__(self, shards: Iterable[Shard], array: str = "master") -> None:
         self._array = array
-        self._holders: defaultdict[str, list[tuple[ShardFile, Span]]] = defaultdict(list)
-        for shard in map(open_shard, paths):
+        self._holders: defaultdict[str, list[tuple[Shard, Span]]] = defaultdict(list)
+        for shard in shards:
             for span in shard.spans:
                 self._holders[span.place.parameter].append((shard, span))
 

@@ -63,14 +63,18 @@ def totals_in_torch(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[in
 
 def digest_of(tensors: Sequence[Tensor], spans: Sequence[Span], total: Callable[[Tensor], Tensor]) -> str:
     """The checksums of what several ranks hold, whose `total` adds up."""
-    sums = total(torch.tensor([_signed(number) for number in checksums(tensors, spans)]))
-    return "".join(f"{number & MASK:016x}" for number in sums.tolist())
+    return digest_of_parts([(tensors, spans)], len(tensors), total)
 
 
-def digest_of_merged(parameters: Iterable[tuple[Tensor, Sequence[Span]]], total: Callable[[Tensor], Tensor]) -> str:
-    """`digest_of` parameters that come one by one."""
-    found = sum(checksums([tensor], spans)[0] for tensor, spans in parameters)
-    return f"{int(total(torch.tensor([_signed(found & MASK)]))[0]) & MASK:016x}"
+def digest_of_parts(
+    parts: Iterable[tuple[Sequence[Tensor], Sequence[Span]]], count: int, total: Callable[[Tensor], Tensor]
+) -> str:
+    """The same of what comes part by part, each `count` tensors."""
+    sums = [0] * count
+    for tensors, spans in parts:
+        sums = [(one + other) & MASK for one, other in zip(sums, checksums(tensors, spans), strict=True)]
+    totals = total(torch.tensor([_signed(number) for number in sums]))
+    return "".join(f"{number & MASK:016x}" for number in totals.tolist())
 
 
 def checksum(buffer: Tensor) -> int:

@@ -13,7 +13,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.adapters import AdaptedForeign, AdaptedModel, AdaptedTransformer
-from hpcrl.engines.checksum import digest_of, digest_of_merged
+from hpcrl.engines.checksum import digest_of, digest_of_parts
 from hpcrl.engines.engine import (
     KINDS,
     Columns,
@@ -42,6 +42,7 @@ from hpcrl.engines.updater import Updater
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
+from hpcrl.families.spaces import Space, space_of
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
@@ -207,8 +208,12 @@ class ComposedEngine:
 
     # What the host may ask
 
+    @property
+    def space(self) -> Space:
+        return space_of(self._model.transformer.config)
+
     def snapshot(self) -> CopiedShard:
-        return self._saved.snapshot(self._buffers.copied)
+        return self._saved.snapshot(self._buffers.copied).with_state(space=self.space)
 
     def load(self, shards: Iterable[Shard]) -> bool:
         self._buffers.need("parameters", "optimizer")
@@ -233,6 +238,9 @@ class ComposedEngine:
         self._buffers.need("parameters", "optimizer")
         return self._saved.digest()
 
+    def digest_of(self, shards: Sequence[Shard]) -> str:
+        return self._saved.digest_of(shards)
+
     def flat(self) -> tuple[DecoderConfig, torch.Tensor]:
         self._buffers.need("parameters")
         return self._model.transformer.config, self._model.transformer.memory.weights()
@@ -241,7 +249,7 @@ class ComposedEngine:
         self._buffers.need("parameters")
         transformer, groups = self._model.transformer, self._groups
         if (merged := transformer.merged(groups.dp.index, groups.dp.size)) is not None:
-            return digest_of_merged(merged, groups.total_of_shares)
+            return digest_of_parts((([tensor], spans) for tensor, spans in merged), 1, groups.total_of_shares)
         if self._state is not None:
             return self._state.parameters_digest()
         total = groups.total_of_shares if transformer.in_step else groups.block.total

@@ -17,6 +17,7 @@ from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.spaces import Space
 from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
@@ -297,12 +298,18 @@ class EngineState(Protocol):
     """What the host, and no algorithm, asks of an engine. All but `parameters_digest`, `release` and `held` are of
     roles that change."""
 
+    @property
+    def space(self) -> Space:
+        """That in which its parameters have their names: snapshots and digests are of it."""
+        ...
+
     def snapshot(self) -> CopiedShard:
         """A copy of what this rank owns of parameters and optimizer. Asks no other rank."""
         ...
 
     def load(self, shards: Iterable[Shard]) -> bool:
-        """Take over what `snapshot` gave on all ranks of any layout, reading what this rank has and nothing else.
+        """Take over what `snapshot` gave on all ranks of any layout in this space, reading what this rank has and
+        nothing else.
 
         Returns whether nothing had to be rounded: if so, `digest` is what it was.
         """
@@ -323,6 +330,10 @@ class EngineState(Protocol):
 
     def digest(self) -> str:
         """Checksum of masters, moments and number of updates, equal on all ranks and in any layout."""
+        ...
+
+    def digest_of(self, shards: Sequence[Shard]) -> str:
+        """As `digest`, of what all shards of a cut hold, of whatever space; ranks share the reading."""
         ...
 
     def parameters_digest(self) -> str:

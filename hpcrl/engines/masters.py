@@ -4,12 +4,12 @@ Shape legend: S elements of this rank's slice.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
 from hpcrl.durable.checkpoints import DamagedCheckpointError
-from hpcrl.engines.checksum import digest_of, runs
+from hpcrl.engines.checksum import digest_of, digest_of_parts, runs
 from hpcrl.engines.chunks import chunks
 from hpcrl.engines.memory import ParameterMemory
 from hpcrl.engines.release import on_host
@@ -97,6 +97,19 @@ class ShardedMasters:
         summed = digest_of(list(self.parts.values()), self._spans, self._groups.total_of_shares)
         return f"{summed}{self.updates:08x}"
 
+    def digest_of(self, shards: Sequence[Shard]) -> str:
+        """As `digest`, of what shards hold; each rank reads some of them, one span at a time."""
+        names, groups = list(self.parts), self._groups
+        index = (groups.pp.index * groups.dp.size + groups.dp.index) * groups.tp.size + groups.tp.index
+        mine = shards[index :: groups.pp.size * groups.dp.size * groups.tp.size]
+        read = (
+            ([torch.from_numpy(shard.read(name, span.offset, span.stop)) for name in names], [span.moved(-span.offset)])
+            for shard in mine
+            for span in shard.spans
+        )
+        summed = digest_of_parts(read, len(names), groups.total_of_shares)
+        return f"{summed}{shards[0].state['updates']:08x}"
+
     def parameters_digest(self) -> str:
         """That of what the model computes with, over all ranks; each looks at its slice."""
         return digest_of([self._slice.weights_S], self._spans, self._groups.total_of_shares)
@@ -153,6 +166,9 @@ class MasterState:
 
     def digest(self) -> str:
         return self._masters.digest()
+
+    def digest_of(self, shards: Sequence[Shard]) -> str:
+        return self._masters.digest_of(shards)
 
     def parameters_digest(self) -> str:
         return self._masters.parameters_digest()

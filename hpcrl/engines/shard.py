@@ -2,33 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from hpcrl.durable.shards import Shard
 from hpcrl.families.places import Span
 
 PIECE_BYTES = 16 << 20
 """What is read at a time, so that loading needs little memory beside what stays."""
 LEAST_READ_BYTES = 4096
 """Runs shorter than a page are read together with what lies between them."""
-
-
-class Shard(Protocol):
-    """1-D arrays that all have their elements where `spans` say, and JSON-able numbers; a file of such is one too."""
-
-    @property
-    def spans(self) -> tuple[Span, ...]: ...
-
-    @property
-    def state(self) -> Mapping[str, Any]: ...
-
-    def dtype(self, array: str) -> np.dtype[Any]: ...
-
-    def read(self, array: str, start: int, stop: int) -> np.ndarray:
-        """The elements `start` … `stop` of an array. Raises DamagedFileError where they are not there."""
-        ...
 
 
 @dataclass(frozen=True)

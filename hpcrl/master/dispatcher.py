@@ -33,7 +33,7 @@ class Dispatcher:
         self,
         readiness: Readiness,
         drift: DriftCheck,
-        numerics: Callable[[str, Sequence[int], tuple[str, ...]], Numerics],
+        numerics: Callable[[str, Sequence[int], tuple[str, ...], str], Numerics],
         metrics: StepMetrics,
         pace: Pace,
         around: Surroundings,
@@ -245,7 +245,8 @@ class Dispatcher:
         if job.task.changes:
             records = {rank: flight.replies[rank].record or {} for rank in job.ranks}
             inexact = {flight.replies[rank].inexact for rank in job.ranks} - {""}
-            result.numerics = self._numerics(job.task.changes, job.ranks, tuple(sorted(inexact)))
+            space = str(records[job.head].get("space", ""))
+            result.numerics = self._numerics(job.task.changes, job.ranks, tuple(sorted(inexact)), space)
             result.source = "" if job.task.reads is None else self._drift.digest(job.task.reads.role)
             result.before = self._drift.changed(
                 unit, job.task.changes, records, result.stats, result.numerics, result.source

@@ -9,9 +9,9 @@ from hpcrl.wire.messages import WorkerHello
 
 
 def numerics(
-    plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...]
+    plan: Plan, hellos: Mapping[int, WorkerHello], role: str, ranks: Sequence[int], inexact: tuple[str, ...], space: str
 ) -> Numerics:
-    """What the bits of a role's train_step on these workers depend on."""
+    """What the bits of a role's train_step on these workers depend on; `space` is that of its parameters, if any."""
     section = plan.experiment[role]
     return Numerics(
         workers=len(ranks),
@@ -22,9 +22,14 @@ def numerics(
         micro_batch_tokens=section.get("micro_batch_tokens", 0),
         deterministic=plan.experiment["deterministic"],
         layout=plan.cuts(plan.home(role)),
-        backend=", ".join([section.get("backend", ""), *_reduced(section), *_offloaded(section)]),
+        backend=", ".join([section.get("backend", ""), *_reduced(section), *_offloaded(section), *_computed(space)]),
         neighbours=plan.neighbours(plan.home(role)),
     )
+
+
+def _computed(space: str) -> list[str]:
+    """Who computes it, if not hpcrl's own code."""
+    return ["computed by transformers"] if space == "huggingface" else []
 
 
 def _reduced(section: Mapping[str, Any]) -> list[str]:

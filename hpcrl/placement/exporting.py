@@ -12,9 +12,11 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import lora_of
 from hpcrl.durable.adapter_folder import AdapterFolder
 from hpcrl.durable.model_folder import ModelFolder
-from hpcrl.durable.shards import WholeParameters
+from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import read_config
+from hpcrl.families.spaces import space_of
+from hpcrl.placement.spaces import RoleModel
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -53,12 +55,12 @@ class HuggingFaceExport:
     def __init__(self, experiment: ExperimentConfig, role: str) -> None:
         section, tokenizer = getattr(experiment, role), tokenizer_of(experiment)
         config = read_config(Path(section.path), section.family, f"{role}.family", section.model)
-        head = algorithm_of(experiment).roles[role].head
-        assert head is not None and tokenizer is not None, "a role that is trained has a model"
-        self._folder: ModelFolder | AdapterFolder = ModelFolder.of(config.with_head(head), DTYPES[section.dtype])
+        self._model = RoleModel.of(experiment, role)
+        assert tokenizer is not None, "a role that is trained has a model"
+        head, dtype = self._model.head, DTYPES[section.dtype]
+        self._folder: ModelFolder | AdapterFolder = ModelFolder.of(config.with_head(head), dtype)
         if (lora := lora_of(section)) is not None:
-            adapted = with_adapters(config.with_head(head), lora)
-            self._folder = AdapterFolder(adapted, config, DTYPES[section.dtype], Path(section.path))
+            self._folder = AdapterFolder(with_adapters(config.with_head(head), lora), config, dtype, Path(section.path))
         self._tokenizer = tokenizer[1]
 
     @property
@@ -66,7 +68,8 @@ class HuggingFaceExport:
         return tuple(self._folder.files)
 
     def write_file(self, folder: Path, file: str, shards: Sequence[Path]) -> None:
-        self._folder.write_file(folder, file, WholeParameters(shards).read)
+        opened = self._model.shards([open_shard(path) for path in shards], space_of(self._folder.config))
+        self._folder.write_file(folder, file, WholeParameters(opened).read)
 
     def write_description(self, folder: Path) -> None:
         self._folder.write_description(folder, self._tokenizer)

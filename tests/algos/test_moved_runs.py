@@ -18,7 +18,7 @@ from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelCon
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.shards import WholeParameters
+from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.config import Experts
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.pretrained import read_config, write_random_pretrained
@@ -69,7 +69,7 @@ def masters(run: RunDirectory, role: str = "reference") -> dict[str, np.ndarray]
     experiment: Any = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     assert recovery.checkpoint is not None
-    whole = WholeParameters([run.root / shard.name for shard in recovery.checkpoint.roles[role]])
+    whole = WholeParameters(open_shard(run.root / shard.name) for shard in recovery.checkpoint.roles[role])
     return {it.name: whole.read(it) for it in parameters_of(read_config(experiment.actor.path))}
 
 

@@ -55,18 +55,18 @@ def pairs(span: Span) -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layouts_shards_are_the_whole_model(layout: str, tmp_path: Path) -> None:
-    whole = WholeParameters(shards_of(tmp_path, layout))
+    whole = WholeParameters(map(open_shard, shards_of(tmp_path, layout)))
     for parameter in parameters_of(CONFIG):
         assert np.array_equal(whole.read(parameter), WHOLE[parameter.name]), parameter.name
 
 
 def test_a_shard_that_is_missing_or_of_another_model_is_told(tmp_path: Path) -> None:
-    paths = shards_of(tmp_path, "d2t2")
+    shards = [open_shard(path) for path in shards_of(tmp_path, "d2t2")]
     first = parameters_of(CONFIG)[0]
     with pytest.raises(DamagedFileError, match=f"hold [0-9]+ of the {first.numel} elements of layers.0.embedding"):
-        WholeParameters(paths[1:]).read(first)
+        WholeParameters(shards[1:]).read(first)
     with pytest.raises(DamagedFileError, match="of a model of this shape"):
-        WholeParameters(paths).read(replace(first, shape=(7, 7)))
+        WholeParameters(shards).read(replace(first, shape=(7, 7)))
 
 
 def test_a_file_that_is_cut_short_is_told(tmp_path: Path) -> None:

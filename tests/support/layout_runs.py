@@ -19,8 +19,10 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.reader import parameters_of
+from hpcrl.families.spaces import space_of
 from hpcrl.models.pretrained import read_config
 from hpcrl.placement.plan import make_plan
+from hpcrl.placement.spaces import RoleModel
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
@@ -90,9 +92,9 @@ def parameters(run: RunDirectory) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for role, shards in recovery.checkpoint.roles.items():
         config = read_config(getattr(experiment, role).path).with_head(HEADS[role])  # type: ignore[arg-type]
-        paths = [run.root / shard.name for shard in shards]
-        for array in open_shard(paths[0]).arrays:
-            whole = WholeParameters(paths, array)
+        opened = [open_shard(run.root / shard.name) for shard in shards]
+        for array in opened[0].arrays:
+            whole = WholeParameters(RoleModel.of(experiment, role).shards(opened, space_of(config)), array)
             found |= {f"{role}.{array}.{it.name}": whole.read(it) for it in parameters_of(config)}
     return found
 
