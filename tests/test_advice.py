@@ -424,6 +424,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["ppo.kl.mode=reward", "actor.lora.rank=4", "reference.of=actor", "calls={ref_inf: {layout: d1, mesh: 0}}"],
         ["calls={}"],
     ),
+    (
+        "placement/check.py: Set {} to {}.",
+        [*FOLLOWING, "actor.model=transformers"],
+        ["reference.model=transformers"],
+    ),
     ("placement/check.py: Leave allocation out.", ["algorithm=toy", "allocation=d2"], ["-allocation=d2"]),
     ("placement/check.py: Set {}.", ["allocation=d2d2"], ["allocation=d2"]),
     ("placement/check.py: Set {} or cluster.nodes.", ["allocation=d4"], ["allocation=d2"]),
@@ -1218,6 +1223,15 @@ ELSEWHERE = {
     ),
     "placement/foreign_models.py: Set {} to another model.": (
         "placement/test_foreign_models.py::test_a_critic_of_a_model_without_such_a_class_is_refused"
+    ),
+    "placement/foreign_models.py: Set {} to auto, or {} to another model.": (
+        "placement/test_foreign_models.py::test_code_that_was_chosen_and_does_not_have_the_model_is_refused_by_its_name"
+    ),
+    "placement/check.py: Set {} to auto, or {} to another model.": (
+        "placement/test_foreign_models.py::test_code_that_was_chosen_and_does_not_have_the_model_is_refused_by_its_name"
+    ),
+    "placement/spaces.py: Leave {} as it was, or submit a new run.": (
+        "launch/test_next_settings.py::test_a_head_that_the_other_code_has_not_keeps_the_code_that_it_has"
     ),
     "placement/foreign_models.py: Set {} to {}.": (
         "placement/test_foreign_models.py::test_layouts_and_backends_that_cut_it_are_refused"

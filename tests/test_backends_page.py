@@ -15,6 +15,7 @@ from support.fake_slurm.cluster import FakeSlurm
 from hpcrl.backends.backend import BACKENDS
 from hpcrl.cli.main import main
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.shards import open_shard
 from hpcrl.errors import ExitCode
 from hpcrl.plugins import find, names
 
@@ -72,8 +73,7 @@ def test_every_command_of_the_page_is_one_of_these() -> None:
         "plan",
         "plan",
         "plan",
-        "resume",
-        "resume",
+        *["resume"] * 5,
         "plan",
         "resume",
     ]
@@ -158,7 +158,7 @@ def test_the_submitted_run_has_the_bits_of_the_default(here: Path, run: str) -> 
 
 def test_a_run_is_switched_as_the_page_says(here: Path, run: str, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(run, "switched")
-    dry, switch, own = ([word.replace("RUN", "switched") for word in words] for words in commands("resume"))
+    dry, switch, *_, own = ([word.replace("RUN", "switched") for word in words] for words in commands("resume"))
     assert main([*dry, "--control.steps", "3"]) == ExitCode.DONE
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if line in SWITCHED.splitlines()] == SWITCHED.splitlines()
@@ -169,12 +169,25 @@ def test_a_run_is_switched_as_the_page_says(here: Path, run: str, capsys: pytest
     assert sorted(path.name for path in Path("switched/export/actor").iterdir())[-1] == "step-00000004"
 
 
+def test_a_run_goes_to_other_code_and_back_as_the_page_says(
+    here: Path, run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, "translated")
+    _, _, dry, there, back, _ = ([word.replace("RUN", "translated") for word in words] for words in commands("resume"))
+    assert main([*dry, "--control.steps", "3"]) == ExitCode.DONE
+    assert "actor.model, critic.model: what is computed with another value is equal" in capsys.readouterr().out
+    assert main([*there, "--control.steps", "3"]) == ExitCode.DONE
+    assert main([*back, "--control.steps", "4"]) == ExitCode.DONE
+    spaces = [open_shard(path).state["space"] for path in sorted(Path("translated").glob("checkpoints/*/actor.r000.*"))]
+    assert spaces[-2:] == ["huggingface", "own"]
+
+
 def test_a_run_that_is_stopped_goes_on_under_the_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "ppo.yaml", "--run-dir", "stopped", "--detach", "--control.steps", "400"]) == ExitCode.DONE
     run = RunDirectory.open(here / "stopped")
     wait_until(lambda: closed(run) >= 2, 60, "2 steps")
     assert main(["stop", "stopped"]) == ExitCode.DONE
-    (_, switch, _) = ([word.replace("RUN", "stopped") for word in words] for words in commands("resume"))
+    _, switch, *_ = ([word.replace("RUN", "stopped") for word in words] for words in commands("resume"))
     before = closed(run)
     assert main([*switch, "--control.steps", str(before + 2)]) == ExitCode.DONE
     assert closed(run) == before + 2

@@ -75,6 +75,8 @@ other: the same losses, checkpoints, digests, moves and exports. It differs in t
 - **Adapters** may be beside the linear modules of its blocks ([lora.md](lora.md)).
 - **Exports** have every tensor and every field of config.json that the folder had; only a tied copy of the embedding
   is left out, and names get the prefix that folders of a trunk alone lack.
+- **A run that exists** may change to it and back, with its checkpoints
+  ([backends.md](backends.md#other-code-for-a-run-that-exists)).
 - **Sizes** come from the tensors' headers; what a call takes beside them is estimated as of a Llama of that size.
 - Where config.json names no longest text (Bloom, Mamba), it is 131,072 tokens.
 """

@@ -106,7 +106,7 @@ class ModelConfig(PlacementConfig):
     """What it computes in; a trained role keeps fp32 master weights beside bf16. fp64 is for checking numerics."""
     family: NameText | None = None
     """What reads its files: a model_type that hpcrl knows, or your own as file.py:NAME; null: its model_type."""
-    model: Literal["auto", "own", "transformers"] = "auto"
+    model: Annotated[Literal["auto", "own", "transformers"], ChangeClass.PLACEMENT] = "auto"
     """Whose code computes it: hpcrl's own, transformers' (any decoder that it has, docs/models.md), or (auto) hpcrl's
     where that knows all of its config.json, and else transformers'."""
     backend: Annotated[NameText, ChangeClass.PLACEMENT] = "native"

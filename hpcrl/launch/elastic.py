@@ -19,7 +19,16 @@ from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
 
 TENSOR: tuple[Axis, ...] = ("tp",)
 """Along this a call adds up what workers have of a layer."""
-ROUNDING = ("backend", "reduce", "offload", "micro_batch_tokens", "slots", "threads_per_worker", "deterministic")
+ROUNDING = (
+    "backend",
+    "model",
+    "reduce",
+    "offload",
+    "micro_batch_tokens",
+    "slots",
+    "threads_per_worker",
+    "deterministic",
+)
 """The last names of settings that say what computes, how many rows are multiplied at once, or how sums are added up."""
 PROMISE = "from here on numbers are those of an undisturbed run up to rounding, not to the bit"
 

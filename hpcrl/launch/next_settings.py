@@ -23,6 +23,7 @@ from hpcrl.master.stepping import open_data
 from hpcrl.placement.allocate import afresh, settle
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.plan import make_plan
+from hpcrl.placement.spaces import space_problems
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 
 LENGTH = ("control.steps", "control.epochs")
@@ -107,6 +108,7 @@ def changed_settings(
 
 def _misfits(before: ExperimentConfig, after: ExperimentConfig, indexes: Indexes) -> Iterator[Problem]:
     """What would take away calls or rows of which the steps so far were made."""
+    yield from space_problems(before, after)
     algorithm = algorithm_of(after)
     if algorithm.evaluates(before) and not algorithm.evaluates(after):
         yield Problem(

@@ -17,6 +17,7 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.family import FAMILIES
 from hpcrl.families.reader import family_of, parameters_of, read_config
+from hpcrl.families.spaces import KINDS, space_of
 from hpcrl.placement.abilities import Chosen, all_chosen, backend_problems, built_problems
 from hpcrl.placement.check_adapters import adapter_problems, shared_problems
 from hpcrl.placement.check_calls import calls_problems
@@ -156,6 +157,9 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
         try:
             models[role] = _read(model, family_key)
         except ConfigurationError as error:
+            if model.model != "auto":
+                yield from _unread(role, model, error)
+                continue
             # The family is named by each role, whatever its folder.
             yield from (
                 Problem((key,), f"{key}: {problem.text}", problem.advice or f"Set {key}.")
@@ -187,8 +191,29 @@ def _read(model: ModelConfig, family_key: str) -> DecoderConfig:
     return read_config(Path(model.path), model.family, family_key, model.model).with_experts_cut(model.experts)
 
 
+def _unread(role: str, model: ModelConfig, error: ConfigurationError) -> Iterator[Problem]:
+    """Of code that was chosen for a model which it does not read."""
+    code, key = f"{role}.model", f"{role}.path"
+    for problem in error.found:
+        yield Problem(
+            (code, key),
+            f"{code} = {model.model}, but {key}: {problem.text}",
+            f"Set {code} to auto, or {key} to another model.",
+        )
+
+
 def _shape_problems(call: MFC, models: Mapping[str, DecoderConfig], algorithm: Algorithm[Any]) -> Iterator[Problem]:
     """Only models of the same parameters can be blended."""
+    spaces = {role: space_of(models[role]) for role in (call.role, call.blends)}
+    if len(set(spaces.values())) > 1:
+        key, of, code = f"{call.role}.model", f"{call.blends}.model", KINDS[spaces[call.blends]]
+        yield Problem(
+            (key, of),
+            f"{call.name} blends {call.blends} into {call.role}, but transformers' code computes one of the two and "
+            "hpcrl's own the other.",
+            f"Set {key} to {code}.",
+        )
+        return
     own, other = (dict(_shapes(models[role], algorithm.roles[role].head)) for role in (call.role, call.blends))
     if own != other:
         key, of = f"{call.role}.path", f"{call.blends}.path"

@@ -23,7 +23,7 @@ def foreign_problems(
         if not isinstance(model, ForeignConfig):
             continue
         if under.role not in said and (problem := headless(model, heads[under.role])):
-            yield Problem((path, f"{under.role}.model"), f"{path}: {problem}.", f"Set {path} to another model.")
+            yield _of_head(under, problem)
         said.add(under.role)
         try:
             backend = under.backend()
@@ -35,6 +35,14 @@ def foreign_problems(
             yield Problem(
                 keys, f"{under.key} = {under.name} holds {lacks}, but {why}.", f"Set {under.key} to {others}."
             )
+
+
+def _of_head(under: Chosen, problem: str) -> Problem:
+    path, code = f"{under.role}.path", f"{under.role}.model"
+    if under.model.model == KIND:
+        text = f"{code} = {KIND}, but {path}: {problem}."
+        return Problem((path, code), text, f"Set {code} to auto, or {path} to another model.")
+    return Problem((path, code), f"{path}: {problem}.", f"Set {path} to another model.")
 
 
 def _lacks(backend: Backend, model: ForeignConfig) -> str:

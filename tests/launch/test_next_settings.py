@@ -23,6 +23,7 @@ from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
+from hpcrl.recipes.reward_model import RewardModelConfig, RewardModelExperiment
 
 
 def toy(steps: int):
@@ -155,3 +156,27 @@ def test_rates_that_follow_the_length_of_the_run_are_told_of(tmp_path: Path) -> 
     assert notices[0].startswith("actor.optimizer.schedule = cosine follows the length of the run: steps so far had")
     assert not any("schedule" in line for line in next_settings(run, ["ppo.clip_low=0.1"]).describe())
     assert dataclasses.replace(next_settings(run, []).after) == next_settings(run, []).before
+
+
+def test_a_head_that_the_other_code_has_not_keeps_the_code_that_it_has(tmp_path: Path) -> None:
+    """That of transformers' class has a bias; what both have alike may change."""
+    write_task(tmp_path)
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"prompt": "1+1=", "chosen": "2", "rejected": "3"}\n' * 8)
+    model = RewardModelConfig(path=str(tmp_path / "model"))
+    made = RewardModelExperiment(
+        control=toy(4).control,
+        cluster=toy(4).cluster,
+        data=DataConfig(train=str(pairs), evaluate=str(pairs), batch_size=4),
+        reward_model=model,
+    )
+    (tmp_path / "ppo").mkdir()
+    run = create_run(tmp_path / "run", made)
+    said = refusal(run, "reward_model.model=transformers")
+    assert said.endswith(
+        "reward_model.model = transformers (was auto) would have other parameters than reward_model has been trained "
+        "with: only one of the two has a tensor score.bias of this shape. Leave reward_model.model as it was, or "
+        "submit a new run."
+    )
+    assert next_settings(run, ["reward_model.model=own"]).changes
+    assert next_settings(ppo_run(tmp_path / "ppo"), ["critic.model=transformers"]).changes

@@ -136,3 +136,19 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
     write(tmp_path / "model", QWEN2_TINY | {"rope_wobble": 3}, tensors)
     (none,) = problems(load, "actor.router_aux_coef=0.1")
     assert "has no experts" in none
+
+
+def test_code_that_was_chosen_and_does_not_have_the_model_is_refused_by_its_name(load: Any, tmp_path: Path) -> None:
+    whole = {"model.embed_tokens.weight": (64, 32), "model.layers.0.mlp.up_proj.weight": (48, 32)}
+    write(tmp_path / "model", QWEN2_TINY | {"rope_wobble": 3}, whole)
+    (unread,) = problems(load, "actor.model=own")
+    assert unread.startswith("actor.model = own, but actor.path: ") and "rope_wobble" in unread
+    assert unread.endswith("Set actor.model to auto, or actor.path to another model.")
+    load("actor.model=auto")
+    write(tmp_path / "model", QWEN2_TINY | {"model_type": "gemma3_text"}, whole)
+    (headless,) = problems(load, "critic.model=transformers", "critic.path=model")
+    assert headless.startswith(
+        "critic.model = transformers, but critic.path: transformers has no class for gemma3_text"
+    )
+    assert headless.endswith("Set critic.model to auto, or critic.path to another model.")
+    load()
