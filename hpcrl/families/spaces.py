@@ -25,66 +25,63 @@ def space_of(config: DecoderConfig) -> Space:
 
 
 def strange_tensor(one: DecoderConfig, other: DecoderConfig) -> str:
-    """A tensor that a model has in one space and not in the other, so that its parameters cannot change it; "" if there
-    is none."""
+    """A tensor of files that a model consists of in one space and not in the other, so that its parameters cannot go
+    there; "" if there is none."""
     own, theirs = shapes(one), shapes(other)
     return next((name for name in {**own, **theirs} if own.get(name) != theirs.get(name)), "")
 
 
 class Translation:
-    """From one space to the other, of one model that is the same in both. Keeps every bit of every element.
+    """From one space to the other, of one model, by the tensors that both make its parameters of. Keeps every bit.
 
-    Knows nothing of files: who asks for a parameter brings what reads those of the other space.
+    Knows nothing of shards: who asks for a parameter brings what reads those of the other space.
     """
 
     def __init__(self, source: DecoderConfig, target: DecoderConfig) -> None:
-        assert {space_of(source), space_of(target)} == set(KINDS) and not strange_tensor(source, target)
+        assert space_of(source) != space_of(target) and not strange_tensor(source, target), (source, target)
         self.source, self.target = source, target
-        self._own = target if space_of(target) == "own" else source
 
     @cached_property
     def renamed(self) -> Mapping[str, str]:
         """Name in the source → name in the target, of parameters that differ in nothing else."""
-        alike = {piece.name: whole.name for whole, piece in self._pieces if len(self._made_of[whole.name]) == 1}
-        alike = {tensor: own for tensor, own in alike.items() if _is_plain(self._made_of[own][0])}
-        return alike if self._own is self.target else {own: tensor for tensor, own in alike.items()}
-
-    @cached_property
-    def made(self) -> tuple[Parameter, ...]:
-        """All others of the target, in an order in which those of the source follow one another."""
-        found = {parameter.name: parameter for parameter in parameters_of(self.target)}
-        named = [whole.name if self._own is self.target else piece.name for whole, piece in self._pieces]
-        renamed = set(self.renamed.values())
-        return tuple(found[name] for name in dict.fromkeys(named) if name not in renamed)
-
-    def make(self, parameter: Parameter, read: Callable[[Parameter], np.ndarray]) -> np.ndarray:
-        """A parameter of the target in its shape; `read` gives those of the source, in theirs."""
-        if self._own is self.target:
-            return parameter_of(self._own, parameter, lambda name: read(self._of_source[name]))
-        whole = self._of_tensor[parameter.name]
-        return tensor_of(self._own, whole, read(whole), parameter.name)
-
-    @cached_property
-    def _pieces(self) -> list[tuple[Parameter, Piece]]:
-        pieces = family_of(self._own).pieces
-        return [(whole, piece) for whole in parameters_of(self._own) for piece in pieces(self._own, whole)]
-
-    @cached_property
-    def _made_of(self) -> Mapping[str, list[Piece]]:
-        found: dict[str, list[Piece]] = {}
-        for whole, piece in self._pieces:
-            found.setdefault(whole.name, []).append(piece)
+        ours = {parameter.name: pieces for parameter, pieces in _pieces(self.target)}
+        found = {}
+        for parameter, pieces in _pieces(self.source):
+            name = self._targets[pieces[0].name].name
+            if len(pieces) == 1 and pieces == ours[name]:
+                found[parameter.name] = name
         return found
 
     @cached_property
-    def _of_tensor(self) -> Mapping[str, Parameter]:
-        return {piece.name: whole for whole, piece in self._pieces}
+    def made(self) -> tuple[Parameter, ...]:
+        """All others of the target, in an order in which those that are made of one follow one another."""
+        renamed = set(self.renamed.values())
+        found = (self._targets[piece.name] for _, pieces in _pieces(self.source) for piece in pieces)
+        return tuple(dict.fromkeys(parameter for parameter in found if parameter.name not in renamed))
+
+    def make(self, parameter: Parameter, read: Callable[[Parameter], np.ndarray]) -> np.ndarray:
+        """A parameter of the target in its shape; `read` gives those of the source, in theirs."""
+
+        def tensor(name: str) -> np.ndarray:
+            holder = self._sources[name]
+            return tensor_of(self.source, holder, read(holder), name)
+
+        return parameter_of(self.target, parameter, tensor)
 
     @cached_property
-    def _of_source(self) -> Mapping[str, Parameter]:
-        return {parameter.name: parameter for parameter in parameters_of(self.source)}
+    def _sources(self) -> Mapping[str, Parameter]:
+        return _by_tensor(self.source)
+
+    @cached_property
+    def _targets(self) -> Mapping[str, Parameter]:
+        return _by_tensor(self.target)
 
 
-def _is_plain(piece: Piece) -> bool:
-    """Whether a tensor lies in its file as the parameter does that it is."""
-    return not (piece.paired or piece.transposed) and piece.matrix is None
+def _pieces(config: DecoderConfig) -> list[tuple[Parameter, tuple[Piece, ...]]]:
+    pieces = family_of(config).pieces
+    return [(parameter, pieces(config, parameter)) for parameter in parameters_of(config)]
+
+
+def _by_tensor(config: DecoderConfig) -> Mapping[str, Parameter]:
+    """Which parameter has a tensor."""
+    return {piece.name: parameter for parameter, pieces in _pieces(config) for piece in pieces}

@@ -88,8 +88,8 @@ def save_pretrained(
 def load_adapters(
     config: DecoderConfig, folder: Path | str | None, *, seed: int = 0, cut: Cut = WHOLE
 ) -> Iterator[tuple[str, Tensor]]:
-    """What a rank has of a model's adapters, out of a folder of PEFT's, or new; of new heads nothing. `config` has
-    them. Raises DataError where the folder's are others."""
+    """What a rank has of a model's adapters, out of a folder of PEFT's, or new, by the names that PEFT has for them; of
+    new heads nothing. `config` has them. Raises DataError where the folder's are others."""
     parameters = parameters_of(config)
     stored = {} if folder is None else adapter_tensors(Path(folder), config)
     places = {name: (tensor.file, tensor.name) for name, tensor in stored.items()}
@@ -99,7 +99,7 @@ def load_adapters(
         if all(piece.name in stored for piece in pieces):
             yield from parts_of(config, cut, [(parameter.name, _whole(files, pieces))])
         elif parameter.name.endswith((DOWN, UP)):
-            yield from parts_of(config, cut, [(parameter.name, initial(config, parameter, seed))])
+            yield from parts_of(config, cut, [(parameter.name, initial(config, parameter, seed, pieces[0].name))])
 
 
 class _TensorFiles:

@@ -16,6 +16,7 @@ from support.mishaps import OnceJournalled
 from support.tiny_layouts import Home, tiny_layouts
 
 from hpcrl.cli.main import main
+from hpcrl.config.model import LoraConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Trained
 from hpcrl.durable.rundir import RunDirectory
@@ -160,3 +161,18 @@ def test_models_that_are_moved_blended_and_released_go_too(task: Path, tmp_path:
     assert sorted(path.name for path in (run.exports / "actor").iterdir()) == sorted(
         path.name for path in (reference.exports / "actor").iterdir()
     )
+
+
+@pytest.mark.slow
+def test_adapters_go_too(task: Path, tmp_path: Path) -> None:
+    made = plain(task)
+    adapted = {role: replace(getattr(made, role), lora=LoraConfig(rank=2)) for role in ("actor", "critic")}
+    experiment = replace(made, **adapted, reference=replace(made.reference, of="actor"))
+    (tmp_path / "whole").mkdir()
+    undisturbed = whole_run(tmp_path / "whole", experiment)
+    run = create_run(tmp_path / "run", experiment)
+    killed(run, 0, (), after(1))
+    killed(run, 1, BOTH, after(3))
+    finish_on(run, next_settings(run, BACK).after)
+    check_near(run, undisturbed)
+    assert "huggingface" in trained_in(run, "critic").values()

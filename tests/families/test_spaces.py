@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from support.tiny_models import CONFIGS, tiny_config
 
-from hpcrl.families.config import DecoderConfig, HeadKind
+from hpcrl.families.config import Adapters, DecoderConfig, HeadKind
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.families.spaces import Translation, space_of, strange_tensor
-from hpcrl.models.pretrained import load_pretrained, write_random_pretrained
+from hpcrl.models.pretrained import load_adapters, load_pretrained, write_random_pretrained
 from hpcrl.placement.foreign_models import headless
 
 MODELS: dict[str, Callable[..., DecoderConfig]] = {
@@ -29,8 +29,14 @@ def folder_of(folder: Path, name: str) -> Path:
     return folder
 
 
-def loaded(folder: Path, kind: Any, head: HeadKind) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
+def loaded(
+    folder: Path, kind: Any, head: HeadKind, adapters: Adapters | None = None
+) -> tuple[DecoderConfig, dict[str, np.ndarray]]:
+    """All parameters, or, where it has new adapters, these alone."""
     config, parameters = load_pretrained(folder, kind=kind, head=head, seed=5, trained=True)
+    if adapters is not None:
+        config = replace(config, adapters=adapters)
+        parameters = load_adapters(config, None, seed=5)
     return config, {name: tensor.contiguous().numpy() for name, tensor in parameters}
 
 
@@ -41,7 +47,19 @@ def test_parameters_of_one_space_are_made_of_the_others_to_the_bit(name: str, he
     folder = folder_of(tmp_path, name)
     if headless(read_config(folder, kind="transformers"), head):
         pytest.skip("transformers has no class for it")
-    spaces = [loaded(folder, kind, head) for kind in ("own", "transformers")]
+    check_both_ways([loaded(folder, kind, head) for kind in ("own", "transformers")])
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "gemma3"])
+def test_new_adapters_are_those_of_the_other_space(name: str, tmp_path: Path) -> None:
+    folder, adapters = folder_of(tmp_path, name), Adapters(3, 2.0)
+    own, theirs = (loaded(folder, kind, "vocabulary", adapters) for kind in ("own", "transformers"))
+    assert all(array.any() for name, array in own[1].items() if name.endswith("lora_A"))
+    assert {array.shape for array in own[1].values()} == {array.shape for array in theirs[1].values()}
+    check_both_ways([own, theirs])
+
+
+def check_both_ways(spaces: list[Any]) -> None:
     for (source, given), (target, expected) in (spaces, spaces[::-1]):
         translation = Translation(source, target)
         asked: list[str] = []

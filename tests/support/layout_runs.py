@@ -19,8 +19,6 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.reader import parameters_of
-from hpcrl.families.spaces import space_of
-from hpcrl.models.pretrained import read_config
 from hpcrl.placement.plan import make_plan
 from hpcrl.placement.spaces import RoleModel
 from hpcrl.recipes.algorithm import experiment_from
@@ -58,7 +56,6 @@ def ppo(task: Path, layout: str, workers: int) -> PPOExperiment:
 
 
 MAKERS = {"sft": sft, "ppo": ppo}
-HEADS = {"actor": "vocabulary", "critic": "value", "reference": "vocabulary"}
 
 
 class Undisturbed:
@@ -91,10 +88,11 @@ def parameters(run: RunDirectory) -> dict[str, np.ndarray]:
     assert recovery.checkpoint is not None
     found: dict[str, np.ndarray] = {}
     for role, shards in recovery.checkpoint.roles.items():
-        config = read_config(getattr(experiment, role).path).with_head(HEADS[role])  # type: ignore[arg-type]
+        model = RoleModel.of(experiment, role)
+        config = model.config("own")
         opened = [open_shard(run.root / shard.name) for shard in shards]
         for array in opened[0].arrays:
-            whole = WholeParameters(RoleModel.of(experiment, role).shards(opened, space_of(config)), array)
+            whole = WholeParameters(model.shards(opened, "own"), array)
             found |= {f"{role}.{array}.{it.name}": whole.read(it) for it in parameters_of(config)}
     return found
 
