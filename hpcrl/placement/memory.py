@@ -15,9 +15,9 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
-from hpcrl.families.adapters import with_adapters
+from hpcrl.families.adapters import rows_not_kept, with_adapters
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.reader import parameters_of, read_config
+from hpcrl.families.reader import family_of, parameters_of, read_config
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.judges import models_held
@@ -119,8 +119,7 @@ def _stage_memory(
     blended = "blend" in kinds
     memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
     if (lora := lora_of(config)) is not None:
-        cut = Cut(0, layout.tp, stage, layout.pp)
-        memory = as_adapted(memory, model, parameters_held(with_adapters(model, lora), cut), config, layout)
+        memory = as_adapted(memory, with_adapters(model, lora), config, layout, stage)
     if replica.of:
         memory = replace(memory, parameters=0.0)
     if replica.sharded:
@@ -216,17 +215,21 @@ def role_memory(
     )
 
 
-def as_adapted(memory: Memory, model: DecoderConfig, trained: int, config: ModelConfig, layout: Layout) -> Memory:
-    """The same of a worker that trains adapters, `trained` numbers of them, and nothing else. The output matrix has no
-    gradient."""
-    state = state_size(config.dtype)
+def as_adapted(memory: Memory, model: DecoderConfig, config: ModelConfig, layout: Layout, stage: int = 0) -> Memory:
+    """The same of a worker that trains the adapters of `model`, and nothing else. The output matrix has no gradient;
+    where there are no adapters, matrices' rows are not kept."""
+    size, state = BYTES[config.dtype], state_size(config.dtype)
+    trained = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
+    again = isinstance(config, TrainedModelConfig) and config.recompute
+    rows = 0 if again else rows_not_kept(model, family_of(model.base), stages(model, layout.pp)[stage])
     share = trained / (memory.gradients / state) if memory.gradients else 0.0
     of_head = 2 * model.vocabulary_size * model.hidden_size / layout.tp * state if model.head == "vocabulary" else 0.0
     return replace(
         memory,
-        parameters=memory.parameters + trained * BYTES[config.dtype],
+        parameters=memory.parameters + trained * size,
         gradients=trained * state,
         optimizer=memory.optimizer * share,
+        activations=memory.activations - config.micro_batch_tokens * rows * size / layout.tp * (layout.pp - stage),
         working=max(memory.working - of_head, memory.working / 2),
         merging=memory.parameters,
     )

@@ -93,6 +93,20 @@ def test_a_run_with_adapters_that_is_struck_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
+def test_a_run_that_begins_from_adapters_and_is_struck_ends_with_the_same_bits(
+    undisturbed: RunDirectory, task: Path, tmp_path: Path
+) -> None:
+    """After all of it is killed it reads them again."""
+    (folder,) = sorted((undisturbed.exports / "actor").iterdir())[-1:]
+    begun = adapted(task)
+    begun = replace(begun, actor=replace(begun.actor, lora=replace(LORA, path=str(folder / "adapter"))))
+    (tmp_path / "whole").mkdir()
+    whole = whole_run(tmp_path / "whole", begun)
+    assert remains(whole).metrics[0] != remains(undisturbed).metrics[0]
+    check_struck(tmp_path, begun, BLOWS["all"], whole)
+
+
+@pytest.mark.slow
 def test_models_of_transformers_that_are_struck_end_with_the_same_bits_whosever_the_reference(tmp_path: Path) -> None:
     """That of the run that is struck has a model of its own. What is exported PEFT loads, too."""
     from peft import AutoPeftModelForCausalLM

@@ -114,9 +114,8 @@ def test_what_is_held_is_what_the_plan_says(dtype: str, tmp_path: Path) -> None:
     held = foreign_adapted(tmp_path, DTYPES[dtype]).held()
     role = TrainedModelConfig(path=str(tmp_path), dtype=dtype, model="transformers")
     model = read_config(tmp_path, kind="transformers")
-    count = parameters_held(replace(model, adapters=ADAPTERS), WHOLE)
     memory = role_memory(model, parameters_held(model, WHOLE), role, Layout())
-    memory = as_adapted(memory, model, count, role, Layout())
+    memory = as_adapted(memory, replace(model, adapters=ADAPTERS), role, Layout())
     for kind, size in held.items():
         assert getattr(memory, kind) == pytest.approx(size, rel=0.1), kind
 

@@ -1,19 +1,7 @@
 """What a role takes in its calls, by torch's account of its tensors, against the estimate of it."""
 
 import pytest
-from support.measured_memory import SIZES, peak
-from support.tiny_models import gemma2_config, gpt2_config, mixtral_config
-
-from hpcrl.families.config import DecoderConfig, Experts
-
-WIDE = {key: value for key, value in SIZES.items() if key not in ("family", "qkv_bias", "tied", "kv_heads")}
-MODELS = {
-    "qwen2": DecoderConfig(**SIZES),
-    "critic": DecoderConfig(**SIZES, head="value"),
-    "gpt2": gpt2_config(**WIDE, kv_heads=8),
-    "gemma2": gemma2_config(**WIDE, kv_heads=4),
-    "mixtral": mixtral_config(**WIDE, kv_heads=2, experts=Experts(8, 2, 704)),
-}
+from support.measured_memory import MODELS, peak
 
 
 @pytest.mark.parametrize(

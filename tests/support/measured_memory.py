@@ -7,17 +7,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from support.adapted import numbers_of
+from support.tiny_models import gemma2_config, gpt2_config, mixtral_config
 from torch.profiler import ProfilerActivity, profile
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.engines.adapters import AdaptedTransformer
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Sequences, Statistic, Update
 from hpcrl.engines.flat import FlatTransformer
+from hpcrl.engines.memory import HeldTransformer
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
 from hpcrl.engines.updater import Updater
-from hpcrl.families.config import DecoderConfig
+from hpcrl.families.config import DecoderConfig, Experts
 from hpcrl.families.reader import parameter_count
 from hpcrl.models.generation import GenerationOptions, Generator
 from hpcrl.models.init import random_init
@@ -25,7 +29,7 @@ from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import generating_memory, role_memory
+from hpcrl.placement.memory import Memory, as_adapted, generating_memory, role_memory
 
 ROWS, PROMPT, RESPONSE = 64, 4, 60
 TOKENS = ROWS * (PROMPT + RESPONSE)
@@ -42,6 +46,14 @@ SIZES: dict[str, Any] = {
     "qkv_bias": True,
     "tied": True,
     "initializer_range": 0.02,
+}
+WIDE = {key: value for key, value in SIZES.items() if key not in ("family", "qkv_bias", "tied", "kv_heads")}
+MODELS = {
+    "qwen2": DecoderConfig(**SIZES),
+    "critic": DecoderConfig(**SIZES, head="value"),
+    "gpt2": gpt2_config(**WIDE, kv_heads=8),
+    "gemma2": gemma2_config(**WIDE, kv_heads=4),
+    "mixtral": mixtral_config(**WIDE, kv_heads=2, experts=Experts(8, 2, 704)),
 }
 GENERATION = GenerationConfig(max_new_tokens=64, slots=ROWS)
 Made = TypeVar("Made")
@@ -71,10 +83,8 @@ def run(call: str, config: DecoderConfig, rows: int) -> float:
         if trained
         else ModelConfig(path="m", micro_batch_tokens=TOKENS)
     )
-    model = FlatTransformer(config, trainable=trained)
+    model, memory = adapted(config, of_role) if config.adapters else whole(config, of_role)
     model.recompute = call == "train_recompute"
-    model.load(random_init(config, 0))
-    memory = role_memory(config, parameter_count(config), of_role, Layout())
     draw = np.random.default_rng(0)
     if call == "generate":
         memory = generating_memory(memory, config, of_role, Layout(), GENERATION, PROMPT + RESPONSE)
@@ -92,7 +102,20 @@ def run(call: str, config: DecoderConfig, rows: int) -> float:
     return memory.lasting + memory.passing
 
 
-def engine_of(model: FlatTransformer, config: ModelConfig) -> ComposedEngine:
+def whole(config: DecoderConfig, of_role: ModelConfig) -> tuple[HeldTransformer, Memory]:
+    model = FlatTransformer(config, trainable=isinstance(of_role, TrainedModelConfig))
+    model.load(random_init(config, 0))
+    return model, role_memory(config, parameter_count(config), of_role, Layout())
+
+
+def adapted(config: DecoderConfig, of_role: ModelConfig) -> tuple[HeldTransformer, Memory]:
+    model = AdaptedTransformer(config)
+    model.load(numbers_of(config))
+    memory = role_memory(config.base, parameter_count(config.base), of_role, Layout())
+    return model, as_adapted(memory, config, of_role, Layout())
+
+
+def engine_of(model: HeldTransformer, config: ModelConfig) -> ComposedEngine:
     group, packed = Group((0,), 0, torch.device("cpu")), PackedModel("actor", model)
     state = None
     if isinstance(config, TrainedModelConfig):
