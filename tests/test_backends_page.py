@@ -107,7 +107,7 @@ def test_plan_names_the_backend_and_the_layout(here: Path, capsys: pytest.Captur
         ["backend fsdp: actor"],
         ["backend fsdp: actor", "backend native: actor@1, reference, critic"],
         ["backend megatron: actor, critic"],
-        ["backend zero2: actor", "backend zero1: critic"],
+        ["backend zero3: actor", "backend zero2: critic"],
         [f"backend {here}/mine.py:MINE: critic"],
     )
     for words, backends in zip(commands("plan", "ppo.yaml"), told, strict=True):

@@ -29,7 +29,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
 from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.abilities import axes_of, axes_problem, packages_of, unrepeated
-from hpcrl.placement.holdings import Holding, holdings, row_holdings, slices
+from hpcrl.placement.holdings import Holding, holdings, part_holdings, slices
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
@@ -181,7 +181,7 @@ class TorchHost:
 
     def _brought_masters(self, source: ReplicaPlan, target: ReplicaPlan) -> torch.Tensor:
         """The source's masters as they would lie in the target's slice on this rank, in the source's type."""
-        cuts = {at.model: (self._models[at.role].experts, at.sharded) for at in (source, target)}
+        cuts = {at.model: (self._models[at.role].experts, at.cut_by) for at in (source, target)}
         if (source.layout, source.ranks, cuts[source.model]) == (target.layout, target.ranks, cuts[target.model]):
             return self._state(source.model).masters()[1]
         masters = {at.model: self._state(at.model).masters() for at in (source, target) if at.model in self._roles}
@@ -195,9 +195,9 @@ class TorchHost:
         return received
 
     def _held_in(self, cut: CutBuffers, config: DecoderConfig, at: ReplicaPlan) -> tuple[Holding, ...]:
-        """What each worker has of a replica in its buffer, which its backend lays out: in whole cuts, or in rows."""
-        if at.sharded:
-            return row_holdings(config, at.ranks, len(self._plan.workers))
+        """What each worker has of a replica in its buffer, which its backend lays out: in whole cuts, or in parts."""
+        if by := at.cut_by:
+            return part_holdings(config, at.ranks, len(self._plan.workers), by)
         model = config.with_experts_cut(self._models[at.role].experts)
         return cut(model, at.arrangement, at.ranks, len(self._plan.workers))
 

@@ -39,9 +39,9 @@ class Backend:
     """What a model has to be, by fields of `DecoderConfig`, where not all that hpcrl knows are computed."""
     lora: bool = False
     """Whether it can train low-rank adapters of a model in the place of its parameters."""
-    shards: bool = False
-    """Whether each data-parallel rank has a part of every parameter, rather than all of its stage: then all of them
-    compute in step, in inference too."""
+    shards: Literal["", "rows", "elements"] = ""
+    """What of every parameter each data-parallel rank has a part of, its rows or its elements, rather than all of its
+    stage: then all of them compute in step, in inference too. Empty where it has all."""
     adds_up: Literal["", "update", "micro_batch"] = ""
     """Where a data-parallel rank keeps its part of the gradient's sum alone: once an update, or after each micro-batch.
     Empty where it keeps all of a gradient."""

@@ -9,6 +9,6 @@ BACKEND = Backend(
     axes=("dp",),
     dtypes=("fp32", "bf16", "fp64"),
     offloads=True,
-    shards=True,
+    shards="rows",
     engine="hpcrl.engines.fsdp:FsdpEngine",
 )

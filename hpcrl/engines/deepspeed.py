@@ -19,25 +19,33 @@ from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.slices import FlatSlice, Slice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.parallel.deepspeed import ShardedUpdates
+from hpcrl.parallel.deepspeed import MasterUpdates, ShardedUpdates
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.shards import WHOLE
 
 
-class ZeroSlice(FlatSlice):
+class UpdatedSlice:
+    """A slice whose masters DeepSpeed updates."""
+
+    updates: MasterUpdates | None
+    """None where they are not trained."""
+
+
+class ZeroSlice(UpdatedSlice, FlatSlice):
     """As ours, but that DeepSpeed adds gradients up and sends new parameters."""
 
     def __init__(self, memory: "ZeroParameters", dp: Group) -> None:
         super().__init__(memory.data, memory.spans, dp, memory.undecayed())
-        self.updates = memory.updates
+        self.updates = memory.updates.optimizer
+        self._sending = memory.updates
 
     def reduced(self, gradient: Tensor) -> Tensor:
         return gradient
 
     def publish(self) -> None:
-        self.updates.publish()
+        self._sending.publish()
 
 
 class ZeroAdamW(ShardedAdamW):
@@ -45,9 +53,9 @@ class ZeroAdamW(ShardedAdamW):
 
     def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups, config: OptimizerConfig) -> None:
         super().__init__(name, slice_, groups, config)
-        self._zero = slice_.updates if isinstance(slice_, ZeroSlice) else None
+        self._zero = slice_.updates if isinstance(slice_, UpdatedSlice) else None
         if self._zero is not None:
-            self._zero.optimize(self.master_S, self.first_S, self.second_S)
+            self._zero.begin(self.master_S, self.first_S, self.second_S)
 
     def _update(self, gradient_S: Tensor, learning_rate: float) -> None:
         if self._zero is None:  # of a role on one worker

@@ -1,9 +1,7 @@
 """The engine of `backend: fsdp`: each data-parallel rank has some rows of every parameter, in one buffer; torch's FSDP2
 gathers a block while it computes. To all else of an engine it is as any other memory."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,21 +11,15 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import gradient_dtype
-from hpcrl.engines.foreign import FlatForeign
-from hpcrl.engines.memory import Generates, HeldModel, HeldTransformer, checked
+from hpcrl.engines.memory import HeldTransformer
+from hpcrl.engines.parted import PartedForeign, PartedMemory, PartedModel, watched
 from hpcrl.engines.slices import OwnSlice
-from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.families.reader import fingerprint, parameters_of
-from hpcrl.models.foreign import ForeignModel, blocks_of
-from hpcrl.models.foreign_generation import ForeignGenerator
-from hpcrl.models.generation import GenerationOptions
+from hpcrl.models.foreign import blocks_of
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.fsdp import ShardedModules, own_part
 from hpcrl.parallel.group import Group
-from hpcrl.placement.row_shards import RowShard, row_shards
-from hpcrl.placement.shards import WHOLE
 
 
 class FsdpEngine(ComposedEngine):
@@ -59,7 +51,7 @@ class FsdpEngine(ComposedEngine):
         return cls.around(context, transformer, parameters)
 
 
-class RowParameters:
+class RowParameters(PartedMemory):
     """Fulfils `ParameterMemory` of a rank's rows. A model that changes is kept in at least fp32 and computes in
     `dtype`."""
 
@@ -73,30 +65,23 @@ class RowParameters:
         changes: bool,
         offloaded: bool = False,
     ) -> None:
-        rows = row_shards(config, dp.size, dp.index)
-        self.shards = {shard.parameter.name: shard for shard in rows.shards}
-        self.spans, self.shapes = rows.spans(), fingerprint(parameters_of(config))
-        self.offsets = {name: shard.offset for name, shard in self.shards.items()}
+        super().__init__(config, dp, "rows")
         self._dtype, self._offloaded = dtype, offloaded
         kept = torch.promote_types(dtype, torch.float32) if changes else dtype
-        self.data = torch.zeros(rows.numel, dtype=kept, device=device)
-        self.grad = torch.zeros(rows.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
+        self.data = torch.zeros(self.numel, dtype=kept, device=device)
+        self.grad = torch.zeros(self.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self._parameters: Mapping[str, nn.Parameter] = {}
 
     def empty(self, trainable: bool) -> dict[str, nn.Parameter]:
         """Each parameter, whole, without memory."""
         return {
             name: nn.Parameter(torch.empty(it.parameter.shape, dtype=self.data.dtype, device="meta"), trainable)
-            for name, it in self.shards.items()
+            for name, it in self.parts.items()
         }
 
     def bind(self, parameters: Mapping[str, nn.Parameter]) -> None:
         """Whose gradients are collected."""
         self._parameters = parameters
-
-    def layers(self) -> dict[int, slice]:
-        """It is gathered as a whole from what is here: nothing is awaited by layer."""
-        return {}
 
     def zero_grad(self) -> None:
         if self.grad is not None:
@@ -109,41 +94,30 @@ class RowParameters:
         assert self.grad is not None, "trained"
         for name, parameter in self._parameters.items():
             if parameter.grad is not None:
-                _rows(self.grad, self.shards[name]).copy_(own_part(parameter.grad))
+                self.rows(self.grad, name).copy_(own_part(parameter.grad))
                 parameter.grad = None
 
     def weights(self) -> Tensor:
         return self.data.to(self._dtype)
 
     def slice(self, dp: Group) -> OwnSlice:
-        undecayed = [(shard.offset, shard.room) for shard in self.shards.values() if not shard.parameter.decays]
-        return OwnSlice(self.data, self._dtype, self.spans, undecayed, self._offloaded)
+        return OwnSlice(self.data, self._dtype, self.spans, self.undecayed(), self._offloaded)
+
+    def rows(self, buffer: Tensor, name: str) -> Tensor:
+        """This rank's rows of a parameter, in a buffer that is laid out so."""
+        return self.own(buffer, name).view(self.parts[name].rows)
 
 
-class RowModel(HeldModel):
-    """A whole model, of which this rank keeps rows. All ranks of `dp` go through it in step."""
+class RowModel(PartedModel):
+    """A whole model, of which this rank keeps rows."""
 
-    in_step = True
     reduces_each = False
     """Whether gradients are added up over ranks after each micro-batch, rather than after a mini-batch's last."""
     memory: RowParameters
-    _shards: ShardedModules
-
-    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        memory, shapes = self.memory, {name: torch.Size(it.parameter.shape) for name, it in self.memory.shards.items()}
-        for name, tensor in checked(shapes, tensors):
-            shard = memory.shards[name]
-            _rows(memory.data, shard).copy_(tensor[shard.first : shard.first + shard.rows])
-
-    def gradient(self, name: str) -> Tensor:
-        assert self.memory.grad is not None, "trained"
-        return _rows(self.memory.grad, self.memory.shards[name])
+    _library: ShardedModules
 
     def ends_minibatch(self, ends: bool) -> None:
-        self._shards.reduce_next(ends or self.reduces_each)
-
-    def gathered(self) -> AbstractContextManager[None]:
-        return self._shards.gathered()
+        self._library.reduce_next(ends or self.reduces_each)
 
     def _shard(
         self, dp: Group, empty: dict[str, nn.Parameter], blocks: Iterable[nn.Module], methods: Iterable[str] = ()
@@ -157,7 +131,7 @@ class RowModel(HeldModel):
             for own, parameter in module.named_parameters(recurse=False)
         }
         empty.clear()
-        self._shards = ShardedModules(
+        self._library = ShardedModules(
             self,
             blocks,
             dp,
@@ -167,12 +141,14 @@ class RowModel(HeldModel):
         )
 
         def lie(module: nn.Module, own: str) -> tuple[Tensor, Tensor]:
-            shard = memory.shards[names[module, own]]
-            return memory.data[shard.offset : shard.offset + shard.room], _rows(memory.data, shard)
+            name = names[module, own]
+            part = memory.parts[name]
+            return memory.data[part.offset : part.offset + part.room], memory.rows(memory.data, name)
 
-        memory.bind({names[module, own]: parameter for module, own, parameter in self._shards.lay(lie)})
+        laid = self._library.lay(lie)
+        memory.bind({names[module, own]: parameter for module, own, parameter in laid})
         if memory.grad is not None:
-            self._shards.accumulate_in(memory.grad.dtype)
+            self._library.accumulate_in(memory.grad.dtype)
 
 
 class RowTransformer(RowModel, HeldTransformer):
@@ -200,12 +176,10 @@ class RowTransformer(RowModel, HeldTransformer):
         return watched(super().forward(*given, **options))
 
 
-class RowForeign(RowModel):
-    """A model of transformers. It is tried out whole before it is sharded, and generates from a twin that is no module
-    of FSDP's, over what was gathered.
+class RowForeign(PartedForeign, RowModel):
+    """A model of transformers."""
 
-    Where its texts are padded, those of a micro-batch are one batch: all ranks go through each block equally often.
-    """
+    memory: RowParameters
 
     def __init__(
         self,
@@ -218,59 +192,11 @@ class RowForeign(RowModel):
         changes: bool,
         offloaded: bool = False,
     ) -> None:
-        tried = FlatForeign(config, dtype=dtype, device=device, trainable=False, dp=dp)
-        if not tried.model.packs and not tried.model.most_padding:
-            raise DataError(
-                f"A {config.family} model computes texts of one length only, which differ from rank to rank."
-            )
-        super().__init__()
-        self.config, self.cut, self.dtype, self.device = tried.config, WHOLE, dtype, device
-        self.lessons, self.recompute, self.awaited = None, False, tried.awaited
-        self.shares_prefixes, self.padded_because = tried.shares_prefixes, tried.padded_because
-        self.memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
-        empty = self.memory.empty(trainable)
-        self.model = ForeignModel(tried.config, empty, dtype, device)
-        self.model.as_tried(tried.model)
-        self.model.most_padding = math.inf
-        self.model.recompute(lambda: self.recompute)
-        self._twin = (tried.model,)  # no module of this one
-        self._bind_twin(None)
+        memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
+        empty = memory.empty(trainable)
+        super().__init__(config, dp, memory, empty, dtype=dtype, device=device)
         self._shard(dp, empty, blocks_of(self.model.library, config.blocks))
 
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
-        self._shards.stay_gathered(torch.is_grad_enabled())
+        self._library.stay_gathered(torch.is_grad_enabled())
         return watched(self.model(*given, temperature, with_entropy))
-
-    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
-        return ForeignGenerator(self._twin[0], options)
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        with super().gathered():
-            self._bind_twin(self.model)
-            try:
-                yield
-            finally:
-                self._bind_twin(None)
-
-    def _bind_twin(self, to: nn.Module | None) -> None:
-        """Have the twin compute with the parameters of a model, or with none."""
-        (twin,) = self._twin
-        for path, module in twin.named_modules():
-            theirs = None if to is None else to.get_submodule(path)
-            for name, own in module._parameters.items():
-                if own is not None:
-                    module._parameters[name] = EMPTY if theirs is None else theirs._parameters[name]
-
-
-EMPTY = nn.Parameter(torch.empty(0, device="meta"), requires_grad=False)
-"""A parameter that is not there."""
-
-
-def watched(found: Predictions) -> Predictions:
-    """The same. FSDP watches what a model returns, and would lose sight of a view that is changed."""
-    return Predictions(found.log_probs.clone(), found.entropy.clone(), found.values.clone(), found.cu_labels)
-
-
-def _rows(buffer: Tensor, shard: RowShard) -> Tensor:
-    return buffer[shard.offset : shard.offset + shard.numel].view(shard.shape)

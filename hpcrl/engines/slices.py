@@ -108,8 +108,8 @@ class FlatSlice:
 
 
 class OwnSlice:
-    """All that this rank has of the model, whose parameters are sharded: what gathers them, and reduces gradients, is
-    the model. It computes in `dtype`."""
+    """All that this rank has of a model whose parameters are cut over ranks: what gathers them, and reduces gradients,
+    is the model. Its masters are the model's own memory, where that is in their type. It computes in `dtype`."""
 
     def __init__(
         self,
@@ -121,9 +121,10 @@ class OwnSlice:
     ) -> None:
         """`offloaded`: the masters are in the host's memory, and the model has them once more."""
         self._data_S = data_S
-        self.master_S = on_host(data_S, data_S.dtype) if offloaded else data_S
+        wide = torch.promote_types(data_S.dtype, torch.float32)
+        self.master_S = on_host(data_S, wide) if offloaded else data_S.to(wide)
         self.offloaded = offloaded
-        self.is_the_model = not offloaded
+        self.is_the_model = self.master_S is data_S
         self.spans = tuple(spans)
         self.decayed = complement(undecayed, 0, len(data_S))
         self._dtype = dtype
@@ -133,16 +134,16 @@ class OwnSlice:
         return self._data_S.to(self._dtype)
 
     def begin_from(self, parameter: Tensor, offset: int) -> None:
-        """The model has its rows by now: those are what masters beside it begin from."""
-        for span in self.spans if self.offloaded else ():
+        for span in () if self.is_the_model else self.spans:
             if span.offset == offset:
-                self.master_S[offset : span.stop].copy_(self._data_S[offset : span.stop])
+                first = span.place.first
+                self.master_S[offset : span.stop].copy_(parameter.reshape(-1)[first : first + span.place.run])
 
     def reduced(self, gradient: Tensor) -> Tensor:
         return gradient
 
     def publish(self) -> None:
-        if self.offloaded:
+        if not self.is_the_model:
             self._data_S.copy_(self.master_S)
 
 

@@ -10,20 +10,56 @@ It asks for its device when it is imported, so a worker imports it, and never th
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcrl.errors import InternalError
 from hpcrl.parallel.group import Group
-from hpcrl.placement.memory import ADDED_UP
+from hpcrl.placement.cut_memory import ADDED_UP
 
 SHARED_MEMORY = "deepspeed_shm_comm"
 """What DeepSpeed would compile to add up on one machine; its sums are then torch's own."""
 ACCELERATOR = "DS_ACCELERATOR"
 """By which DeepSpeed is told what it computes on."""
+
+UNTESTED = "This version is not tested with this release of hpcrl: install one that is."
+
+
+class MasterUpdates:
+    """torch's AdamW within an optimizer of DeepSpeed's: it updates this rank's masters, one tensor."""
+
+    def __init__(self, zero: Any, inner: torch.optim.AdamW, masters: Sequence[Tensor], grad: Tensor) -> None:
+        """`inner`: it, which `zero` was made of; `grad` has the gradient when there is to be an update."""
+        self._zero, self._inner, self._grad = zero, inner, grad
+        (self._master,) = masters
+
+    @classmethod
+    def made_for(cls, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
+        """What an optimizer of DeepSpeed's is to be made of."""
+        # Neither has a temporary tensor as long as the slice for each operation.
+        fused = True if parameters[0].is_cuda else None
+        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0, foreach=False, fused=fused)
+
+    def begin(self, master_S: Tensor, first_S: Tensor, second_S: Tensor) -> None:
+        """Have masters and moments in these tensors."""
+        self._master.data = master_S
+        step = torch.tensor(0.0, device=master_S.device if self._inner.defaults["fused"] else "cpu")
+        self._inner.state[self._master] = {"step": step, "exp_avg": first_S, "exp_avg_sq": second_S}
+
+    @torch.no_grad()
+    def step(self, updates: int, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
+        """Update the masters, of which there have been so many updates. Weight decay is the caller's."""
+        (group,) = self._inner.param_groups
+        group |= {"lr": learning_rate, "betas": betas, "eps": eps}
+        self._inner.state[self._master]["step"].fill_(float(updates))
+        self._master.grad = self._grad
+        self._zero._optimizer_step(0)
+        self._master.grad = None
 
 
 class ShardedUpdates:
@@ -36,7 +72,7 @@ class ShardedUpdates:
         """`parameters`: each, and where it is to begin in a buffer of `numel` elements. `each`: whether gradients are
         added up after each micro-batch (stage 2), rather than once an update. Raises InternalError where DeepSpeed lays
         parameters out otherwise."""
-        _prepare(dp.device)
+        prepare(dp.device)
         from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
         from deepspeed.utils.timer import NoopTimer
 
@@ -44,13 +80,10 @@ class ShardedUpdates:
         some = next(iter(parameters))
         placed = _with_gaps(parameters, numel)
         self._parameters = tuple(parameters)
-        # Neither has a temporary tensor as long as the slice for each operation.
-        self._inner = torch.optim.AdamW(
-            placed, lr=0.0, weight_decay=0.0, foreach=False, fused=True if some.is_cuda else None
-        )
+        inner = MasterUpdates.made_for(placed)
         wide = torch.promote_types(some.dtype, torch.float32)
         self._zero = DeepSpeedZeroOptimizer(
-            self._inner,
+            inner,
             {parameter: str(number) for number, parameter in enumerate(placed)},
             NoopTimer(),
             {},
@@ -74,10 +107,11 @@ class ShardedUpdates:
         if found != dict(parameters):
             raise InternalError(
                 f"deepspeed lays parameters out at {[*found.values()]}, not at {[*parameters.values()]}.",
-                "This version is not tested with this release of hpcrl: install one that is.",
+                UNTESTED,
             )
         (master,) = self._zero.single_partition_of_fp32_groups
         self.grad = torch.zeros_like(master.detach())
+        self.optimizer = MasterUpdates(self._zero, inner, [master], self.grad)
 
     def zero(self) -> None:
         """Begin a gradient."""
@@ -112,25 +146,6 @@ class ShardedUpdates:
         torch.cat([part.reshape(-1) for part in zero.averaged_gradients[0]], out=self.grad)
         self.zero()
 
-    def optimize(self, master_S: Tensor, first_S: Tensor, second_S: Tensor) -> None:
-        """Have the optimizer update this slice, with masters and moments in these tensors."""
-        (master,) = self._zero.single_partition_of_fp32_groups
-        master.data = master_S
-        step = torch.tensor(0.0, device=master_S.device if self._inner.defaults["fused"] else "cpu")
-        self._inner.state[master] = {"step": step, "exp_avg": first_S, "exp_avg_sq": second_S}
-
-    @torch.no_grad()
-    def step(self, updates: int, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
-        """Update the masters of this rank's slice, of which there have been so many updates, by its gradient. Weight
-        decay is the caller's."""
-        (master,) = self._zero.single_partition_of_fp32_groups
-        (group,) = self._inner.param_groups
-        group |= {"lr": learning_rate, "betas": betas, "eps": eps}
-        self._inner.state[master]["step"].fill_(float(updates))
-        master.grad = self.grad
-        self._zero._optimizer_step(0)
-        master.grad = None
-
     @torch.no_grad()
     def publish(self) -> None:
         """Bring the masters of all ranks to the parameters of all."""
@@ -138,10 +153,11 @@ class ShardedUpdates:
             self._zero.update_lp_params()
 
 
-def _prepare(device: torch.device) -> None:
+def prepare(device: torch.device) -> None:
     """Have DeepSpeed compute on this kind of device and talk through the process group that there is, once."""
-    with _told(ACCELERATOR, device.type):  # Where there is a GPU, it would take it.
+    with told(ACCELERATOR, device.type):  # Where there is a GPU, it would take it.
         from deepspeed import comm, ops
+        from deepspeed.accelerator import get_accelerator
         from deepspeed.utils import logger
     if comm.is_initialized():
         return
@@ -149,11 +165,14 @@ def _prepare(device: torch.device) -> None:
     # Torch 2.13 has other names for what DeepSpeed calls.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     ops.__compatible_ops__[SHARED_MEMORY] = False
+    # ZeRO 3 asks how many devices there are whenever it adds up; on a CPU it would run a program to know.
+    accelerator: Any = get_accelerator()
+    accelerator.device_count = cache(accelerator.device_count)
     comm.init_distributed(dist_init_required=False, verbose=False)
 
 
 @contextmanager
-def _told(variable: str, value: str) -> Iterator[None]:
+def told(variable: str, value: str) -> Iterator[None]:
     """A variable of the environment has a value meanwhile."""
     before = os.environ.get(variable)
     os.environ[variable] = value

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hpcrl.backends.backend import BACKENDS, Backend
 from hpcrl.backends.packages import package_problems
@@ -13,6 +13,7 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.judges import model_of
 from hpcrl.placement.layouts import Layout
+from hpcrl.placement.own_parts import CutBy
 from hpcrl.plugins import find, names
 
 WITHOUT_MODEL = ("dp",)
@@ -75,8 +76,8 @@ def backend_of(name: str) -> Backend:
     return find(BACKENDS, name, "<role>.backend")
 
 
-def shards(backend: str) -> bool:
-    """Whether a backend gives each data-parallel rank a part of every parameter."""
+def cut_by(backend: str) -> CutBy | Literal[""]:
+    """What of every parameter a backend gives each data-parallel rank a part of; empty where it gives all."""
     return backend_of(backend).shards
 
 
@@ -193,13 +194,7 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
             f"{dtype_key} = {model.dtype}, but {key} = {model.backend} computes in {', '.join(backend.dtypes)}.",
             f"Set {dtype_key} or {key}.",
         )
-    if isinstance(model, TrainedModelConfig) and model.reduce != "update" and not backend.shards:
-        reduce_key = f"{role}.reduce"
-        yield Problem(
-            (reduce_key, key),
-            f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not shard gradients.",
-            f"Leave out {reduce_key}, or set {key} to {able_backends(model, lambda other: other.shards, device)}.",
-        )
+    yield from _reduce_problems(chosen, backend, device)
     if key == f"{role}.backend" and (lora := lora_of(model)) is not None and not backend.lora:
         rank_key = f"{role}.lora.rank"
         yield Problem(
@@ -230,6 +225,24 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
                 f"{key} = {model.backend} cannot {verb}, but {', '.join(wanted)} has to.",
                 f"Set {key} to {others}{elsewhere}.",
             )
+
+
+def _reduce_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[Problem]:
+    """Gradients that are to be added up after each micro-batch under a backend that does it in its own way."""
+
+    def chooses(other: Backend) -> bool:
+        return bool(other.shards) and not other.adds_up
+
+    role, model, key = chosen
+    if not isinstance(model, TrainedModelConfig) or model.reduce == "update" or chooses(backend):
+        return
+    reduce_key = f"{role}.reduce"
+    yield Problem(
+        (reduce_key, key),
+        f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not let you choose when gradients are added "
+        "up.",
+        f"Leave out {reduce_key}, or set {key} to {able_backends(model, chooses, device)}.",
+    )
 
 
 def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[Problem]:

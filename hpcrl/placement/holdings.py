@@ -12,7 +12,7 @@ from hpcrl.families.family import Parameter
 from hpcrl.families.places import Span, sliced
 from hpcrl.placement.buffers import lay_out, shard_bounds
 from hpcrl.placement.layouts import Layout, Ranks
-from hpcrl.placement.row_shards import row_shards
+from hpcrl.placement.own_parts import CutBy, own_parts
 from hpcrl.placement.shards import cut_of, held, stage_parameters
 
 Pattern = tuple[tuple[int, int, int, int, int, int], ...]
@@ -68,11 +68,11 @@ def slices(config: DecoderConfig, layout: Layout, ranks: Ranks, world: int) -> t
     return tuple(found)
 
 
-def row_holdings(config: DecoderConfig, ranks: Ranks, world: int) -> tuple[Holding, ...]:
-    """What each worker has of a model of which these ranks have some rows of every parameter, of masters too."""
+def part_holdings(config: DecoderConfig, ranks: Ranks, world: int, by: CutBy) -> tuple[Holding, ...]:
+    """What each worker has of a model of which these ranks have their parts of every parameter, of masters too."""
     found = [NOTHING] * world
     for index, rank in enumerate(ranks):
-        found[rank] = holding(row_shards(config, len(ranks), index).spans())
+        found[rank] = holding(own_parts(config, len(ranks), index, by).spans())
     return tuple(found)
 
 

@@ -1,7 +1,6 @@
 """How much memory a worker will need, from shapes alone. An estimate: allocators and libraries take more."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,8 +19,10 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameters_of, read_config
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
+from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
+from hpcrl.placement.own_parts import CutBy
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
 from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
@@ -31,8 +32,6 @@ GIB = 2**30
 STAGED_BYTES = 64 * 2**20
 """At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
 received."""
-ADDED_UP = 2**24
-"""At most so many elements of gradients are added up at a time where they are so as they come."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ def _stage_memory(
         memory = as_adapted(memory, with_adapters(model, lora), config, layout, stage)
     if replica.of:
         memory = replace(memory, parameters=0.0)
-    if replica.sharded:
-        memory = as_sharded(memory, model, config, layout, blended)
+    if by := replica.cut_by:
+        memory = as_sharded(memory, model, config, layout, blended, by)
     elif isinstance(config, TrainedModelConfig) and (adds_up := backend_of(replica.backend).adds_up):
         memory = as_added_up(memory, model, config, layout, each=adds_up == "micro_batch")
     if generation is None or "generate" not in kinds:
@@ -236,32 +235,22 @@ def as_adapted(memory: Memory, model: DecoderConfig, config: ModelConfig, layout
 
 
 def as_sharded(
-    memory: Memory, model: DecoderConfig, config: ModelConfig, layout: Layout, blended: bool = False
+    memory: Memory,
+    model: DecoderConfig,
+    config: ModelConfig,
+    layout: Layout,
+    blended: bool = False,
+    by: CutBy = "rows",
 ) -> Memory:
-    """The same of a worker that keeps rows of every parameter.
-
-    In a pass it has all that is no block, and one block, which it has twice, beside its own rows of it, while it is
-    gathered; in generation all blocks. In training it has gradients of all parameters, until the last backward pass,
-    and those of a block while they are added up; where that is done after each micro-batch, those of what is no block
-    and of two blocks, and its own rows twice. What changes is kept in at least fp32, and needs no masters beside it.
-    """
-    size, state = BYTES[config.dtype], state_size(config.dtype)
-    trained = isinstance(config, TrainedModelConfig)
-    sizes: Counter[int] = Counter()
-    for parameter in parameters_of(model):
-        sizes[parameter.layer if 1 <= parameter.layer <= model.blocks else 0] += parameter.numel
-    each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
-    count, block = sizes.total(), max(sizes[layer] for layer in range(1, model.blocks + 1))
-    whole = sizes[0] + 2 * block + count / layout.dp if each else count
-    gathering = (1 + 1 / layout.dp) * max(sizes[0], block)
-    return replace(
-        memory,
-        parameters=count * (state if trained or blended else size) / layout.dp,
-        gradients=memory.gradients / layout.dp,
-        optimizer=2 * count * state / layout.dp if trained and not memory.offloaded else 0.0,
-        drawing=(count + block) * size,
-        working=memory.working + (sizes[0] + block + gathering) * size + trained * (whole + block) * state,
-    )
+    """The same of a worker that keeps its part of every parameter."""
+    size, state, trained = BYTES[config.dtype], state_size(config.dtype), isinstance(config, TrainedModelConfig)
+    kept = {"trained": trained, "changes": trained or blended}
+    if by == "rows":
+        each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
+        cut = cut_by_rows(model, layout.dp, size, state, **kept, offloaded=bool(memory.offloaded), each=each)
+    else:
+        cut = cut_by_elements(model, layout.dp, size, state, **kept)
+    return replace(memory, **{**cut._asdict(), "working": memory.working + cut.working})
 
 
 def as_added_up(memory: Memory, model: DecoderConfig, config: TrainedModelConfig, layout: Layout, each: bool) -> Memory:

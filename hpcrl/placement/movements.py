@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import models_of
 from hpcrl.families.config import DecoderConfig
-from hpcrl.placement.holdings import Holding, holdings, row_holdings
+from hpcrl.placement.holdings import Holding, holdings, part_holdings
 from hpcrl.placement.memory import BYTES, Models, head_model, of_worker, size_in_words
 from hpcrl.placement.moving import Transfer, moves
 from hpcrl.placement.plan import Plan, ReplicaPlan
@@ -105,6 +105,6 @@ def _numel(transfers: Iterable[Transfer]) -> int:
 
 def _held(model: DecoderConfig, replica: ReplicaPlan, world: int) -> tuple[Holding, ...]:
     """What each worker has of a replica in its buffer."""
-    if replica.sharded:
-        return row_holdings(model, replica.ranks, world)
+    if by := replica.cut_by:
+        return part_holdings(model, replica.ranks, world, by)
     return holdings(model, replica.arrangement, replica.ranks, world)

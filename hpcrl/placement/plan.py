@@ -1,7 +1,7 @@
 """Which calls are made, which workers hold which model: the whole of an attempt before it begins, as one JSON value."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -11,8 +11,9 @@ from hpcrl.config.model import Between, shared_with
 from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
-from hpcrl.placement.abilities import shards
+from hpcrl.placement.abilities import cut_by
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
+from hpcrl.placement.own_parts import CutBy
 from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
 from hpcrl.placement.shards import Cut, cut_of
 from hpcrl.recipes.algorithm import algorithm_of
@@ -64,6 +65,11 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     @property
     def role(self) -> str:
         return self.model.role
+
+    @property
+    def cut_by(self) -> CutBy | Literal[""]:
+        """What of each parameter they have a part of: its rows or its elements; empty where each has its whole cut."""
+        return cut_by(self.backend) if self.sharded else ""
 
     @property
     def arrangement(self) -> Layout:
@@ -285,7 +291,7 @@ def _replicas(
             trainable=model.replica == 0 and changed.get(model.role, False),
             between=asked.get(model) or _usual(model, named, changed),
             backend=place.backend,
-            sharded=place.layout.dp > 1 and bool(place.backend) and shards(place.backend),
+            sharded=place.layout.dp > 1 and bool(place.backend and cut_by(place.backend)),
             of=shared_with(experiment, model.role),
         )
         for model, place in named.items()

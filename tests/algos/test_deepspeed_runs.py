@@ -18,7 +18,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.recipes.ppo import PPOExperiment
 
 SLOW = pytest.mark.slow
-BACKENDS = ("zero1", "zero2")
+BACKENDS = ("zero1", "zero2", "zero3")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
     return functools.cache(lambda backend: whole_run(tmp_path_factory.mktemp(backend), cut(task, backend)))
 
 
-@pytest.mark.parametrize("backend", ["zero2", pytest.param("zero1", marks=SLOW)])
+@pytest.mark.parametrize("backend", ["zero3", *(pytest.param(it, marks=SLOW) for it in ("zero1", "zero2"))])
 def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: Callable[[str], RunDirectory], backend: str) -> None:
     check_alike(undisturbed(backend), undisturbed("native"))
 
@@ -59,7 +59,7 @@ BLOWS = {
     "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
     "all": Blow("master", "journal.after", 14, "all"),
 }
-FAST = ("zero2 in a backward pass",)
+FAST = ("zero3 in a backward pass",)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)
 
 
-@pytest.mark.parametrize("backend", ["fsdp", pytest.param("zero2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["fsdp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("zero2", "zero3"))])
 def test_a_run_whose_models_are_sharded_that_is_struck_ends_with_the_same_bits(
     task: Path, tmp_path: Path, backend: str
 ) -> None:

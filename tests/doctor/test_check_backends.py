@@ -22,6 +22,7 @@ def test_each_backend_is_told_with_what_it_can_do():
         ),
         Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16", Severity.OK),
         Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16", Severity.OK),
+        Finding("backends", "zero3", f"{able} dp, parameters too; computes in fp32, bf16", Severity.OK),
     ]
 
 

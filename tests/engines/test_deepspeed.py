@@ -7,18 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.guests import SPLITS, check_equal, lived, loaded, made, trained
-from support.layouts import groups_in, objective
+from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, groups_in, objective
 from support.megatron_cpu import megatron
 from support.pool import everyone, gloo_pool
-from support.sharded import Case
+from support.sharded import DTYPES, Case
 from support.tiny import fsdp, native
-from support.zero import MAKERS, zero1, zero2
+from support.zero import MAKERS, zero1, zero2, zero3
 
 from hpcrl.parallel.deepspeed import ShardedUpdates
 from hpcrl.parallel.replica import over_data
+from hpcrl.parallel.zero3 import PartitionedModules
 from hpcrl.placement.layouts import parse_layout
 
 SLOW = pytest.mark.slow
@@ -50,7 +52,7 @@ def test_a_checkpoint_goes_from_backend_to_backend_with_all_bits(pool: Any, case
     """Through all that hold a model otherwise, with no update between: the first digest again."""
     (first, *_) = pool.run(lived, native, case, parse_layout("d1"))
     saved, digest = [first["saved"]], first["digest"]
-    chain = [(fsdp, "d2"), (zero1, "d2"), (zero2, "d2"), (megatron, "t2"), (zero2, "d2"), (native, "d1")]
+    chain = [(fsdp, "d2"), (zero1, "d2"), (zero3, "d2"), (megatron, "t2"), (zero2, "d2"), (zero3, "d2"), (native, "d1")]
     for maker, text in chain:
         layout = parse_layout(text)
         found = pool.run(loaded, maker, case, layout, saved)[: layout.size]
@@ -74,22 +76,50 @@ def on_two_of_three(context: Any, backend: str) -> Any:
         return None
     engine = made(MAKERS[backend], Case(), over_data(context.group((0, 2))))
     (result,) = trained(engine, [(SPLITS[2][context.rank // 2], objective(True))])
-    return result.loss, result.grad_norm
+    return result.loss, result.grad_norm, engine.digest()
 
 
-def begins(context: Any, maker: Any) -> list[float]:
+def on_three(context: Any, maker: Any) -> tuple[list[float], tuple[float, float], np.ndarray]:
+    """Masters as they begin, what an update comes to, and what the model says then."""
     groups = groups_in(context, parse_layout("d3"))
     assert groups is not None
-    return made(maker, Case("value"), groups).masters()[1].tolist()
+    engine, rows = made(maker, Case("value", clip=0.05), groups), [SPLITS[1][0], [], SPLITS[2][1]][context.rank]
+    masters = engine.masters()[1].tolist()
+    result = trained(engine, [(rows, objective(False))] * 2)[-1]
+    assert result.grad_norm is not None
+    return masters, (result.loss, result.grad_norm), engine.forward(ROWS)
 
 
-def test_some_of_the_workers_hold_a_model_and_three_tell_their_masters_as_hpcrls_own_do() -> None:
-    """Three do not divide its buffers."""
+def test_some_of_the_workers_hold_a_model_and_three_learn_what_hpcrls_own_do() -> None:
+    """Three divide neither its buffers nor its parameters."""
     with gloo_pool(3) as three:
-        first, nothing, second = three.run(on_two_of_three, "zero2")
-        ours, theirs = (three.run(begins, maker) for maker in (native, zero2))
-    assert nothing is None and first == second
-    assert ours == theirs
+        on_two = {backend: three.run(on_two_of_three, backend) for backend in ("zero2", "zero3")}
+        ours, *theirs = (three.run(on_three, maker) for maker in (native, zero2, zero3))
+    for first, nothing, second in on_two.values():
+        assert nothing is None and first == second
+    for found in theirs:
+        for (_, result, says), (_, reference, expected) in zip(found, ours, strict=True):
+            assert result == pytest.approx(reference, rel=1e-5)
+            np.testing.assert_allclose(says, expected, rtol=1e-5, atol=1e-5)
+    assert [masters for masters, *_ in theirs[0]] == [masters for masters, *_ in ours], "cut as ours are"
+
+
+def frozen(context: Any, maker: Any, dtype: str) -> tuple[Any, ...]:
+    """A model that is not trained, and one that another is blended into."""
+    rows, group = SPLITS[2][context.rank], everyone(context)
+    made_of = {"micro_batch_tokens": 24, "optimizer": None}
+    engine, blended = (maker("vocabulary", DTYPES[dtype], group, blended=it, **made_of) for it in (False, True))
+    blended.blend(2.0 * blended.masters()[1], 0.75)
+    says = engine.forward(ROWS.select(rows)), blended.forward(ROWS.select(rows))
+    said = engine.generate([PROMPTS[row] for row in rows], [SEEDS[row] for row in rows], GENERATIONS[0]).tokens
+    return (*says, *said), (engine.parameters_digest(), blended.digest(), blended.parameters_digest())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=SLOW)])
+def test_frozen_and_blended_models_are_cut_by_zero3_too(pool: Any, dtype: str) -> None:
+    for ours, theirs in zip(*(pool.run(frozen, maker, dtype) for maker in (native, zero3)), strict=True):
+        assert ours[1] == theirs[1]
+        assert all(map(np.array_equal, ours[0], theirs[0]))
 
 
 def laid_out(context: Any, begin: int) -> None:
@@ -98,10 +128,19 @@ def laid_out(context: Any, begin: int) -> None:
     ShardedUpdates(parameters, 128, everyone(context), each=False)
 
 
+def partitioned(context: Any, begin: int) -> None:
+    """The same of parts."""
+    parameters = {torch.nn.Parameter(torch.zeros(64)): at for at in (0, begin)}
+    PartitionedModules([torch.nn.ParameterList(parameters)], parameters, everyone(context))
+
+
 def test_a_version_that_lays_parameters_out_otherwise_is_refused(pool: Any) -> None:
     pool.run(laid_out, 64)
     with pytest.raises(AssertionError, match=r"deepspeed lays parameters out at \[0, 64\], not at \[0, 16\]"):
         pool.run(laid_out, 16)
+    pool.run(partitioned, 32)
+    with pytest.raises(AssertionError, match=r"deepspeed lays parts out at \[0, 32\], not at \[0, 16\]"):
+        pool.run(partitioned, 16)
 
 
 def left_alone(context: Any, backend: str) -> None:
@@ -114,7 +153,7 @@ def left_alone(context: Any, backend: str) -> None:
     trained(engine, [(SPLITS[2][groups.dp.index], objective(True))])
 
 
-@pytest.mark.parametrize("backend", [pytest.param("zero1", marks=SLOW), "zero2"])
+@pytest.mark.parametrize("backend", [pytest.param("zero1", marks=SLOW), "zero2", "zero3"])
 def test_what_deepspeeds_collectives_raise_tells_of_the_peer(backend: str) -> None:
     with gloo_pool(2) as ranks, pytest.raises(AssertionError) as raised:
         ranks.run(left_alone, backend)
@@ -138,13 +177,13 @@ import sys
 sys.dont_write_bytecode = True
 from support.pool import gloo_pool
 from support.guests import lived
-from support.sharded import Case
-from support.zero import zero2
+from support.sharded import DTYPES, Case
+from support.zero import zero3
 from hpcrl.placement.layouts import parse_layout
 
 if __name__ == "__main__":
     with gloo_pool(2) as ranks:
-        ranks.run(lived, zero2, Case("value"), parse_layout("d2"))
+        ranks.run(lived, zero3, Case("value"), parse_layout("d2"))
 """
 
 
@@ -153,7 +192,7 @@ def test_the_process_that_workers_are_forked_from_does_not_import_deepspeed() ->
     script = (
         "import os, sys, torch, hpcrl.engines.deepspeed, hpcrl.parallel.deepspeed as it\n"
         "assert 'deepspeed' not in sys.modules\n"
-        "with it._told(it.ACCELERATOR, 'cpu'):\n"
+        "with it.told(it.ACCELERATOR, 'cpu'):\n"
         "    from deepspeed.accelerator import get_accelerator\n"
         "assert get_accelerator().device_name() == 'cpu' and it.ACCELERATOR not in os.environ\n"
     )

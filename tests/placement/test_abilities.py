@@ -37,14 +37,14 @@ def problems(tmp_path, monkeypatch):
 
 
 def test_every_backend_of_hpcrls_own_declares():
-    assert names(BACKENDS) == ("fsdp", "megatron", "native", "zero1", "zero2")
+    assert names(BACKENDS) == ("fsdp", "megatron", "native", "zero1", "zero2", "zero3")
     backend = find(BACKENDS, "native", "actor.backend")
     assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp", "tp", "pp"))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):
     assert problems("critic.backend=nativ", "critic.layout=t2") == [
-        "critic.backend = nativ must be one of fsdp, megatron, native, zero1, zero2, or file.py:NAME. "
+        "critic.backend = nativ must be one of fsdp, megatron, native, zero1, zero2, zero3, or file.py:NAME. "
         "Set critic.backend, probably to native."
     ]
 
@@ -54,9 +54,9 @@ def test_a_type_and_a_kind_of_call_that_a_backend_lacks_are_refused(problems):
         "actor.dtype = fp32, but actor.backend = …/reader.py:READER computes in bf16. "
         "Set actor.dtype or actor.backend.",
         "actor.backend = …/reader.py:READER cannot train, but actor_train has to. "
-        "Set actor.backend to fsdp, megatron, native, zero1 or zero2.",
+        "Set actor.backend to fsdp, megatron, native, zero1, zero2 or zero3.",
         "actor.backend = …/reader.py:READER cannot generate, but actor_gen has to. "
-        "Set actor.backend to fsdp, megatron, native, zero1 or zero2, or calls.actor_gen.backend.",
+        "Set actor.backend to fsdp, megatron, native, zero1, zero2 or zero3, or calls.actor_gen.backend.",
     ]
 
 
@@ -88,7 +88,7 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
         "Set actor.layout to d2, or actor.backend to megatron or native.",
         "  - critic.layout = p2 splits a model over workers by pp, but critic.backend = fsdp splits over dp only. "
         "Set critic.layout to d2, or critic.backend to megatron or native.",
-        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, zero1, zero2, or file.py:NAME. "
+        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, zero1, zero2, zero3, or file.py:NAME. "
         "Set reference.backend, probably to fsdp.",
         "  - calls.actor_gen.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp "
         "only. Set calls.actor_gen.layout to d2, or actor.backend to megatron or native.",
@@ -99,14 +99,14 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
 def test_a_backend_is_proposed_that_computes_in_the_type(problems, monkeypatch):
     monkeypatch.setattr(fsdp, "BACKEND", replace(fsdp.BACKEND, dtypes=("bf16",)))
     assert problems("reference.backend=reader.py:READER", "actor.backend=reader.py:READER")[1].endswith(
-        "cannot train, but actor_train has to. Set actor.backend to megatron, native, zero1 or zero2."
+        "cannot train, but actor_train has to. Set actor.backend to megatron, native, zero1, zero2 or zero3."
     )
 
 
 def test_a_device_that_a_backend_does_not_compute_on_is_refused(problems):
     assert problems("actor.backend=megatron", "cluster.device=cpu") == [
         "actor.backend = megatron computes on cuda only, but cluster.device = cpu. "
-        "Set actor.backend to fsdp, native, zero1 or zero2.",
+        "Set actor.backend to fsdp, native, zero1, zero2 or zero3.",
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_model_that_a_backend_does_not_compute_is_refused(problems, monkeypatc
     monkeypatch.setattr(fsdp, "BACKEND", replace(fsdp.BACKEND, models=needs))
     assert problems("critic.backend=fsdp", "actor.backend=megatron") == [
         "critic.path has a model with norm = rms, but critic.backend = fsdp computes norm = layer. "
-        "Set critic.backend to megatron, native, zero1 or zero2.",
+        "Set critic.backend to megatron, native, zero1, zero2 or zero3.",
     ]
 
 
@@ -132,15 +132,15 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
     trainer, trained = "actor.backend=trainer.py:TRAINER", tmp_path / "ppo.yaml"
     assert problems(trainer) == [
         "actor.backend = …/trainer.py:TRAINER cannot generate, but actor_gen has to. "
-        "Set actor.backend to fsdp, megatron, native, zero1 or zero2, or calls.actor_gen.backend.",
+        "Set actor.backend to fsdp, megatron, native, zero1, zero2 or zero3, or calls.actor_gen.backend.",
     ]
     native = load_config(trained, (trainer, "calls={actor_gen: {backend: native, layout: t2}}"), ALL_CHECKS)
     assert native.calls["actor_gen"]["backend"] == "native"
     assert problems("calls={actor_gen: {backend: trainer.py:TRAINER}, ref_inf: {backend: fdsp}}") == [
-        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, zero1, zero2: a backend "
-        "in a file of yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
-        "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native, zero1, zero2: a backend in a file of "
-        "yours holds a role at its home. Set calls.ref_inf.backend, or reference.backend.",
+        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, zero1, zero2, zero3: a "
+        "backend in a file of yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
+        "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native, zero1, zero2, zero3: a backend in a file "
+        "of yours holds a role at its home. Set calls.ref_inf.backend, or reference.backend.",
     ]
     assert problems("calls={actor_gen: {backend: fsdp, layout: t2}}", "cluster.workers_per_node=2") == [
         "calls.actor_gen.layout = t2 splits a model over workers by tp, but calls.actor_gen.backend = fsdp splits over "
@@ -148,13 +148,13 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
     ]
     assert problems("calls={actor_gen: {backend: megatron}}", "cluster.device=cpu") == [
         "calls.actor_gen.backend = megatron computes on cuda only, but cluster.device = cpu. "
-        "Set calls.actor_gen.backend to fsdp, native, zero1 or zero2.",
+        "Set calls.actor_gen.backend to fsdp, native, zero1, zero2 or zero3.",
     ]
 
 
 def test_gradients_are_reduced_each_micro_batch_by_backends_that_shard_them_only(problems):
     assert problems("actor.reduce=micro_batch") == [
-        "actor.reduce = micro_batch, but actor.backend = native does not shard gradients. "
+        "actor.reduce = micro_batch, but actor.backend = native does not let you choose when gradients are added up. "
         "Leave out actor.reduce, or set actor.backend to fsdp.",
     ]
 

@@ -123,7 +123,7 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
     held = problems(load, "actor.backend=megatron", "cluster.device=cuda")[0]
     assert held == (
         "actor.backend = megatron holds hpcrl's own models only, but transformers computes actor.path: rope_wobble = 3 "
-        "is not known here and may change the mathematics. Set actor.backend to fsdp, native, zero1 or zero2."
+        "is not known here and may change the mathematics. Set actor.backend to fsdp, native, zero1, zero2 or zero3."
     )
     assert len(problems(load, "actor.backend=fsdp", "critic.layout=p2")) == 1
     expert = "model.layers.0.mlp.experts.0.up_proj.weight"

@@ -70,7 +70,7 @@ def test_all_topologies_give_the_same_numbers(slurm: SlurmCluster, material: Pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900, func_only=True)
-@pytest.mark.parametrize("backend", ["fsdp", "zero2"])
+@pytest.mark.parametrize("backend", ["fsdp", "zero2", "zero3"])
 def test_a_sharded_ppo_that_is_preempted_and_killed_ends_with_the_same_bits(
     slurm: SlurmCluster, material: Path, backend: str
 ) -> None:

@@ -24,6 +24,7 @@ from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.engine import Update
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.fsdp import RowForeign
+from hpcrl.engines.zero3 import Zero3Foreign
 from hpcrl.families.adapters import DOWN
 from hpcrl.families.config import HeadKind
 from hpcrl.families.reader import parameters_of
@@ -151,7 +152,7 @@ def learnt_on_rank(context: Any, folder: Path, optimizer: OptimizerConfig, spoil
     return {"losses": losses, "padded": padded, "why": model.padded_because, "says": engine.forward(ROWS)}
 
 
-ZERO = ("zero1", "zero2")
+ZERO = ("zero1", "zero2", "zero3")
 
 
 def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict[str, Any]:
@@ -159,9 +160,11 @@ def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict
     groups = over_data(everyone(context))
     config, parameters = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=True)
     made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": True}
-    model: FlatForeign | RowForeign | ZeroForeign
+    model: FlatForeign | RowForeign | Zero3Foreign | ZeroForeign
     if backend == "fsdp":
         model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+    elif backend == "zero3":
+        model = Zero3Foreign(config, groups.dp, device=torch.device("cpu"), **made)
     elif backend in ZERO:
         memory = ZeroParameters(config, groups.dp, DTYPES[dtype], torch.device("cpu"), each=backend == "zero2")
         model = ZeroForeign(config, memory, groups.dp)
@@ -192,9 +195,11 @@ def blended_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dic
     groups = over_data(everyone(context))
     config, parameters = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=False)
     made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": False}
-    model: FlatForeign | RowForeign
+    model: FlatForeign | RowForeign | Zero3Foreign
     if backend == "fsdp":
         model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+    elif backend == "zero3":
+        model = Zero3Foreign(config, groups.dp, device=torch.device("cpu"), **made)
     else:
         model = FlatForeign(config, dp=groups.dp, **made)
     model.load((name, tensor.to(DTYPES[dtype])) for name, tensor in parameters)

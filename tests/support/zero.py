@@ -8,6 +8,7 @@ from support.tiny import CONFIG, engine_of, native
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroParameters, ZeroTransformer
+from hpcrl.engines.zero3 import Zero3Transformer
 from hpcrl.models.init import random_init
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
@@ -24,19 +25,24 @@ def zero(
     config: Any = CONFIG,
     **options: Any,
 ) -> Any:
-    """As `native`, of the same model, which is trained."""
+    """As `native`, of the same model. Stages 1 and 2 hold one only that is trained."""
     groups = over_data(group) if isinstance(group, Group) else group
-    if optimizer is None or groups.dp.size == 1:
+    if groups.dp.size == 1 or (optimizer is None and stage < 3):
         return native(
             head, dtype, group, micro_batch_tokens, optimizer=optimizer, steps=steps, config=config, **options
         )
     model = config.with_head(head)
-    memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2)
-    transformer = ZeroTransformer(model, memory)
+    transformer: Zero3Transformer | ZeroTransformer
+    if stage == 3:
+        made: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu"), "trainable": optimizer is not None}
+        transformer = Zero3Transformer(model, groups.dp, **made)
+    else:
+        memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2)
+        transformer = ZeroTransformer(model, memory)
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, made=ZeroAdamW, **options)
 
 
-zero1, zero2 = partial(zero, 1), partial(zero, 2)
-MAKERS = {"zero1": zero1, "zero2": zero2}
+zero1, zero2, zero3 = partial(zero, 1), partial(zero, 2), partial(zero, 3)
+MAKERS = {"zero1": zero1, "zero2": zero2, "zero3": zero3}

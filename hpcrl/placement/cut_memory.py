@@ -1,0 +1,84 @@
+"""What a data-parallel worker needs of a model of which it has its part of every parameter, by who gathers them."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from hpcrl.families.config import DecoderConfig
+from hpcrl.families.reader import parameters_of
+
+ADDED_UP = 2**24
+"""At most so many elements of gradients are added up at a time where they are so as they come."""
+
+
+class CutBytes(NamedTuple):
+    """As `Memory` has them; `working` comes on top of what a whole model takes."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    drawing: float
+    working: float
+
+
+class _Sizes(NamedTuple):
+    """Numbers of a model's parameters."""
+
+    others: int
+    """What is in no block."""
+    block: int
+    """Those of the largest."""
+    all: int
+    largest: int
+    """Of a single parameter."""
+
+    @classmethod
+    def of(cls, model: DecoderConfig) -> "_Sizes":
+        sizes: Counter[int] = Counter()
+        parameters = parameters_of(model)
+        for parameter in parameters:
+            sizes[parameter.layer if 1 <= parameter.layer <= model.blocks else 0] += parameter.numel
+        block = max(sizes[layer] for layer in range(1, model.blocks + 1))
+        return cls(sizes[0], block, sizes.total(), max(parameter.numel for parameter in parameters))
+
+
+def cut_by_rows(
+    model: DecoderConfig, dp: int, size: int, state: int, *, trained: bool, changes: bool, offloaded: bool, each: bool
+) -> CutBytes:
+    """Where FSDP2 gathers.
+
+    In a pass a worker has all that is no block, and one block, which it has twice, beside its own rows of it, while it
+    is gathered; in generation all blocks. In training it has gradients of all parameters, until the last backward pass,
+    and those of a block while they are added up; where that is done after each micro-batch, those of what is no block
+    and of two blocks, and its own rows twice. What changes is kept in at least fp32, and needs no masters beside it.
+    """
+    of = _Sizes.of(model)
+    whole = of.others + 2 * of.block + of.all / dp if each else of.all
+    gathering = (1 + 1 / dp) * max(of.others, of.block)
+    return CutBytes(
+        parameters=of.all * (state if changes else size) / dp,
+        gradients=trained * of.all * state / dp,
+        optimizer=2 * of.all * state / dp if trained and not offloaded else 0.0,
+        drawing=(of.all + of.block) * size,
+        working=(of.others + of.block + gathering) * size + trained * (whole + of.block) * state,
+    )
+
+
+def cut_by_elements(model: DecoderConfig, dp: int, size: int, state: int, *, trained: bool, changes: bool) -> CutBytes:
+    """Where DeepSpeed's ZeRO 3 gathers.
+
+    In a pass a worker has all that is no block, and one block, which it has twice while it is gathered, and with its
+    gradient in the backward pass; in generation all blocks. In training it has room for as many gradients as are added
+    up at a time, and they are there three times meanwhile; a parameter that has more goes by itself. Parameters are in
+    `dtype`, with masters beside them.
+    """
+    of = _Sizes.of(model)
+    wide = state * (size < state)
+    some = min(ADDED_UP, of.all) * state
+    alone = of.largest * (size + wide + state) if of.largest > ADDED_UP else 0
+    return CutBytes(
+        parameters=of.all * size / dp,
+        gradients=trained * of.all * state / dp,
+        optimizer=of.all * (2 * state * trained + wide * changes) / dp,
+        drawing=of.all * size,
+        working=(of.others + 2 * of.block) * size + trained * (some + max(2 * some, alone)),
+    )
