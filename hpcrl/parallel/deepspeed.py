@@ -27,8 +27,6 @@ SHARED_MEMORY = "deepspeed_shm_comm"
 ACCELERATOR = "DS_ACCELERATOR"
 """By which DeepSpeed is told what it computes on."""
 
-UNTESTED = "This version is not tested with this release of hpcrl: install one that is."
-
 
 class MasterUpdates:
     """torch's AdamW within an optimizer of DeepSpeed's: it updates this rank's masters, one tensor."""
@@ -105,10 +103,7 @@ class ShardedUpdates:
         (self.data,) = self._zero.bit16_groups_flat
         found = {parameter: parameter.storage_offset() for parameter in parameters}
         if found != dict(parameters):
-            raise InternalError(
-                f"deepspeed lays parameters out at {[*found.values()]}, not at {[*parameters.values()]}.",
-                UNTESTED,
-            )
+            raise untested(f"deepspeed lays parameters out at {[*found.values()]}, not at {[*parameters.values()]}.")
         (master,) = self._zero.single_partition_of_fp32_groups
         self.grad = torch.zeros_like(master.detach())
         self.optimizer = MasterUpdates(self._zero, inner, [master], self.grad)
@@ -151,6 +146,11 @@ class ShardedUpdates:
         """Bring the masters of all ranks to the parameters of all."""
         with self._dp.operations("DeepSpeed's all-gather"):
             self._zero.update_lp_params()
+
+
+def untested(text: str) -> InternalError:
+    """What is said of a version of DeepSpeed that is not as it was when it was tested."""
+    return InternalError(text, "This version is not tested with this release of hpcrl: install one that is.")
 
 
 def prepare(device: torch.device) -> None:

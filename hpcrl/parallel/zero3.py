@@ -13,8 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hpcrl.errors import InternalError
-from hpcrl.parallel.deepspeed import UNTESTED, MasterUpdates, prepare, told
+from hpcrl.parallel.deepspeed import MasterUpdates, prepare, told, untested
 from hpcrl.parallel.group import Group
 from hpcrl.placement.cut_memory import ADDED_UP
 
@@ -54,9 +53,7 @@ class PartitionedModules:
             self.data = self._optimized(hooked) if self._parameters[0].requires_grad else self._held(hooked)
         found = {it: it.ds_tensor.storage_offset() for it in self._parameters}
         if found != dict(parameters):
-            raise InternalError(
-                f"deepspeed lays parts out at {[*found.values()]}, not at {[*parameters.values()]}.", UNTESTED
-            )
+            raise untested(f"deepspeed lays parts out at {[*found.values()]}, not at {[*parameters.values()]}.")
 
     def zero(self) -> None:
         """Begin a gradient."""
@@ -89,7 +86,7 @@ class PartitionedModules:
         self._zero.parameter_offload.release_backward_leftovers()
         self._let_go(self._others)
         if any(it.grad is not None for it in self._parameters):
-            raise InternalError("deepspeed takes a block's gradient before it is there.", UNTESTED)
+            raise untested("deepspeed has taken a block's gradient before it was there.")
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
