@@ -182,6 +182,13 @@ def test_a_run_goes_to_other_code_and_back_as_the_page_says(
     assert spaces[-2:] == ["huggingface", "own"]
 
 
+@pytest.mark.slow
+def test_a_fork_begins_with_other_code(here: Path, run: str) -> None:
+    theirs = ["--actor.model", "transformers", "--control.steps", "3"]
+    assert main(["fork", run, "--step", "2", "--run-dir", "forked", *theirs]) == ExitCode.DONE
+    assert [path.name for path in Path("forked/export/actor").iterdir()] == ["step-00000003"]
+
+
 def test_a_run_that_is_stopped_goes_on_under_the_other(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", "ppo.yaml", "--run-dir", "stopped", "--detach", "--control.steps", "400"]) == ExitCode.DONE
     run = RunDirectory.open(here / "stopped")

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.family import Parameter, Piece
+from hpcrl.families.family import Parameter
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import family_of, parameters_of
 from hpcrl.families.stored import shapes
-from hpcrl.families.tensors import parameter_of, tensor_of
+from hpcrl.families.tensors import PlacedPiece, fused, placed
 
 Space = Literal["own", "huggingface"]
 KINDS: Mapping[Space, Literal["own", "transformers"]] = {"own": "own", "huggingface": "transformers"}
@@ -40,48 +40,36 @@ class Translation:
     def __init__(self, source: DecoderConfig, target: DecoderConfig) -> None:
         assert space_of(source) != space_of(target) and not strange_tensor(source, target), (source, target)
         self.source, self.target = source, target
+        self._given, self._made = _placed(source), _placed(target)
+        self._places = {it.piece.name: (whole, it) for whole, pieces in self._given.items() for it in pieces}
+        """Tensor → the parameter of the source that has it, and where."""
 
     @cached_property
     def renamed(self) -> Mapping[str, str]:
         """Name in the source → name in the target, of parameters that differ in nothing else."""
-        ours = {parameter.name: pieces for parameter, pieces in _pieces(self.target)}
-        found = {}
-        for parameter, pieces in _pieces(self.source):
-            name = self._targets[pieces[0].name].name
-            if len(pieces) == 1 and pieces == ours[name]:
-                found[parameter.name] = name
-        return found
+        given = {pieces[0].piece: whole for whole, pieces in self._given.items() if len(pieces) == 1}
+        made = {pieces[0].piece: whole for whole, pieces in self._made.items() if len(pieces) == 1}
+        return {given[piece].name: whole.name for piece, whole in made.items() if piece in given}
 
     @cached_property
     def made(self) -> tuple[Parameter, ...]:
         """All others of the target, in an order in which those that are made of one follow one another."""
+        holders = {it.piece.name: whole for whole, pieces in self._made.items() for it in pieces}
+        found = dict.fromkeys(holders[tensor] for tensor in self._places)
         renamed = set(self.renamed.values())
-        found = (self._targets[piece.name] for _, pieces in _pieces(self.source) for piece in pieces)
-        return tuple(dict.fromkeys(parameter for parameter in found if parameter.name not in renamed))
+        return tuple(parameter for parameter in found if parameter.name not in renamed)
 
     def make(self, parameter: Parameter, read: Callable[[Parameter], np.ndarray]) -> np.ndarray:
         """A parameter of the target in its shape; `read` gives those of the source, in theirs."""
 
         def tensor(name: str) -> np.ndarray:
-            holder = self._sources[name]
-            return tensor_of(self.source, holder, read(holder), name)
+            whole, placed_there = self._places[name]
+            return placed_there.stored(read(whole), self.source.head_dim)
 
-        return parameter_of(self.target, parameter, tensor)
-
-    @cached_property
-    def _sources(self) -> Mapping[str, Parameter]:
-        return _by_tensor(self.source)
-
-    @cached_property
-    def _targets(self) -> Mapping[str, Parameter]:
-        return _by_tensor(self.target)
+        return fused(parameter, self._made[parameter], self.target.head_dim, tensor)
 
 
-def _pieces(config: DecoderConfig) -> list[tuple[Parameter, tuple[Piece, ...]]]:
+def _placed(config: DecoderConfig) -> dict[Parameter, list[PlacedPiece]]:
+    """Those of each parameter."""
     pieces = family_of(config).pieces
-    return [(parameter, pieces(config, parameter)) for parameter in parameters_of(config)]
-
-
-def _by_tensor(config: DecoderConfig) -> Mapping[str, Parameter]:
-    """Which parameter has a tensor."""
-    return {piece.name: parameter for parameter, pieces in _pieces(config) for piece in pieces}
+    return {parameter: list(placed(pieces(config, parameter))) for parameter in parameters_of(config)}

@@ -1,7 +1,8 @@
 """One parameter of ours as the tensors of Hugging Face's files, in numpy; and numbers as they are stored there."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,40 +23,51 @@ _AT_ONCE = 1 << 16
 
 def tensors_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The tensors that a whole parameter consists of, by their names there, each as it is stored."""
-    for piece, columns in _placed(config, parameter):
-        yield piece.name, _as_stored(_part(whole, piece, columns), piece, config)
-
-
-def tensor_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray, name: str) -> np.ndarray:
-    """One of them."""
-    piece, columns = next(each for each in _placed(config, parameter) if each[0].name == name)
-    return _as_stored(_part(whole, piece, columns), piece, config)
+    for each in placed(family_of(config).pieces(config, parameter)):
+        yield each.piece.name, each.stored(whole, config.head_dim)
 
 
 def parameter_of(config: DecoderConfig, parameter: Parameter, read: Callable[[str], np.ndarray]) -> np.ndarray:
     """The inverse: a whole parameter, out of its tensors, which `read` gives by name one after another."""
+    return fused(parameter, placed(family_of(config).pieces(config, parameter)), config.head_dim, read)
+
+
+class PlacedPiece(NamedTuple):
+    """A tensor, and the columns that it has of its parameter, or of one of its matrices."""
+
+    piece: Piece
+    columns: slice
+
+    def of(self, whole: np.ndarray) -> np.ndarray:
+        """What it has of the whole parameter, as a view."""
+        return (whole if self.piece.matrix is None else whole[self.piece.matrix])[..., self.columns]
+
+    def stored(self, whole: np.ndarray, head_dim: int) -> np.ndarray:
+        """The tensor."""
+        return _as_stored(self.of(whole), self.piece, head_dim)
+
+
+def placed(pieces: Iterable[Piece]) -> Iterator[PlacedPiece]:
+    """Those of one parameter."""
+    for _, alike in groupby(pieces, lambda piece: piece.matrix):
+        together, end = list(alike), 0
+        for piece in together:
+            begin, end = end, end + piece.rows
+            yield PlacedPiece(piece, slice(begin, end) if len(together) > 1 else slice(None))
+
+
+def fused(
+    parameter: Parameter, pieces: Iterable[PlacedPiece], head_dim: int, read: Callable[[str], np.ndarray]
+) -> np.ndarray:
+    """A whole parameter of all of its pieces."""
     whole = np.empty(0)
-    for piece, columns in _placed(config, parameter):
-        tensor = read(piece.name)
+    for each in pieces:
+        tensor = read(each.piece.name)
         if not whole.size:
             whole = np.empty(parameter.shape, tensor.dtype)
-        stored = _pairs(tensor, config.head_dim) if piece.paired else tensor
-        _part(whole, piece, columns)[...] = stored.T if piece.transposed else stored
+        rows = _pairs(tensor, head_dim) if each.piece.paired else tensor
+        each.of(whole)[...] = rows.T if each.piece.transposed else rows
     return whole
-
-
-def _placed(config: DecoderConfig, parameter: Parameter) -> Iterator[tuple[Piece, slice]]:
-    """Each tensor, and the columns that it has of its matrix."""
-    for _, alike in groupby(family_of(config).pieces(config, parameter), lambda piece: piece.matrix):
-        pieces, end = list(alike), 0
-        for piece in pieces:
-            begin, end = end, end + piece.rows
-            yield piece, slice(begin, end) if len(pieces) > 1 else slice(None)
-
-
-def _part(whole: np.ndarray, piece: Piece, columns: slice) -> np.ndarray:
-    """What a tensor has of a whole parameter, as a view."""
-    return (whole if piece.matrix is None else whole[piece.matrix])[..., columns]
 
 
 def widened(stored: np.ndarray) -> np.ndarray:
@@ -86,11 +98,11 @@ def _bf16(numbers: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(numbers), np.uint16(0x7FC0), whole)
 
 
-def _as_stored(part: np.ndarray, piece: Piece, config: DecoderConfig) -> np.ndarray:
+def _as_stored(part: np.ndarray, piece: Piece, head_dim: int) -> np.ndarray:
     if piece.transposed:
         part = part.T
     if piece.paired:
-        part = _halves(part, config.head_dim)
+        part = _halves(part, head_dim)
     return np.ascontiguousarray(part)
 
 

@@ -126,6 +126,8 @@ def test_a_critic_goes_too_and_replays_in_one_space_have_its_bits(
     run = create_run(tmp_path / "run", plain(task))
     killed(run, 0, (), first)
     killed(run, 1, overrides, after(3))
+    assert all("computed by transformers" in drift["why"] for drift in drifts(run))
+    assert drifts(run) or b"checkpointed" in first
     before = len(drifts(run))
     killed(run, 2, (), after(4))
     recorded = {role: trained_in(run, role) for role in ("actor", "critic")}
