@@ -6,6 +6,10 @@ from typing import Any, Literal
 
 from hpcrl.plugins import Room
 
+CutBy = Literal["rows", "elements"]
+"""What of a parameter goes to a rank as a whole: a row, so that its part is a tensor of as many dimensions (of a
+vector: an element), or an element. Parts that are cut by rows begin aligned; those cut by elements lie side by side."""
+
 
 @dataclass(frozen=True)
 class Package:
@@ -39,7 +43,7 @@ class Backend:
     """What a model has to be, by fields of `DecoderConfig`, where not all that hpcrl knows are computed."""
     lora: bool = False
     """Whether it can train low-rank adapters of a model in the place of its parameters."""
-    shards: Literal["", "rows", "elements"] = ""
+    shards: CutBy | Literal[""] = ""
     """What of every parameter each data-parallel rank has a part of, its rows or its elements, rather than all of its
     stage: then all of them compute in step, in inference too. Empty where it has all."""
     adds_up: Literal["", "update", "micro_batch"] = ""

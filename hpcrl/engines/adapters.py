@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.foreign import HeldForeign
-from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, checked
+from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, checked, gradient_of
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
@@ -88,11 +88,11 @@ class AdaptedParameters:
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Fill both by name."""
-        views = {**self.base.views, **self.trained.views}
-        for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
-            for views in (self.base.views, self.trained.views):
-                if name in views:
-                    views[name].detach().copy_(tensor)
+        both = self.base.views, self.trained.views  # a head that is trained is in both
+        shapes = {name: view.shape for views in both for name, view in views.items()}
+        for name, tensor in checked(shapes, tensors):
+            for view in (views[name] for views in both if name in views):
+                view.detach().copy_(tensor)
 
 
 class AdaptedModel(HeldModel):
@@ -120,9 +120,7 @@ class AdaptedModel(HeldModel):
         return self.memory.adapted.off()
 
     def gradient(self, name: str) -> Tensor:
-        gradient = self.memory.trained.views[name].grad
-        assert gradient is not None, "trained"
-        return gradient
+        return gradient_of(self.memory.trained.views[name])
 
 
 class AdaptedTransformer(AdaptedModel, HeldTransformer):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hpcrl.engines.memory import HeldTransformer, checked
+from hpcrl.engines.memory import HeldTransformer, fill, gradient_of
 from hpcrl.engines.slices import Extent, FlatSlice
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.reader import fingerprint, parameters_of
@@ -127,17 +127,14 @@ class FlatTransformer(HeldTransformer):
         return self.memory.views
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        for name, tensor in checked({name: view.shape for name, view in self.views.items()}, tensors):
-            self.views[name].detach().copy_(tensor)
+        fill(self.views, tensors)
 
     def add_up_gradients(self) -> None:
         gradients = {name: view.grad for name, view in self.views.items() if view.grad is not None}
         self.ranks.add_up_gradients(parameters_of(self.config), gradients)
 
     def gradient(self, name: str) -> Tensor:
-        gradient = self.views[name].grad
-        assert gradient is not None, "trained"
-        return gradient
+        return gradient_of(self.views[name])
 
 
 def open_model(

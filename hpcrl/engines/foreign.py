@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.memory import Generates, HeldModel, checked
+from hpcrl.engines.memory import Generates, HeldModel, fill, gradient_of
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.models.foreign import ForeignModel
@@ -88,14 +88,10 @@ class FlatForeign(HeldForeign):
         self.memory: FlatParameters = memory
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        views = self.memory.views
-        for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
-            views[name].detach().copy_(tensor)
+        fill(self.memory.views, tensors)
 
     def gradient(self, name: str) -> Tensor:
-        gradient = self.memory.views[name].grad
-        assert gradient is not None, "trained"
-        return gradient
+        return gradient_of(self.memory.views[name])
 
 
 def _at_once(_layer: int) -> None:

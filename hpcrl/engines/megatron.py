@@ -15,7 +15,7 @@ from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import FlatParameters
-from hpcrl.engines.memory import HeldTransformer, checked
+from hpcrl.engines.memory import HeldTransformer, fill
 from hpcrl.engines.slices import FlatSlice, Slice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of
@@ -136,9 +136,7 @@ class MegatronTransformer(HeldTransformer):
         self._stage.before_blocks(lambda layer: self.awaited(layer))
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        views = self.memory.views
-        for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
-            views[name].detach().copy_(tensor)
+        fill(self.memory.views, tensors)
 
     def decoded(self, given_T: Tensor, packing: Packing, rows: Tensor | None = None) -> Tensor:
         if self.cut.is_first:

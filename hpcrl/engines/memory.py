@@ -177,6 +177,18 @@ class HeldTransformer(Transformer, HeldModel):
         return Generator(self, options, pp)
 
 
+def fill(views: Mapping[str, Tensor], tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Have these numbers in parameters, by name. Raises DataError as `checked`."""
+    for name, tensor in checked({name: view.shape for name, view in views.items()}, tensors):
+        views[name].detach().copy_(tensor)
+
+
+def gradient_of(view: Tensor) -> Tensor:
+    """That of a parameter which is trained: a view of the memory's."""
+    assert view.grad is not None, "trained"
+    return view.grad
+
+
 def checked(shapes: Mapping[str, torch.Size], tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """The same tensors. Raises DataError unless all of these names are there, once, in shape."""
     missing = set(shapes)

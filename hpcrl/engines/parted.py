@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from hpcrl.backends.backend import CutBy
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.memory import Generates, HeldModel, ParameterMemory, checked
 from hpcrl.engines.slices import Extent
@@ -20,7 +21,7 @@ from hpcrl.models.foreign_generation import ForeignGenerator
 from hpcrl.models.generation import GenerationOptions
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.group import Group
-from hpcrl.placement.own_parts import CutBy, own_parts
+from hpcrl.placement.own_parts import own_parts
 from hpcrl.placement.shards import WHOLE
 
 

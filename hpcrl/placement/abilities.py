@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from hpcrl.backends.backend import BACKENDS, Backend
+from hpcrl.backends.backend import BACKENDS, Backend, CutBy
 from hpcrl.backends.packages import package_problems
 from hpcrl.config.experiment import calls_of
 from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, lora_of, models_of
@@ -13,7 +13,6 @@ from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.judges import model_of
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.own_parts import CutBy
 from hpcrl.plugins import find, names
 
 WITHOUT_MODEL = ("dp",)

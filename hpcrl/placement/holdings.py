@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hpcrl.backends.backend import CutBy
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.places import Span, sliced
 from hpcrl.placement.buffers import lay_out, shard_bounds
 from hpcrl.placement.layouts import Layout, Ranks
-from hpcrl.placement.own_parts import CutBy, own_parts
+from hpcrl.placement.own_parts import own_parts
 from hpcrl.placement.shards import cut_of, held, stage_parameters
 
 Pattern = tuple[tuple[int, int, int, int, int, int], ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from hpcrl.backends.backend import CutBy
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
@@ -22,7 +23,6 @@ from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.own_parts import CutBy
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
 from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of

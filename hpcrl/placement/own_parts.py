@@ -2,17 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
+from hpcrl.backends.backend import CutBy
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.places import Span, whole
 from hpcrl.families.reader import parameters_of
 from hpcrl.placement.buffers import ALIGNMENT, shard_bounds
-
-CutBy = Literal["rows", "elements"]
-"""What of a parameter goes to a rank as a whole: a row, so that its part is a tensor of as many dimensions (of a
-vector: an element), or an element. Parts that are cut by rows begin aligned; those cut by elements lie side by side."""
 
 
 @dataclass(frozen=True)

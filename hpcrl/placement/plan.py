@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hpcrl.backends.backend import CutBy
 from hpcrl.config.changes import RunSettings
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import Between, shared_with
@@ -13,7 +14,6 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
 from hpcrl.placement.abilities import cut_by
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
-from hpcrl.placement.own_parts import CutBy
 from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
 from hpcrl.placement.shards import Cut, cut_of
 from hpcrl.recipes.algorithm import algorithm_of
