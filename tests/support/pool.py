@@ -62,7 +62,8 @@ class RankPool:
             return False, f"no answer in {TIMEOUT_S} s"
         try:
             return pickle.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):
+            self._processes[rank].join(TIMEOUT_S)  # its end of the pipe closes a moment before it is gone
             return False, f"died with exit code {self._processes[rank].exitcode}"
 
 
