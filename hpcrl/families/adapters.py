@@ -18,6 +18,8 @@ PREFIX = "base_model.model."
 """What begins all names in a file of PEFT's."""
 DOWN, UP = "lora_A", "lora_B"
 _WEIGHT = ".weight"
+_OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate", "w1", "w2", "w3")
+"""What PEFT takes for experts, which have no adapters, and for what picks them, in any model that has some."""
 
 
 def with_adapters(config: DecoderConfig, lora: LoraConfig) -> DecoderConfig:
@@ -84,15 +86,19 @@ class Target:
 
 
 def targets_of(config: DecoderConfig, family: Family) -> tuple[Target, ...]:
-    """All layers of a model (without adapters, of this family) that could have one: the linear ones of its blocks."""
-    return tuple(_targets(config, family))
+    """All layers of a model (without adapters, of this family) that could have one: the linear ones of its blocks; in a
+    model with experts, those of attention."""
+    found = tuple(_targets(config, family))
+    if config.experts is None and not (isinstance(config, ForeignConfig) and config.stacked):
+        return found
+    return tuple(target for target in found if target.name not in _OF_EXPERTS)
 
 
 def unsupported(config: DecoderConfig) -> str:
     """Why a model can have no adapters; empty where it can."""
-    if isinstance(config, ForeignConfig):
-        return "" if targets_of(config, foreign_family(config)) else "transformers computes no linear layers in it"
-    return "" if config.experts is None else "it has experts"
+    if not isinstance(config, ForeignConfig) or targets_of(config, foreign_family(config)):
+        return ""
+    return "transformers computes no linear layers in it"
 
 
 def adapted_targets(config: DecoderConfig, family: Family) -> tuple[Target, ...]:

@@ -104,15 +104,18 @@ def grouped_product(rows_NE: Tensor, matrices_XEO: Tensor, ends_X: Tensor) -> Te
 
 
 class _GroupedProduct(torch.autograd.Function):
+    """Keeps no rows of matrices that are frozen."""
+
     @staticmethod
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-        ctx.save_for_backward(rows, matrices, ends)
+        ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, matrices, ends)
         return _product(rows, matrices, ends)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         rows, matrices, ends = ctx.saved_tensors
-        return _product(grad, matrices.transpose(1, 2), ends), _outer(rows, grad, ends), None
+        of_matrices = None if rows is None else _outer(rows, grad, ends)
+        return _product(grad, matrices.transpose(1, 2), ends), of_matrices, None
 
 
 def _product(rows_NE: Tensor, matrices_XEO: Tensor, ends_X: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from support.beside_peft import check_beside_peft, peft_model
 from support.layouts import ROWS, columns_of, compare, groups_in, objective, worked
 from support.pool import gloo_pool
 from support.tiny import native
-from support.tiny_models import gemma2_config, gpt2_config, save_hugging_face_model, tiny_config
+from support.tiny_models import gemma2_config, gpt2_config, qwen3_moe_config, save_hugging_face_model, tiny_config
 
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Update
@@ -29,6 +29,7 @@ MODELS: Mapping[str, DecoderConfig] = {
     "critic": tiny_config(blocks=4, head="value"),
     "gpt2": gpt2_config(blocks=4),
     "gemma2": gemma2_config(blocks=4, vocabulary_size=61),
+    "qwen3_moe": qwen3_moe_config(blocks=4),
 }
 
 
@@ -106,6 +107,8 @@ def train(engine: ComposedEngine, updates: int = 2) -> None:
 
 # Beside PEFT
 
+LATER = ("llama", "qwen3", "gemma2", "gemma3_text", "qwen3_moe")
+
 
 @pytest.mark.parametrize(
     ("family", "task"),
@@ -113,7 +116,8 @@ def train(engine: ComposedEngine, updates: int = 2) -> None:
         ("qwen2", "CAUSAL_LM"),
         ("qwen2", "TOKEN_CLS"),
         pytest.param("gpt2", "CAUSAL_LM", marks=pytest.mark.slow),
-        *(pytest.param(it, "CAUSAL_LM", marks=pytest.mark.slow) for it in ("llama", "qwen3", "gemma2", "gemma3_text")),
+        *(pytest.param(it, "CAUSAL_LM", marks=pytest.mark.slow) for it in LATER),
+        ("mixtral", "CAUSAL_LM"),
         pytest.param("gpt2", "TOKEN_CLS", marks=pytest.mark.slow),
     ],
 )

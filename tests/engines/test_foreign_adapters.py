@@ -18,10 +18,13 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.engines.adapters import AdaptedForeign
 from hpcrl.engines.composed import ComposedEngine
+from hpcrl.engines.foreign import FlatForeign
 from hpcrl.errors import DataError
 from hpcrl.families.adapters import targets_of
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import family_of, read_config
+from hpcrl.models.adapters import Adapted
+from hpcrl.models.foreign_adapters import BesideModules
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import as_adapted, parameters_held, role_memory
@@ -132,6 +135,6 @@ def test_modules_that_compute_nothing_are_refused(tmp_path: Path) -> None:
     save_library_model(tmp_path / "mixtral", "mixtral")
     config = read_config(tmp_path / "mixtral", kind="transformers")
     assert isinstance(config, ForeignConfig)
-    router = replace(config, library=replace(config.library, linear={"gate": False}), adapters=ADAPTERS)
+    library = FlatForeign(config, trainable=False).model.library
     with pytest.raises(DataError, match="has no linear module"):
-        AdaptedForeign(router)
+        BesideModules(library, Adapted(1.0), {"model.layers.0.block_sparse_moe.gate": ()})

@@ -14,10 +14,10 @@ from hpcrl.durable.adapter_folder import FOLDER, AdapterFolder
 from hpcrl.engines.adapters import AdaptedForeign, AdaptedTransformer
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Update
-from hpcrl.families.adapters import targets_of
+from hpcrl.families.adapter_files import adapter_config
 from hpcrl.families.config import HeadKind
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.families.reader import Kind, family_of
+from hpcrl.families.reader import Kind
 from hpcrl.models.pretrained import load_adapters, load_pretrained, read_config
 
 EVERY = range(len(ROWS))
@@ -90,8 +90,8 @@ def check_beside_peft(tmp_path: Path, task: str, kind: Kind = "own", **changes: 
     """Of the model in the folder `base`: we load what PEFT writes, learn what it learns, and PEFT loads ours."""
     head: HeadKind = "vocabulary" if task == "CAUSAL_LM" else "value"
     config = read_config(tmp_path / "base", kind=kind)
-    names = sorted({target.name for target in targets_of(config, family_of(config))})
-    theirs = peft_model(tmp_path / "base", task, names, **changes)
+    named = adapter_config(replace(config, adapters=ADAPTERS), "")["target_modules"]
+    theirs = peft_model(tmp_path / "base", task, named, **changes)
     theirs.save_pretrained(tmp_path / "theirs")
     engine = beside_base(tmp_path / "base", tmp_path / "theirs", head, kind)
     np.testing.assert_allclose(engine.forward(ROWS, 0.8), said(theirs).detach(), rtol=1e-5, atol=1e-5)
