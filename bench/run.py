@@ -138,6 +138,17 @@ SECTIONS: Mapping[str, Section] = {
         "that of rows.",
         lambda work, _: shares.shares(work),
     ),
+    "adapters": Section(
+        "Adapters, and models of transformers",
+        "One process, CPU seconds of one thread, medians of five rounds, all sides in turn. A step of SFT with "
+        "clipping and AdamW on 64 texts of 8 … 256 tokens, three quarters of them answers; models of 5M parameters, "
+        "the gpt_neox of 7M. Adapters are of rank 16 and beside all linear layers of the blocks, on both sides. "
+        "hpcrl packs micro-batches of at most 2,048 tokens. A peer that pads has all texts in one batch; by length, 16 "
+        "or 8 of like length. One that packs fills rows of 256, 512 or 1,024 tokens, best fit first, under a "
+        "block-diagonal mask, and computes logits where labels are. Of several ways the fastest counts, and the others "
+        "are in parentheses. The losses of all sides are compared over two steps.",
+        lambda _work, _peers: scripts.adapters(),
+    ),
     "layouts": Section(
         "Layouts",
         "One process against two on this machine's two cores, a thread each, gloo between them; wall time until both "

@@ -54,6 +54,20 @@ def training() -> list[Figure]:
     ]
 
 
+def adapters() -> list[Figure]:
+    """Of peers that can do it in several ways the fastest; the script compares the losses of all."""
+    return [
+        Figure(
+            row["what"],
+            row["ratio"],
+            "×",
+            f"≥ {row['target']}" if row["target"] else "",
+            f"hpcrl {row['hpcrl_s']:.2f} s, {row['peer']} {row['peer_s']:.2f} s{row['others']}",
+        )
+        for row in lines("adapters.py")
+    ]
+
+
 def rendezvous() -> list[Figure]:
     """Medians of several runs."""
     runs = [lines("rendezvous.py") for _ in range(RENDEZVOUS_ROUNDS)]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -69,9 +69,9 @@ def make_model(folder: Path) -> None:
 
 
 class Ours:
-    """The native engine with one micro-batch."""
+    """The native engine with one micro-batch; `settings` are those of the role."""
 
-    def __init__(self, folder: Path, prompts: list[np.ndarray], answers: list[np.ndarray]) -> None:
+    def __init__(self, folder: Path, prompts: list[np.ndarray], answers: list[np.ndarray], **settings: Any) -> None:
         import torch
 
         from hpcrl.algos.functional.losses import Denominators, token_weights
@@ -85,7 +85,8 @@ class Ours:
 
         alone = Group((0,), 0, torch.device("cpu"))
         optimizer = OptimizerConfig(lr=PEAK_RATE)
-        model = TrainedModelConfig(path=str(folder), micro_batch_tokens=10**9, optimizer=optimizer)
+        settings = {"micro_batch_tokens": 10**9, **settings}
+        model = TrainedModelConfig(path=str(folder), optimizer=optimizer, **settings)
         self._engine = NativeEngine.open(
             EngineContext(
                 role="actor",
@@ -113,18 +114,20 @@ class Ours:
     def loss(self) -> float:
         return -float(self._engine.forward(self._sequences).mean())
 
-    def forward_backward(self) -> None:
-        self._train("refused")
+    def forward_backward(self) -> float:
+        return self._train("refused")
 
-    def sft_step(self) -> None:
-        self._train("stepped")
+    def sft_step(self) -> float:
+        """The loss before it."""
+        return self._train("stepped")
 
-    def _train(self, outcome: Literal["refused", "stepped"]) -> None:
+    def _train(self, outcome: Literal["refused", "stepped"]) -> float:
         from hpcrl.algos.sft import answer_loss
         from hpcrl.engines.engine import Decision, Objective, Update
 
         decided = Decision(outcome, PEAK_RATE)
-        self._engine.train_batch(self._sequences, self._columns, Objective(answer_loss), Update(1, 0, 1), decided)
+        objective, at = Objective(answer_loss), Update(1, 0, 1)
+        return self._engine.train_batch(self._sequences, self._columns, objective, at, decided).loss
 
 
 class Theirs:
@@ -169,7 +172,7 @@ class Theirs:
         self._optimizer.step()
 
 
-def measure(actions: list[Callable[[], None]], rounds: int) -> list[float]:
+def measure(actions: list[Callable[[], Any]], rounds: int) -> list[float]:
     """Median CPU seconds of each action, all of them measured in every round."""
     taken: list[list[float]] = [[] for _ in actions]
     for action in actions:
