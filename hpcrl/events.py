@@ -1,13 +1,9 @@
-"""Life-cycle events: typed structs, JSON lines on disk, one file per process; producer above each.
+"""Life-cycle events: typed structs, producer above each. `event_log` has them in files.
 
 Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one.
 """
 
-import os
-import time
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
@@ -199,6 +195,16 @@ class NotDeterministic(_Event, frozen=True, tag="not deterministic"):
     operation: str
 
 
+class NumericsChanged(_Event, frozen=True, tag="numerics changed"):
+    """A train_step or blend is computed over other workers, software or kernels than the newest one of an older attempt
+    was: from here on numbers are those of an undisturbed run up to rounding."""
+
+    step: int
+    call: str
+    was: str
+    now: str
+
+
 class JournalWritten(_Event, frozen=True, tag="journalled"):
     """So many lines were appended with one fsync."""
 
@@ -301,6 +307,13 @@ class WorkersForked(_Event, frozen=True, tag="forked"):
 
 
 # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+class RolesLoaded(_Event, frozen=True, tag="loaded"):
+    """Role → the kernels of attention that its model computes with here, of all that have a model."""
+
+    attention: dict[str, str]
+    seconds: float
+
+
 class CallBegun(_Event, frozen=True, tag="execute"):
     """The inputs are here, the go has come."""
 
@@ -343,6 +356,7 @@ Event = (
     | PartSpilled
     | ReplayDrifted
     | NotDeterministic
+    | NumericsChanged
     | JournalWritten
     | StepClosed
     | StopNeverHolds
@@ -356,45 +370,7 @@ Event = (
     | MasterLost
     | FinishHeard
     | WorkersForked
+    | RolesLoaded
     | CallBegun
     | MemoryHeld
 )
-
-
-class Entry(NamedTuple):
-    """A line that was read: an event, and when it was written, in seconds since 1970."""
-
-    time: float
-    event: Event
-
-
-_ENCODER = msgspec.json.Encoder()
-_EVENTS = msgspec.json.Decoder(Event)
-_STAMPS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Stamp", [("time", float)]))
-
-
-def encode(entry: Entry) -> bytes:
-    """`{"time":…,"event":name,…}` and the line's end."""
-    return b'{"time":%.6f,%s\n' % (entry.time, _ENCODER.encode(entry.event)[1:])
-
-
-def decode(line: bytes | str) -> Entry:
-    """Raises `msgspec.DecodeError` on what is damaged, and on an event that this hpcrl does not know."""
-    return Entry(_STAMPS.decode(line).time, _EVENTS.decode(line))
-
-
-class EventLog:
-    """Appends to one file that no other process writes. A line is one write, so threads and a kill tear none apart.
-
-    Lines are not flushed to disk: what must survive is in the journal. A line that finds no room is dropped, so that it
-    neither ends the run nor hides the failure that it tells of."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def write(self, event: Event) -> None:
-        with suppress(OSError):
-            os.write(self._file, encode(Entry(time.time(), event)))
-
-    def close(self) -> None:
-        os.close(self._file)

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from hpcrl import events
-from hpcrl.events import CallFailed, Entry, EventLog, PartSent, RowsLeftOut, WorkerEnded, WorkersReady, decode
+from hpcrl.event_log import Entry, EventLog, decode
+from hpcrl.events import CallFailed, PartSent, RowsLeftOut, WorkerEnded, WorkersReady
 
 PACKAGE = Path(events.__file__).parent
 KNOWN = {kind.__name__: kind for kind in get_args(events.Event)}

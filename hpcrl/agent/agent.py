@@ -25,7 +25,8 @@ from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.events import EventLog, FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
+from hpcrl.event_log import EventLog
+from hpcrl.events import FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import last_lines
 from hpcrl.nameresolve.base import DamagedEntryError, NameTimeoutError

@@ -13,6 +13,7 @@ import torch
 
 from hpcrl.algos.builder import Builder
 from hpcrl.algos.role import ModelRole, TrainedRole
+from hpcrl.backends.attention import FLASH
 from hpcrl.data.datasets import open_texts, training_steps
 from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample
@@ -22,7 +23,7 @@ from hpcrl.durable.shards import Shard, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
-from hpcrl.models.attention import FLASH, flash_attention
+from hpcrl.models.attention import flash_attention
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
@@ -82,6 +83,10 @@ class TorchHost:
             packages += [FLASH]
         others = [f"{name} {version(name)}" for name in packages]
         return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *others])
+
+    @property
+    def attention(self) -> Mapping[str, str]:
+        return {str(model): engine.attention for model, engine in self._engines()}
 
     def prepare(self) -> str:
         return self._parallel.invite()

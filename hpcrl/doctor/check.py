@@ -14,7 +14,7 @@ def check(measured: Measurements) -> tuple[Finding, ...]:
     return (
         *check_slurm(measured),
         *check_software(measured.here),
-        *check_backends(),
+        *check_backends(measured.nodes),
         *check_disk("disk, from here", measured.disk),
         *check_job(measured.job, measured.nodes),
         *check_nodes(measured.here, measured.nodes),

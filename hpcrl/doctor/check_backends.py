@@ -1,19 +1,22 @@
 """What the backends of this installation can do, as their declarations say."""
 
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from hpcrl.backends.attention import FLASH, FLASH_CAPABILITY, choose_kernel
 from hpcrl.backends.backend import BACKENDS
 from hpcrl.backends.packages import package_problems
 from hpcrl.doctor.findings import Finding, Severity
+from hpcrl.doctor.measurements import NodeMeasurements
 from hpcrl.errors import ConfigurationError
 from hpcrl.plugins import find, names
 
-FLASH = "flash-attn"
+USUAL_HEAD_DIM = 128
 
 
-def check_backends() -> Iterator[Finding]:
-    yield Finding("backends", "attention", _attention(), Severity.OK)
+def check_backends(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
+    capabilities = {capability for node in nodes for capability in node.gpus.capabilities if capability is not None}
+    yield Finding("backends", "attention", _attention(sorted(capabilities)), Severity.OK)
     for name in names(BACKENDS):
         try:
             backend = find(BACKENDS, name, "<role>.backend")
@@ -36,9 +39,17 @@ def check_backends() -> Iterator[Finding]:
             yield Finding("backends", name, f"{value}; but {problem}", Severity.NOTE, advice)
 
 
-def _attention() -> str:
-    """Whose kernels hpcrl's own attention takes on GPUs."""
+def _attention(capabilities: Sequence[tuple[int, int]]) -> str:
+    """The kernels that hpcrl's own attention takes on CPUs and, in bf16 with heads of the usual size, on GPUs."""
     try:
-        return f"{FLASH} {importlib.metadata.version(FLASH)} on GPUs, else PyTorch's kernels"
+        version = importlib.metadata.version(FLASH)
     except importlib.metadata.PackageNotFoundError:
-        return f"PyTorch's kernels; {FLASH} is not installed"
+        version = ""
+
+    def kernel(capability: tuple[int, int] | None) -> str:
+        return choose_kernel(capability, True, USUAL_HEAD_DIM, has_flash=bool(version))
+
+    on_gpus = [f"{kernel(each)} on {each[0]}.{each[1]}" for each in capabilities]
+    on_gpus = on_gpus or [f"{kernel(FLASH_CAPABILITY)} on {FLASH_CAPABILITY[0]}.{FLASH_CAPABILITY[1]} and newer"]
+    installed = f"{FLASH} {version}" if version else f"{FLASH} is not installed"
+    return f"{kernel(None)} on CPUs; in bf16 on GPUs, by compute capability: {', '.join(on_gpus)} ({installed})"

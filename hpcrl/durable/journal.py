@@ -113,6 +113,7 @@ class Numerics(msgspec.Struct, frozen=True):
     `inexact` are the operations that have no deterministic variant there: with one, no two executions need agree.
     `micro_batch_tokens` are those of the role, 0 where it has none, `layout` and `backend` its too; `deterministic` is
     the run's setting. `neighbours` are how many ranks of a group add up among themselves on a node, before nodes do.
+    `attention` are each worker's kernels of attention, by name; nothing of a role that has none.
     """
 
     workers: int
@@ -125,6 +126,7 @@ class Numerics(msgspec.Struct, frozen=True):
     layout: str = ""
     backend: str = ""
     neighbours: tuple[int, ...] = ()
+    attention: tuple[str, ...] = ()
 
 
 class Trained(_Event, frozen=True):

@@ -37,6 +37,7 @@ from hpcrl.durable.journal import (
     Event,
     Exported,
     Journal,
+    Numerics,
     Opened,
     Trained,
     encode_line,
@@ -75,6 +76,7 @@ class RecoveryPlan:
     closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
     `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
     the rows of all closed steps, the earlier ones included. `exports` are all steps after which roles are exported.
+    `numerics` are those of the newest train_step or blend of each call.
     """
 
     checkpoint: Manifest | None = None
@@ -90,6 +92,7 @@ class RecoveryPlan:
     exported: frozenset[tuple[int, str]] = frozenset()
     archived: Mapping[int, FileRef] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
+    numerics: Mapping[str, Numerics] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
 
     @cached_property
@@ -170,6 +173,7 @@ def plan_recovery(
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
         archived={event.step: event.samples for event in events if isinstance(event, Archived)},
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
+        numerics={event.call: event.numerics for event in events if isinstance(event, Trained)},
         damage=tuple(damage),
     )
 
@@ -361,7 +365,7 @@ def _describe(plan: RecoveryPlan, settings: int) -> Iterator[str]:
         yield from _by_settings(plan.replay, settings)
     if plan.lost:
         yield f"computes again {_some('finished part', [_unit(*unit) for unit in plan.lost])}"
-    unclosed = [_open_step(lines) for lines in plan.opened if lines.step not in plan.closed]
+    unclosed = [lines.named for lines in plan.opened if lines.step not in plan.closed]
     next_step = "the first step" if plan.last_opened is None else f"step {plan.last_opened.step + 1}"
     yield f"continues with {', '.join([*unclosed, next_step])}"
     for text in plan.damage[:DAMAGE_SHOWN]:
@@ -377,15 +381,6 @@ def _by_settings(replay: Sequence[Trained], newest: int) -> Iterator[str]:
         which = f"step {steps[0]}" if steps[0] == steps[-1] else f"steps {steps[0]}..{steps[-1]}"
         yield f"replays {which} under settings version {version}"
     yield f"runs what is new under settings version {newest}"
-
-
-def _open_step(lines: StepLines) -> str:
-    """`step 7`, or `step 7 (which has not chosen yet among 24 samples of 2 rounds)`."""
-    if lines.is_whole:
-        return f"step {lines.step}"
-    rounds = len(lines.rounds)
-    drawn = f"{len(lines.ids)} samples of {rounds} round{'s' if rounds > 1 else ''}"
-    return f"step {lines.step} (which has not chosen yet among {drawn})"
 
 
 def _unit(step: int, call: str, part: int) -> str:

@@ -36,6 +36,15 @@ class StepLines:
         return (self.opened, *self.extended, *(() if self.chosen is None else (self.chosen,)))
 
     @property
+    def named(self) -> str:
+        """`step 7`, or `step 7 (which has not chosen yet among 24 samples of 2 rounds)`."""
+        if self.is_whole:
+            return f"step {self.step}"
+        rounds = len(self.rounds)
+        drawn = f"{len(self.ids)} samples of {rounds} round{'s' if rounds > 1 else ''}"
+        return f"step {self.step} (which has not chosen yet among {drawn})"
+
+    @property
     def is_whole(self) -> bool:
         """Whether no more lines of its making follow."""
         return self.chosen is not None or not self.opened.chooses

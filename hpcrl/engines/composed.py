@@ -212,6 +212,10 @@ class ComposedEngine:
     def space(self) -> Space:
         return space_of(self._model.transformer.config)
 
+    @property
+    def attention(self) -> str:
+        return self._model.transformer.attention_kernels
+
     def snapshot(self) -> CopiedShard:
         return self._saved.snapshot(self._buffers.copied).with_state(space=self.space)
 

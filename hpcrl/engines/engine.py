@@ -295,12 +295,17 @@ Held = Mapping[Kind, int]
 
 
 class EngineState(Protocol):
-    """What the host, and no algorithm, asks of an engine. All but `parameters_digest`, `release` and `held` are of
-    roles that change."""
+    """What the host, and no algorithm, asks of an engine. All but `attention`, `parameters_digest`, `release` and
+    `held` are of roles that change."""
 
     @property
     def space(self) -> Space:
         """That in which its parameters have their names: snapshots and digests are of it."""
+        ...
+
+    @property
+    def attention(self) -> str:
+        """The kernels that may compute its attention here, by name. Of every role."""
         ...
 
     def snapshot(self) -> CopiedShard:

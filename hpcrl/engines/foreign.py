@@ -53,6 +53,10 @@ class HeldForeign(HeldModel):
         self.padded_because = "" if self.model.packs else trial.why or "another worker cannot pack them"
         """Why its texts are padded; empty where they are packed."""
 
+    @property
+    def attention_kernels(self) -> str:
+        return self.model.attention_kernels
+
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
         self._await()
         found: Predictions = self.model(*given, temperature, with_entropy)

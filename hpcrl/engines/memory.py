@@ -16,6 +16,7 @@ from hpcrl.engines.slices import Slice
 from hpcrl.errors import DataError, InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.places import Span
+from hpcrl.models.attention import kernels_on
 from hpcrl.models.generation import Generated, GenerationOptions, Generator
 from hpcrl.models.lessons import Lessons
 from hpcrl.models.output import Predictions
@@ -95,6 +96,12 @@ class HeldModel(nn.Module, ABC):
     """Whether these alone are trained, and saved."""
     shares_prefixes = True
     """Whether a prompt that several sequences begin with may go through it once."""
+
+    @property
+    def attention_kernels(self) -> str:
+        """Those that its attention may be computed by, by name."""
+        config = self.config
+        return kernels_on(self.device, self.dtype, config.head_dim, caps=config.attention_softcap is not None)
 
     @abstractmethod
     def forward(

@@ -115,6 +115,10 @@ class PartedForeign(PartedModel):
         self._twin = (tried.model,)  # no module of this one
         self._bind_twin(None)
 
+    @property
+    def attention_kernels(self) -> str:
+        return self.model.attention_kernels
+
     def generator(self, options: GenerationOptions, pp: Group) -> Generates:
         return ForeignGenerator(self._twin[0], options)
 

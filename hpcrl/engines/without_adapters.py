@@ -8,7 +8,18 @@ import torch
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between
-from hpcrl.engines.engine import Columns, Decision, Engine, Held, Kind, Objective, Sequences, TrainResult, Update
+from hpcrl.engines.engine import (
+    Columns,
+    Decision,
+    Engine,
+    EngineState,
+    Held,
+    Kind,
+    Objective,
+    Sequences,
+    TrainResult,
+    Update,
+)
 from hpcrl.errors import InternalError
 from hpcrl.models.generation import Generated
 
@@ -18,7 +29,12 @@ class WithoutAdapters:
 
     def __init__(self, engine: Any) -> None:
         self._engine: Engine = engine
+        self._of: EngineState = engine
         self._without = engine.without_adapters
+
+    @property
+    def attention(self) -> str:
+        return str(self._of.attention)
 
     def total(self, vector: torch.Tensor) -> torch.Tensor:
         return self._engine.total(vector)

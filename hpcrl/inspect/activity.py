@@ -6,13 +6,13 @@ Pure: events in, values out. Knows neither files nor the clock. An event that it
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hpcrl.event_log import Entry
 from hpcrl.events import (
     AgentConnected,
     AttemptBegun,
     AttemptEnded,
     CommandHeard,
     DrainBegun,
-    Entry,
     NodeLeaving,
     ParametersMoved,
     PartExecuted,

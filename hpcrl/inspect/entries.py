@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.events import Entry, decode
+from hpcrl.event_log import Entry, decode
 from hpcrl.inspect.lines import Tail
 
 

@@ -8,7 +8,8 @@ from typing import Literal
 import msgspec
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.events import CallFailed, Entry, WorkerEnded
+from hpcrl.event_log import Entry
+from hpcrl.events import CallFailed, WorkerEnded
 from hpcrl.inspect.entries import EntryTail
 
 

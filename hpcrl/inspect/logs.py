@@ -27,6 +27,7 @@ from hpcrl.events import (
     MessageLost,
     NodeLeaving,
     NotDeterministic,
+    NumericsChanged,
     ReplayDrifted,
     RowsLeftOut,
     WorkerEnded,
@@ -51,6 +52,7 @@ _WARNINGS = (
     | MessageLost
     | NodeLeaving
     | NotDeterministic
+    | NumericsChanged
     | ReplayDrifted
     | RowsLeftOut
 )

@@ -19,6 +19,7 @@ from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.judge import Situation, judge
 from hpcrl.master.node_wait import NodeWait
+from hpcrl.master.numerics import Computing
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import RunData, StepSource
@@ -169,9 +170,9 @@ class Attempt:
     def _work(self, plan: Plan, source: StepSource) -> Ending:
         """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
         around = Surroundings(self._reactor.send, self.note, self._files.fault, self._clock)
-        hellos = dict(self._members.hellos)
+        computing = Computing(dict(self._members.hellos), dict(self._members.ready))
         driver = self._driver = self._reactor.while_beating(
-            lambda: GraphDriver(self._files, plan, source, around, hellos)
+            lambda: GraphDriver(self._files, plan, source, around, computing)
         )
         self._watch.ask_ends()
         while True:

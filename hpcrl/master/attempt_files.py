@@ -37,7 +37,8 @@ from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef, read_meta
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.events import EventLog, JournalWritten, RoleExported, StepCheckpointed, StepClosed
+from hpcrl.event_log import EventLog
+from hpcrl.events import JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan

@@ -9,8 +9,8 @@ from typing import Any
 from hpcrl.dataflow.tasks import Unit, Version
 from hpcrl.durable.journal import Numerics, Stats, Trained
 from hpcrl.errors import InternalError
-from hpcrl.events import NotDeterministic, ReplayDrifted
-from hpcrl.master.replay import unlike, why_other_bits
+from hpcrl.events import NotDeterministic, NumericsChanged, ReplayDrifted
+from hpcrl.master.replay import in_words, unlike, why_other_bits
 
 Record = Mapping[str, Any]
 
@@ -22,7 +22,7 @@ class DriftCheck:
         self,
         digests: Mapping[str, str],
         deterministic: bool,
-        note: Callable[[ReplayDrifted | NotDeterministic], None],
+        note: Callable[[ReplayDrifted | NotDeterministic | NumericsChanged], None],
     ) -> None:
         self._now = dict(digests)
         self._deterministic = deterministic
@@ -32,10 +32,12 @@ class DriftCheck:
         self._after: dict[int, dict[str, str]] = {}
         self._parameters: dict[str, str] = {}
         self._inexact: set[str] = set()
+        self._older: dict[str, Numerics] = {}
 
-    def expect(self, replay: Iterable[Trained], made_again: Iterable[int]) -> None:
+    def expect(self, replay: Iterable[Trained], made_again: Iterable[int], older: Mapping[str, Numerics]) -> None:
         """The train_steps and blends that are replayed, and the steps of which something is computed again, because it
-        was damaged."""
+        was damaged. `older` is over what each call's newest one was made in older attempts."""
+        self._older = dict(older)
         self._replayed = {Unit(line.step, line.call, 0): line for line in replay}
         self._made_again = frozenset(made_again)
 
@@ -94,6 +96,9 @@ class DriftCheck:
         digests = {rank: str(record.get("digest", "")) for rank, record in records.items()}
         if len(set(digests.values())) > 1:
             raise InternalError(f"step {unit.step}, {unit.call}: the ranks hold different parameters: {digests}")
+        was = self._older.pop(unit.call, numerics)
+        if was != numerics:
+            self._note(NumericsChanged(unit.step, unit.call, was=in_words(was), now=in_words(numerics)))
         before, digest = self._now.get(role, ""), next(iter(digests.values()))
         if unit in self._replayed and digest != self._replayed[unit].record["digest"]:
             self._drifted(unit, role, digests, stats, numerics, source)

@@ -25,7 +25,7 @@ from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
 from hpcrl.master.jobs import Job, Movers
-from hpcrl.master.numerics import numerics
+from hpcrl.master.numerics import Computing, numerics
 from hpcrl.master.open_steps import OpenSteps
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
@@ -47,7 +47,6 @@ from hpcrl.wire.messages import (
     ShardWritten,
     Spilled,
     Syn,
-    WorkerHello,
 )
 
 REPLAYS_WORTH_A_CHECKPOINT = 3
@@ -62,7 +61,7 @@ class GraphDriver:
         plan: Plan,
         source: StepSource,
         around: Surroundings,
-        hellos: Mapping[int, WorkerHello],
+        computing: Computing,
     ) -> None:
         self.opens_steps = True
         """Where it may not, the attempt rests once the open steps are closed and the last one is saved."""
@@ -76,7 +75,7 @@ class GraphDriver:
         metrics = StepMetrics(DropLimits(source.drop_limits, plan.units))
         self._drift = DriftCheck(attempt.checkpoint_digests(), source.deterministic, around.note)
         self.dispatcher = Dispatcher(
-            self._readiness, self._drift, partial(numerics, plan, hellos), metrics, self.pace, around, self._movers
+            self._readiness, self._drift, partial(numerics, plan, computing), metrics, self.pace, around, self._movers
         )
         self._saving = Saving(plan.changed)
         self._steps = OpenSteps()
@@ -166,7 +165,7 @@ class GraphDriver:
         for unit, line in replay.items():
             self.dispatcher.metrics.put(unit, dict(line.stats), line.settings)
         self.dispatcher.metrics.refuse_dropped(done for done, _ in recovery.recorded.values())
-        self._drift.expect(recovery.replay, made_again={step for step, _, _ in recovery.lost})
+        self._drift.expect(recovery.replay, {step for step, _, _ in recovery.lost}, recovery.numerics)
         self.dispatcher.restore(recorded, list(replay))
         self._measure(recorded)
         if len(replay) > REPLAYS_WORTH_A_CHECKPOINT:

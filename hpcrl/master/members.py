@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
-from hpcrl.wire.messages import AgentHello, Beat, Failed, WorkerExited, WorkerHello
+from hpcrl.wire.messages import AgentHello, Beat, Failed, WorkerExited, WorkerHello, WorkerReady
 
 LEAST_ANSWER_S = 3.0
 """How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
@@ -60,7 +60,7 @@ class Members:
     agents: dict[int, Member] = field(default_factory=dict)
     workers: dict[int, Member] = field(default_factory=dict)
     hellos: dict[int, WorkerHello] = field(default_factory=dict)
-    ready: set[int] = field(default_factory=set)
+    ready: dict[int, WorkerReady] = field(default_factory=dict)
     losses: list[LostMember] = field(default_factory=list)
     failures: list[RaisedError] = field(default_factory=list)
     draining: dict[int, str] = field(default_factory=dict)
@@ -214,4 +214,4 @@ class Members:
         return self.workers.keys() >= set(ranks)
 
     def all_ready(self, ranks: Collection[int]) -> bool:
-        return self.ready >= set(ranks)
+        return self.ready.keys() >= set(ranks)

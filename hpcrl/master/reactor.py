@@ -225,7 +225,7 @@ class Reactor:
     def _told_of_itself(self, body: WorkerReady | Failed) -> None:
         """A worker of this attempt."""
         if isinstance(body, WorkerReady):
-            self.members.ready.add(body.rank)
+            self.members.ready[body.rank] = body
         else:
             self.members.failed(body)
             self.note(CallFailed(body.rank, body.what, body.error, body.traceback, body.broken is not None))

@@ -20,7 +20,7 @@ def why_other_bits(
 ) -> str:
     """What lets a replay differ from the train_step or blend that was recorded; "" if nothing does."""
     if numerics != recorded.numerics:
-        return f"recorded over {_in_words(recorded.numerics)}, replayed over {_in_words(numerics)}"
+        return f"recorded over {in_words(recorded.numerics)}, replayed over {in_words(numerics)}"
     if recorded.numerics.inexact:
         return f"not every operation is deterministic there ({', '.join(recorded.numerics.inexact)})"
     if before != recorded.before:
@@ -58,16 +58,18 @@ def _near(one: float, two: float, relative: float, absolute: float) -> bool:
     return math.isfinite(one) and math.isfinite(two) and abs(one - two) <= relative * max(abs(one), abs(two)) + absolute
 
 
-def _in_words(numerics: Numerics) -> str:
+def in_words(numerics: Numerics) -> str:
+    """`2 workers of 1 thread (Xeon; torch 2.13.0; attention: sdpa; d2t1p1; fsdp)`."""
     workers = "1 worker" if numerics.workers == 1 else f"{numerics.workers} workers"
     made = "".join(f"; {name}" for name in (numerics.layout, numerics.backend) if name)
     made += "".join(f"; {count} a node" for count in numerics.neighbours)
     threads = "1 thread" if numerics.threads == 1 else f"{numerics.threads} threads"
     inexact = "".join(f"; not deterministic: {operation}" for operation in numerics.inexact)
     tokens = f"; micro-batches of {numerics.micro_batch_tokens} tokens" if numerics.micro_batch_tokens else ""
+    attention = f"; attention: {_runs(numerics.attention)}" if numerics.attention else ""
     free = "" if numerics.deterministic else "; deterministic: false"
     on = f"{_runs(numerics.hardware)}; {_runs(numerics.software)}"
-    return f"{workers} of {threads} ({on}{made}{tokens}{free}{inexact})"
+    return f"{workers} of {threads} ({on}{attention}{made}{tokens}{free}{inexact})"
 
 
 def _runs(by_rank: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from hpcrl.backends.attention import choose_kernel
 from hpcrl.models.merged_attention import merged
 from hpcrl.models.packing import Packing, Rectangle
 from hpcrl.models.softcapped_attention import softcapped
@@ -22,14 +23,7 @@ Kernel = Callable[..., Tensor]
 Bounds = tuple[Tensor, Tensor, int, int]
 """Where queries begin and end, where keys do (cu_seqlens), and the longest of either."""
 
-FLASH = "flash-attn"
-"""The name of the package."""
-FLASH_CAPABILITY = (8, 0)
-"""Compute capability from which flash attention runs."""
-FLASH_HEAD_DIM = 256
-"""Widest heads that the package flash-attn takes on every such GPU, gradients included; sizes are multiples of 8."""
-VARLEN_HEAD_DIM = 192
-"""The same of PyTorch's."""
+HALF = (torch.bfloat16, torch.float16)
 
 
 def attention(
@@ -45,37 +39,24 @@ def attention(
     With a `window` it sees so many tokens, itself included; with a `softcap` c every score x is c · tanh(x / c).
     """
     window = window if window < packing.farthest else 0
-    device, dtype, head_dim = q_THD.device, q_THD.dtype, q_THD.shape[-1]
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    has_flash = capability is not None and flash_attention() is not None
     shares, caps = packing.shares and not window, softcap is not None
-    kernel = choose_kernel(capability, dtype, head_dim, shares, caps=caps, has_flash=has_flash)
+    kernel = kernel_on(q_THD.device, q_THD.dtype, q_THD.shape[-1], shares, caps=caps)
     return KERNELS[kernel](q_THD, k_TKD, v_TKD, packing, window, softcap)
 
 
-def choose_kernel(
-    capability: tuple[int, int] | None,
-    dtype: torch.dtype,
-    head_dim: int,
-    shares: bool = False,
-    *,
-    caps: bool = False,
-    has_flash: bool = False,
+def kernel_on(
+    device: torch.device, dtype: torch.dtype, head_dim: int, shares: bool = False, *, caps: bool = False
 ) -> str:
-    """The name in KERNELS of the fastest kernel for such heads on a GPU of this compute capability (None: no GPU).
+    """The one that `choose_kernel` says of what is here."""
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    has_flash = capability is not None and flash_attention() is not None
+    return choose_kernel(capability, dtype in HALF, head_dim, shares, caps=caps, has_flash=has_flash)
 
-    `shares`: whether texts see prefixes, and these whole; `caps`: whether scores are softcapped; `has_flash`: whether
-    the package flash-attn can be imported.
-    """
-    if capability is None:
-        return "softcapped" if caps else "merged" if shares else "sdpa"
-    half = dtype in (torch.bfloat16, torch.float16)
-    if half and capability >= FLASH_CAPABILITY and head_dim % 8 == 0:
-        if has_flash and head_dim <= FLASH_HEAD_DIM:
-            return "flash"
-        if not caps and head_dim <= VARLEN_HEAD_DIM:
-            return "varlen"
-    return "softcapped" if caps else "sdpa"
+
+def kernels_on(device: torch.device, dtype: torch.dtype, head_dim: int, *, caps: bool = False) -> str:
+    """All that a model with such heads may meet here, by name: for texts by themselves, then after a prefix."""
+    each = [kernel_on(device, dtype, head_dim, shares, caps=caps) for shares in (False, True)]
+    return " and ".join(dict.fromkeys(each))
 
 
 @cache

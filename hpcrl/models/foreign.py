@@ -7,6 +7,7 @@ Shapes: T rows (tokens), R rows with labels, E hidden size, V vocabulary, H head
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from itertools import pairwise
 from math import sqrt
 from typing import Any, cast
@@ -18,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hpcrl.errors import DataError
 from hpcrl.families.foreign import ForeignConfig, current_name, foreign_fields
-from hpcrl.models.attention import attention
+from hpcrl.models.attention import attention, kernels_on
 from hpcrl.models.foreign_experts import stacks
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
@@ -62,6 +63,15 @@ class ForeignModel(nn.Module):
         """Where they do not, that of a batch, of its own tokens; none: a batch has texts of one length."""
         self.scale, self.softcap = 1.0, cast("float | None", None)
         """What becomes of products with the output matrix: times the one, and capped by the other."""
+
+    @property
+    def attention_kernels(self) -> str:
+        """Those that its attention may be computed by in training, by name."""
+        library = f"transformers {version('transformers')}"
+        if not self.packs:
+            return f"{self.usual} of {library}"
+        caps = any(self.config.carried.get(name) for name in SOFTCAPS)
+        return f"{kernels_on(self.device, self.dtype, self.config.head_dim, caps=caps)} in {library}"
 
     def as_tried(self, other: "ForeignModel") -> None:
         """Compute as another of the same model, which has been tried out."""
@@ -285,5 +295,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return name in inspect.signature(function).parameters
 
 
+SOFTCAPS = ("attn_logit_softcapping",)
+"""What the fields are called that cap the scores of attention."""
 WINDOWS = re.compile(r"window|chunk")
 """What the fields of config.json are called that bound how far a token sees."""

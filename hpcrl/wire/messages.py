@@ -71,10 +71,11 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
-    """All roles placed on this worker are loaded."""
+    """All roles placed on this worker are loaded. `attention`: model → the kernels that compute it, as `Numerics`."""
 
     rank: int
     seconds: float
+    attention: dict[str, str] = {}
 
 
 class Syn(msgspec.Struct, frozen=True, tag=True):

@@ -113,6 +113,11 @@ class Host(Protocol):
         """What computes, besides the device, as far as bits depend on it: a library, its version, its variant."""
         ...
 
+    @property
+    def attention(self) -> Mapping[str, str]:
+        """Model → the kernels that compute its attention here, by name, of all models that are loaded."""
+        ...
+
     def prepare(self) -> str:
         """What the peers need to find this worker (rank 0: address of the store of the process group), or ""."""
 

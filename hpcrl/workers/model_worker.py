@@ -24,7 +24,8 @@ from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError
-from hpcrl.events import CallBegun, CallFailed, EventLog, MemoryHeld
+from hpcrl.event_log import EventLog
+from hpcrl.events import CallBegun, CallFailed, MemoryHeld, RolesLoaded
 from hpcrl.foreign import LONGEST, plain
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.plugins import load
@@ -186,7 +187,9 @@ class ModelWorker:
         for path, stamp in inputs.items():
             refuse_written(path, stamp)
         self._mailbox.doing("idle")
-        self._mailbox.post(WorkerReady(self._args.rank, time.monotonic() - started))
+        attention, seconds = dict(self._host.attention), time.monotonic() - started
+        self._log.write(RolesLoaded(attention, seconds))
+        self._mailbox.post(WorkerReady(self._args.rank, seconds, attention))
 
     def _compared(self) -> dict[Path, Stamp]:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""

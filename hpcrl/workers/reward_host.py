@@ -1,6 +1,7 @@
 """The host of CPU workers: holds roles that have no model, and imports no torch. It has no peers and keeps nothing."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from hpcrl.data.datasets import open_texts
@@ -18,6 +19,7 @@ class RewardHost:
     """Fulfils `hpcrl.workers.host.Host`."""
 
     software = ""
+    attention: Mapping[str, str] = MappingProxyType({})
     """No bits of a train_step are made here."""
 
     def __init__(self, context: HostContext) -> None:

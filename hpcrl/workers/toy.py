@@ -74,6 +74,10 @@ class ToyHost:
     def software(self) -> str:
         return f"numpy {np.__version__}"
 
+    @property
+    def attention(self) -> Mapping[str, str]:
+        return {}
+
     def prepare(self) -> str:
         return self._exchange.address
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, finish, outputs, rows_of
-from support.elastic import differ, drifts
+from support.elastic import attend_by_products, differ, drifts, tell_of_another_digest
 from support.faults import InWorkers, Strike, Strikes
 from support.hosts import write_task
 
@@ -77,3 +77,20 @@ def test_a_run_whose_kernels_differ_from_call_to_call_resumes_and_names_the_oper
     assert first["why"] == f"not every operation is deterministic there ({operation})" and not first["unlike"]
     assert all(drift["why"] for drift in later)
     assert told_of(run) == [operation]
+
+
+def test_a_resume_where_another_kernel_computes_attention_says_so_and_promises_no_bits(tmp_path: Path) -> None:
+    run = a_run(tmp_path)
+    jobs = begin(run, "first", Strikes((Strike(tmp_path, "kill", "master", "manifest.write", "KILL", "all", 1),)))
+    jobs.wait_for("master", 120)
+    jobs.kill_all()
+    tell_of_another_digest(run, "actor_train")
+    assert finish(run, InWorkers(attend_by_products), timeout_s=120) == [0], outputs(run)
+    lines = [line.event for line in read_history(run).lines if isinstance(line.event, Trained)]
+    assert {line.numerics.attention for line in lines} == {("sdpa and merged",) * 2, ("sdpa",) * 2}
+    loaded = [row["attention"] for n in (0, 1) for row in rows_of(run.worker_log(n, "worker-0")) if "attention" in row]
+    assert loaded == [{"actor": "sdpa and merged"}, {"actor": "sdpa"}]
+    (changed,) = [row for row in rows_of(run.events(1)) if row["event"] == "numerics changed"]
+    assert "attention: sdpa and merged" in changed["was"] and "attention: sdpa;" in changed["now"]
+    assert f"recorded over {changed['was']}, replayed over {changed['now']}" == drifts(run)[0]["why"]
+    assert [row["event"] for row in rows_of(run.events(0))].count("numerics changed") == 0

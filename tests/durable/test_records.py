@@ -40,7 +40,8 @@ Broken: what group operation number
 Forked: parent step settings
 Adopted: prefixes files
 Prefix: attempt size crc32
-Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours
+Numerics: workers hardware software threads inexact micro_batch_tokens deterministic layout backend neighbours \
+attention
 FileRef: name size crc32
 Manifest: step attempt roles epoch cursor digests
 RunRecord: format experiment host inputs created digest

@@ -1,10 +1,10 @@
+from hpcrl.event_log import Entry
 from hpcrl.events import (
     AgentConnected,
     AttemptBegun,
     AttemptEnded,
     CommandHeard,
     DrainBegun,
-    Entry,
     JournalWritten,
     PartExecuted,
     PartSent,

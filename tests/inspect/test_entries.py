@@ -1,6 +1,7 @@
 from pathlib import Path
 
-from hpcrl.events import Entry, WorkersReady, encode
+from hpcrl.event_log import Entry, encode
+from hpcrl.events import WorkersReady
 from hpcrl.inspect.entries import EntryTail, entries_of
 
 READY = Entry(1.5, WorkersReady(2))

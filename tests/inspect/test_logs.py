@@ -11,16 +11,15 @@ from support.made_run import MadeRun, ended_run
 from support.work import calls_in
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.event_log import Entry, encode
 from hpcrl.events import (
     AttemptEnded,
     CallBegun,
     CallFailed,
-    Entry,
     PartExecuted,
     PartSent,
     RowsLeftOut,
     WorkerEnded,
-    encode,
 )
 from hpcrl.inspect.logs import LogFilter, describe, follow, merged
 

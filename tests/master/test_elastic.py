@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from support.chaos import (
@@ -38,12 +37,13 @@ from support.elastic import (
     opened_parts,
     place,
     placed,
+    tell_of_another_digest,
     whole,
 )
 from support.faults import InWorkers, Strike
 
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Checkpointed, Done, Trained, decode_line, encode_line
+from hpcrl.durable.journal import Checkpointed, Done, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.recipes.algorithm import experiment_from
@@ -268,24 +268,6 @@ def test_the_same_kinds_of_hardware_at_other_ranks_or_other_software_may_give_ot
     assert jobs.wait_for("master", 90) == code, outputs(run)
     jobs.kill_all()
     assert (drifts(run)[0]["why"] == "not explained") == (code is ExitCode.INTERNAL)
-
-
-def tell_of_another_digest(run: RunDirectory, call: str, **numerics: Any) -> None:
-    path = run.journal(0)
-    lines = path.read_bytes().splitlines(keepends=True)
-    number, event = next(
-        (i, event)
-        for i, line in enumerate(lines)
-        if isinstance(event := decode_line(line), Trained) and event.call == call
-    )
-    lines[number] = encode_line(
-        msgspec.structs.replace(
-            event,
-            record=event.record | {"digest": "forged"},
-            numerics=msgspec.structs.replace(event.numerics, **numerics),
-        )
-    )
-    path.write_bytes(b"".join(lines))
 
 
 def but_for_settings(left: Remains) -> Remains:

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcrl.master.members import Members
-from hpcrl.wire.messages import AgentHello, Beat, WorkerExited, WorkerHello
+from hpcrl.wire.messages import AgentHello, Beat, WorkerExited, WorkerHello, WorkerReady
 
 LOST_AFTER_S = 10.0
 
@@ -72,7 +72,7 @@ def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
     members.exited(WorkerExited(0, 1, "exit code 1", 1, ""))
-    members.ready.add(0)
+    members.ready[0] = WorkerReady(0, 1.0)
     members.new_attempt()
     assert members.missing == {}
     assert not members.workers and not members.losses and not members.ready
@@ -99,9 +99,9 @@ def test_progress_is_new_words_or_work_and_agents_speak_for_workers_that_are_not
 def test_all_are_connected_and_ready_only_when_every_rank_is() -> None:
     members = members_of_one_node(Clock())
     assert members.all_connected([0, 1]) and not members.all_connected([0, 1, 2])
-    members.ready.add(0)
+    members.ready[0] = WorkerReady(0, 1.0)
     assert not members.all_ready([0, 1])
-    members.ready.add(1)
+    members.ready[1] = WorkerReady(1, 1.0)
     assert members.all_ready([0, 1])
 
 

@@ -194,7 +194,7 @@ def test_workers_of_older_attempts_neither_come_nor_go(stage: Stage) -> None:
 def test_a_worker_is_ready_or_has_failed_when_it_says_so_itself(stage: Stage) -> None:
     failed = Failed(1, "starting", "boom", "Traceback", int(ExitCode.USER_CODE), 1.7e9)
     stage.say((b"worker0", WorkerReady(0, 1.0)), (b"stranger", WorkerReady(1, 1.0)), (b"stranger", failed))
-    assert stage.members.ready == {0} and stage.members.failures == []
+    assert stage.members.ready == {0: WorkerReady(0, 1.0)} and stage.members.failures == []
     stage.say((b"worker1", failed))
     assert [error.told for error in stage.members.failures] == [failed]
     assert stage.events(CallFailed) == [CallFailed(1, "starting", "boom", "Traceback")]

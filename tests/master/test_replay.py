@@ -33,6 +33,16 @@ def test_only_other_workers_software_or_parameters_explain_other_bits(now: Numer
     assert why_other_bits(RECORDED, now, before, inputs_made_again=False) == why
 
 
+def test_another_kernel_of_attention_explains_other_bits_and_both_are_named() -> None:
+    one, other = (
+        msgspec.structs.replace(numerics("A", "A"), attention=kernels)
+        for kernels in (("flash", "flash"), ("flash", "varlen"))
+    )
+    why = why_other_bits(Trained(3, "actor_train", {}, {}, "a", one), other, "a", inputs_made_again=False)
+    assert "(A; torch 2; attention: flash), replayed over" in why
+    assert why.endswith("(A; torch 2; attention: 1 × flash, 1 × varlen)")
+
+
 def test_inputs_that_were_damaged_may_have_other_bits() -> None:
     why = why_other_bits(RECORDED, RECORDED.numerics, RECORDED.before, inputs_made_again=True)
     assert why == "what it consumed was damaged, and computed again"

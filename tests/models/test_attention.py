@@ -7,7 +7,8 @@ import pytest
 import torch
 from support.devices import DEVICES
 
-from hpcrl.models.attention import KERNELS, attention, choose_kernel, flash_attention
+from hpcrl.backends.attention import choose_kernel
+from hpcrl.models.attention import HALF, KERNELS, attention, flash_attention, kernels_on
 from hpcrl.models.packing import Packing
 from hpcrl.models.softcapped_attention import softcapped
 
@@ -150,9 +151,15 @@ def test_merged_attention_and_its_gradients_have_the_same_bits_every_time(dtype)
 
 
 def test_on_a_cpu_a_shared_prefix_is_merged_and_nothing_else_changes():
-    assert choose_kernel(None, torch.float32, 64, shares=True) == "merged"
-    assert choose_kernel(None, torch.float32, 64, shares=False) == "sdpa"
-    assert choose_kernel((9, 0), torch.bfloat16, 64, shares=True) == "varlen"
+    assert choose_kernel(None, False, 64, shares=True) == "merged"
+    assert choose_kernel(None, False, 64, shares=False) == "sdpa"
+    assert choose_kernel((9, 0), True, 64, shares=True) == "varlen"
+
+
+def test_the_kernels_of_a_model_are_those_of_texts_with_and_without_a_prefix():
+    cpu = torch.device("cpu")
+    assert kernels_on(cpu, torch.float32, 64) == "sdpa and merged"
+    assert kernels_on(cpu, torch.bfloat16, 64, caps=True) == "softcapped"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +177,7 @@ def test_on_a_cpu_a_shared_prefix_is_merged_and_nothing_else_changes():
     ],
 )
 def test_the_kernel_is_chosen_by_gpu_type_and_head_size(capability, dtype, head_dim, kernel):
-    assert choose_kernel(capability, dtype, head_dim) == kernel
+    assert choose_kernel(capability, dtype in HALF, head_dim) == kernel
 
 
 def with_grouped_heads(q, k, v, cu_q, cu_k, longest_q, longest_k, *, window_size, enable_gqa=False):
@@ -244,7 +251,7 @@ def test_varlen_reads_a_prefix_and_its_text_as_one_run_of_keys(monkeypatch):
 def test_flash_attn_is_taken_where_it_can_and_it_alone_caps_scores(
     capability, dtype, head_dim, caps, has_flash, kernel
 ):
-    assert choose_kernel(capability, dtype, head_dim, caps=caps, has_flash=has_flash) == kernel
+    assert choose_kernel(capability, dtype in HALF, head_dim, caps=caps, has_flash=has_flash) == kernel
 
 
 def flash_attn_varlen_func(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from support.chaos import MOST_RESUMES, begin, outputs, rows_of
 from support.cluster import Jobs, no_fault
@@ -15,7 +16,7 @@ from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.checkpoints import read_shard
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Opened
+from hpcrl.durable.journal import Opened, Trained, decode_line, encode_line
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
@@ -180,3 +181,32 @@ def differ(named: bool, _rank: int) -> None:
         return exactly(x) * (1.0 + 1e-6 * random.random())
 
     layers.ACTIVATIONS = {"swiglu": swiglu}
+
+
+def attend_by_products(_rank: int) -> None:
+    """As where nothing merges what texts see of their prefix and of themselves."""
+    from hpcrl.models import attention
+
+    chosen = attention.choose_kernel
+    attention.choose_kernel = lambda capability, half, head_dim, _shares, **more: chosen(
+        capability, half, head_dim, **more
+    )
+
+
+def tell_of_another_digest(run: RunDirectory, call: str, **numerics: Any) -> None:
+    """Have the first line of a call say that it gave another digest, and was made over these numerics."""
+    path = run.journal(0)
+    lines = path.read_bytes().splitlines(keepends=True)
+    number, event = next(
+        (i, event)
+        for i, line in enumerate(lines)
+        if isinstance(event := decode_line(line), Trained) and event.call == call
+    )
+    lines[number] = encode_line(
+        msgspec.structs.replace(
+            event,
+            record=event.record | {"digest": "forged"},
+            numerics=msgspec.structs.replace(event.numerics, **numerics),
+        )
+    )
+    path.write_bytes(b"".join(lines))

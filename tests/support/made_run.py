@@ -16,11 +16,11 @@ from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.event_log import Entry, encode
 from hpcrl.events import (
     AgentConnected,
     AttemptBegun,
     AttemptEnded,
-    Entry,
     Event,
     PartExecuted,
     PartSent,
@@ -28,7 +28,6 @@ from hpcrl.events import (
     StepOpened,
     WorkerEnded,
     WorkersReady,
-    encode,
 )
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 
