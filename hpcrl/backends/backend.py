@@ -49,8 +49,8 @@ class Backend:
     adds_up: Literal["", "update", "micro_batch"] = ""
     """Where a data-parallel rank keeps its part of the gradient's sum alone: once an update, or after each micro-batch.
     Empty where it keeps all of a gradient."""
-    offloads: bool = False
-    """Whether it can keep masters and moments in the host's memory, and update them there."""
+    offloads: tuple[str, ...] = ()
+    """What it can keep in the host's memory, as `<role>.offload` has it."""
     packages: tuple[Package, ...] = ()
     """What has to be installed for it."""
     inexact_on: tuple[str, ...] = ()

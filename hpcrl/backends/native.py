@@ -10,6 +10,6 @@ BACKEND = Backend(
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
     lora=True,
-    offloads=True,
+    offloads=("optimizer",),
     engine="hpcrl.engines.native:NativeEngine",
 )

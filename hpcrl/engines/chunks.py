@@ -23,12 +23,14 @@ def chunks(buffer: torch.Tensor) -> Iterator[slice]:
 
 def chunks_at(buffer: torch.Tensor, device: torch.device) -> Iterator[tuple[slice, torch.Tensor]]:
     """Slices that cover a 1-D buffer in order, each with what the buffer has there, on the device."""
-    if buffer.device == device:
-        yield from ((piece, buffer[piece]) for piece in chunks(buffer))
-        return
-    for start, staged in on_host(buffer):
-        for piece in chunks(staged):
-            yield slice(start + piece.start, start + piece.stop), staged[piece]
+    for start, part in parts_at(buffer, device):
+        for piece in chunks(part):
+            yield slice(start + piece.start, start + piece.stop), part[piece]
+
+
+def parts_at(buffer: torch.Tensor, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
+    """A 1-D buffer on the device: as it is if it is there, else its parts in order, as those of `on_host`."""
+    return iter([(0, buffer)]) if buffer.device == device else on_host(buffer)
 
 
 def on_host(buffer: torch.Tensor, staged: int = STAGED) -> Iterator[tuple[int, torch.Tensor]]:

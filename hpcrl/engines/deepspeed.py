@@ -5,12 +5,14 @@ engine it is as any other memory.
 """
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
+from hpcrl.engines.chunks import parts_at
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import FlatParameters, FlatTransformer, gradient_dtype
@@ -37,7 +39,7 @@ class ZeroSlice(UpdatedSlice, FlatSlice):
     """As ours, but that DeepSpeed adds gradients up and sends new parameters."""
 
     def __init__(self, memory: "ZeroParameters", dp: Group) -> None:
-        super().__init__(memory.data, memory.spans, dp, memory.undecayed())
+        super().__init__(memory.data, memory.spans, dp, memory.undecayed(), memory.offloaded)
         self.updates = memory.updates.optimizer
         self._sending = memory.updates
 
@@ -49,7 +51,7 @@ class ZeroSlice(UpdatedSlice, FlatSlice):
 
 
 class ZeroAdamW(ShardedAdamW):
-    """torch's AdamW within DeepSpeed's optimizer, over masters and moments that lie as ours do."""
+    """torch's AdamW within DeepSpeed's optimizer, over masters and moments that lie as ours do, wherever these are."""
 
     def __init__(self, name: str, slice_: Slice, groups: ReplicaGroups, config: OptimizerConfig) -> None:
         super().__init__(name, slice_, groups, config)
@@ -62,7 +64,8 @@ class ZeroAdamW(ShardedAdamW):
             super()._update(gradient_S, learning_rate)
             return
         self._decay(learning_rate)
-        self._zero.step(self.updates, learning_rate, self._config.betas, self._config.eps)
+        parts = parts_at(gradient_S, self.master_S.device)
+        self._zero.step(parts, self.updates, learning_rate, self._config.betas, self._config.eps)
         self.updates += 1
 
 
@@ -70,11 +73,18 @@ class ZeroParameters(FlatParameters):
     """Those of a whole model, in the layout of ours, and this rank's part of the gradient's sum."""
 
     def __init__(
-        self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, *, each: bool
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        each: bool,
+        offloaded: bool = False,
     ) -> None:
         """`each`: as of `ShardedUpdates`."""
         self._each, self._dp = each, dp
-        super().__init__(config, WHOLE, dtype, device, True)
+        super().__init__(config, WHOLE, dtype, device, True, offloaded)
 
     def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
         placed = self.layout.spans()
@@ -142,7 +152,8 @@ class ZeroEngine(ComposedEngine):
             return cls.over_flat_buffers(context)
         model, parameters = pretrained(context)
         each = backend_of(config.backend).adds_up == "micro_batch"
-        memory = ZeroParameters(model, dp, DTYPES[config.dtype], context.device, each=each)
+        made: dict[str, Any] = {"each": each, "offloaded": context.offloaded}
+        memory = ZeroParameters(model, dp, DTYPES[config.dtype], context.device, **made)
         if not isinstance(model, ForeignConfig):
             return cls.around(context, ZeroTransformer(model, memory), parameters)
         foreign = ZeroForeign(model, memory, dp)

@@ -41,7 +41,7 @@ class FlatParameters:
         offloaded: bool = False,
     ) -> None:
         """`offloaded`: what is kept up to date of it is in the host's memory."""
-        self._offloaded = offloaded
+        self.offloaded = offloaded
         parts, self.shapes = held(config, cut), fingerprint(parameters_of(config))
         layout = self.layout = lay_out(part.parameter for part in parts)
         placed = zip(parts, layout.offsets, strict=True)
@@ -79,7 +79,7 @@ class FlatParameters:
         return self.data
 
     def slice(self, dp: Group) -> FlatSlice:
-        return FlatSlice(self.data, self.spans, dp, self.undecayed(), self._offloaded)
+        return FlatSlice(self.data, self.spans, dp, self.undecayed(), self.offloaded)
 
     def as_cut(self, own_S: Tensor, dp: Group) -> Tensor:
         """A rank's slice of a buffer of this memory, as it would be of one that is no longer than its layout: a library

@@ -27,7 +27,7 @@ class Zero3Slice(UpdatedSlice, OwnSlice):
     """What this rank has of a model, which DeepSpeed updates if it is trained."""
 
     def __init__(self, memory: "Zero3Parameters", modules: PartitionedModules) -> None:
-        super().__init__(memory.data, memory.data.dtype, memory.spans, memory.undecayed())
+        super().__init__(memory.data, memory.data.dtype, memory.spans, memory.undecayed(), memory.offloaded)
         self.updates = modules.optimizer
 
 
@@ -36,9 +36,17 @@ class Zero3Parameters(PartedMemory):
     gradient's sum."""
 
     def __init__(
-        self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, trainable: bool
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        offloaded: bool = False,
     ) -> None:
+        """`offloaded`: what is kept up to date of it is in the host's memory."""
         super().__init__(config, dp, "elements")
+        self.offloaded = offloaded
         nothing, self._dp = torch.zeros(1, dtype=dtype, device=device), dp
         self.whole = {
             name: nn.Parameter(nothing.expand(part.parameter.shape), trainable) for name, part in self.parts.items()
@@ -80,9 +88,16 @@ class Zero3Transformer(Zero3Model, HeldTransformer):
     """hpcrl's own transformer."""
 
     def __init__(
-        self, config: DecoderConfig, dp: Group, *, dtype: torch.dtype, device: torch.device, trainable: bool
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        offloaded: bool = False,
     ) -> None:
-        memory = Zero3Parameters(config, dp, dtype, device, trainable)
+        memory = Zero3Parameters(config, dp, dtype, device, trainable, offloaded)
         HeldTransformer.__init__(self, config, memory.whole, device=device)
         self.memory = memory
         self._library = memory.partition(self.blocks)
@@ -102,9 +117,16 @@ class Zero3Foreign(PartedForeign, Zero3Model):
     memory: Zero3Parameters
 
     def __init__(
-        self, config: DecoderConfig, dp: Group, *, dtype: torch.dtype, device: torch.device, trainable: bool
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        trainable: bool,
+        offloaded: bool = False,
     ) -> None:
-        memory = Zero3Parameters(config, dp, dtype, device, trainable)
+        memory = Zero3Parameters(config, dp, dtype, device, trainable, offloaded)
         super().__init__(config, dp, memory, memory.whole, dtype=dtype, device=device)
         self._library = memory.partition(blocks_of(self.model.library, config.blocks))
 
@@ -134,6 +156,7 @@ class Zero3Engine(ComposedEngine):
             "dtype": DTYPES[config.dtype],
             "device": context.device,
             "trainable": context.steps is not None,
+            "offloaded": context.offloaded,
         }
         if not isinstance(model, ForeignConfig):
             return cls.around(context, Zero3Transformer(model, dp, **made), parameters)

@@ -10,7 +10,7 @@ It asks for its device when it is imported, so a worker imports it, and never th
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -31,33 +31,50 @@ ACCELERATOR = "DS_ACCELERATOR"
 class MasterUpdates:
     """torch's AdamW within an optimizer of DeepSpeed's: it updates this rank's masters, one tensor."""
 
-    def __init__(self, zero: Any, inner: torch.optim.AdamW, masters: Sequence[Tensor], grad: Tensor) -> None:
-        """`inner`: it, which `zero` was made of; `grad` has the gradient when there is to be an update."""
-        self._zero, self._inner, self._grad = zero, inner, grad
+    def __init__(self, zero: Any, inner: torch.optim.AdamW, masters: Sequence[Tensor]) -> None:
+        """`inner`: it, which `zero` was made of."""
+        self._zero, self._inner = zero, inner
+        self._moments: tuple[Tensor, ...] = ()
         (self._master,) = masters
 
     @classmethod
     def made_for(cls, parameters: Sequence[nn.Parameter]) -> torch.optim.AdamW:
         """What an optimizer of DeepSpeed's is to be made of."""
-        # Neither has a temporary tensor as long as the slice for each operation.
-        fused = True if parameters[0].is_cuda else None
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0, foreach=False, fused=fused)
+        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=0.0, foreach=False)
 
     def begin(self, master_S: Tensor, first_S: Tensor, second_S: Tensor) -> None:
-        """Have masters and moments in these tensors."""
+        """Have masters and moments in these tensors, on any device."""
         self._master.data = master_S
-        step = torch.tensor(0.0, device=master_S.device if self._inner.defaults["fused"] else "cpu")
-        self._inner.state[self._master] = {"step": step, "exp_avg": first_S, "exp_avg_sq": second_S}
+        self._moments = first_S, second_S
+        # As it is not fused elsewhere, it has temporary tensors as long as what is updated at a time.
+        (group,) = self._inner.param_groups
+        group["fused"] = True if master_S.is_cuda else None
 
     @torch.no_grad()
-    def step(self, updates: int, learning_rate: float, betas: tuple[float, float], eps: float) -> None:
-        """Update the masters, of which there have been so many updates. Weight decay is the caller's."""
+    def step(
+        self,
+        gradient: Iterable[tuple[int, Tensor]],
+        updates: int,
+        learning_rate: float,
+        betas: tuple[float, float],
+        eps: float,
+    ) -> None:
+        """Update the masters, of which there have been so many updates. Weight decay is the caller's.
+
+        `gradient`: where parts of it begin, and the parts, on the masters' device; these are updated part by part.
+        """
         (group,) = self._inner.param_groups
         group |= {"lr": learning_rate, "betas": betas, "eps": eps}
-        self._inner.state[self._master]["step"].fill_(float(updates))
-        self._master.grad = self._grad
-        self._zero._optimizer_step(0)
-        self._master.grad = None
+        whole, state = self._master.data, self._inner.state
+        step = torch.tensor(0.0, device=whole.device if group["fused"] else "cpu")
+        for begin, part in gradient:
+            piece = slice(begin, begin + len(part))
+            self._master.data, self._master.grad = whole[piece], part
+            first, second = (moments[piece] for moments in self._moments)
+            state[self._master] = {"step": step.fill_(float(updates)), "exp_avg": first, "exp_avg_sq": second}
+            self._zero._optimizer_step(0)
+            self._master.grad = None
+        self._master.data = whole
 
 
 class ShardedUpdates:
@@ -106,7 +123,7 @@ class ShardedUpdates:
             raise untested(f"deepspeed lays parameters out at {[*found.values()]}, not at {[*parameters.values()]}.")
         (master,) = self._zero.single_partition_of_fp32_groups
         self.grad = torch.zeros_like(master.detach())
-        self.optimizer = MasterUpdates(self._zero, inner, [master], self.grad)
+        self.optimizer = MasterUpdates(self._zero, inner, [master])
 
     def zero(self) -> None:
         """Begin a gradient."""

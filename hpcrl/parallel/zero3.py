@@ -138,8 +138,8 @@ class PartitionedModules:
                 communication_data_type=wide,
             )
         self._watch(self._zero.parameter_offload)
-        grad = self.grad = self._zero.grad_partitions_flat_buffer
-        self.optimizer = MasterUpdates(self._zero, inner, self._zero.fp32_partitioned_groups_flat, grad)
+        self.grad = self._zero.grad_partitions_flat_buffer
+        self.optimizer = MasterUpdates(self._zero, inner, self._zero.fp32_partitioned_groups_flat)
         return cast(Tensor, self._zero.lp_param_buffer.zero_())
 
     def _held(self, blocks: nn.ModuleList) -> Tensor:

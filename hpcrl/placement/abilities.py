@@ -251,11 +251,12 @@ def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator
     if key != f"{role}.backend" or not isinstance(model, TrainedModelConfig) or model.offload == "none":
         return
     offload_key, between_key = f"{role}.offload", f"{role}.between.optimizer"
-    if not backend.offloads:
+    if (what := model.offload) not in backend.offloads:
         yield Problem(
             (offload_key, key),
-            f"{offload_key} = {model.offload}, but {key} = {model.backend} updates on its devices.",
-            f"Leave out {offload_key}, or set {key} to {able_backends(model, lambda other: other.offloads, device)}.",
+            f"{offload_key} = {what}, but {key} = {model.backend} updates on its devices.",
+            f"Leave out {offload_key}, or set {key} to "
+            f"{able_backends(model, lambda other: what in other.offloads, device)}.",
         )
     if (lora := lora_of(model)) is not None:
         lora_key, rank_key = f"{role}.lora", f"{role}.lora.rank"

@@ -63,7 +63,9 @@ def cut_by_rows(
     )
 
 
-def cut_by_elements(model: DecoderConfig, dp: int, size: int, state: int, *, trained: bool, changes: bool) -> CutBytes:
+def cut_by_elements(
+    model: DecoderConfig, dp: int, size: int, state: int, *, trained: bool, changes: bool, offloaded: bool
+) -> CutBytes:
     """Where DeepSpeed's ZeRO 3 gathers.
 
     In a pass a worker has all that is no block, and one block, which it has twice while it is gathered, and with its
@@ -78,7 +80,7 @@ def cut_by_elements(model: DecoderConfig, dp: int, size: int, state: int, *, tra
     return CutBytes(
         parameters=of.all * size / dp,
         gradients=trained * of.all * state / dp,
-        optimizer=of.all * (2 * state * trained + wide * changes) / dp,
+        optimizer=0.0 if offloaded else of.all * (2 * state * trained + wide * changes) / dp,
         drawing=of.all * size,
         working=(of.others + 2 * of.block) * size + trained * (some + max(2 * some, alone)),
     )

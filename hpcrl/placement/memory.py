@@ -244,10 +244,10 @@ def as_sharded(
 ) -> Memory:
     """The same of a worker that keeps its part of every parameter."""
     size, state, trained = BYTES[config.dtype], state_size(config.dtype), isinstance(config, TrainedModelConfig)
-    kept = {"trained": trained, "changes": trained or blended}
+    kept = {"trained": trained, "changes": trained or blended, "offloaded": bool(memory.offloaded)}
     if by == "rows":
         each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
-        cut = cut_by_rows(model, layout.dp, size, state, **kept, offloaded=bool(memory.offloaded), each=each)
+        cut = cut_by_rows(model, layout.dp, size, state, **kept, each=each)
     else:
         cut = cut_by_elements(model, layout.dp, size, state, **kept)
     return replace(memory, **{**cut._asdict(), "working": memory.working + cut.working})

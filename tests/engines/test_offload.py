@@ -4,25 +4,22 @@ Without a GPU both are one memory, so the tests say what is where by whose stora
 and the device's buffers hold nothing of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.devices import ON_A_GPU
+from support.offloading import MAKERS, OnRanks
 from support.pool import gloo_pool
 from support.sharded import Case
-from support.tiny import CONFIG, fsdp, native, random_sequences
+from support.tiny import native, random_sequences
 
-from hpcrl.config.model import TrainedModelConfig
-from hpcrl.engines import adamw
+from hpcrl.engines import adamw, deepspeed
 from hpcrl.engines.chunks import CPU_PIECE, chunks, on_host
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Objective, Update
-from hpcrl.families.reader import parameter_count
-from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import as_sharded, role_memory
 
 SEQUENCES = random_sequences(5)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
@@ -84,26 +81,40 @@ def test_parts_cover_a_buffer(length: int) -> None:
     assert [number for _, part in parts for number in part] == buffer.tolist()
 
 
-def on_ranks(context: Any, maker: Callable[..., ComposedEngine], dtype: str, clip: float) -> tuple[Any, ...]:
-    plain, engine = (Case(dtype=dtype, clip=clip, offloaded=so).made(maker, context) for so in (False, True))
-    both = learned(plain), learned(engine)
-    return *both, dict(engine.held()), sum(tensor.nbytes for tensor in state(engine))
+def on_ranks(context: Any, case: OnRanks) -> tuple[Any, ...]:
+    """What each learns. A third has its gradient in parts, each of as many numbers as a processor takes at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        engines = [
+            Case(dtype=case.dtype, clip=case.clip, offloaded=so).made(case.maker, context) for so in (False, True, True)
+        ]
+        found = [learned(engine) for engine in engines[:2]]
+        patch.setattr(deepspeed, "parts_at", lambda buffer, device: on_host(buffer, 1024))
+        found.append(learned(engines[2]))
+    return found, dict(engines[1].held()), sum(tensor.nbytes for tensor in state(engines[1]))
+
+
+CASES = [OnRanks(backend, dtype, clip) for backend in MAKERS for dtype, clip in (("fp32", 0.05), ("bf16", 0.0))]
+FAST = [OnRanks("native", "fp32", 0.05), *(OnRanks(backend, "bf16") for backend in ("fsdp", "zero1", "zero3"))]
+
+
+def check_ranks(cases: Sequence[OnRanks]) -> None:
+    with gloo_pool(2) as pool:
+        for case in cases:
+            for (plain, *offloaded), held, on_its_host in pool.run(on_ranks, case):
+                assert offloaded == [plain, plain], case
+                assert held["optimizer"] == case.memory.optimizer == 0
+                for kind in ("parameters", "gradients"):
+                    assert held[kind] == pytest.approx(getattr(case.memory, kind), rel=0.1), (case, kind)
+                assert on_its_host == pytest.approx(case.memory.offloaded, rel=0.1), case
 
 
 def test_ranks_that_offload_have_the_same_bits_and_as_much_memory_as_is_said() -> None:
-    count = parameter_count(CONFIG)
-    with gloo_pool(2) as pool:
-        for maker in (native, fsdp):
-            for dtype, clip in (("fp32", 0.05), ("bf16", 0.0)):
-                config = TrainedModelConfig(path="m", dtype=dtype, offload="optimizer")  # type: ignore[arg-type]
-                memory = role_memory(CONFIG, count, config, Layout(dp=2))
-                if maker is fsdp:
-                    memory = as_sharded(memory, CONFIG, config, Layout(dp=2))
-                for plain, offloaded, held, on_its_host in pool.run(on_ranks, maker, dtype, clip):
-                    assert offloaded == plain
-                    assert held["optimizer"] == memory.optimizer == 0
-                    assert held["parameters"] == pytest.approx(memory.parameters, rel=0.1)
-                    assert on_its_host == pytest.approx(memory.offloaded, rel=0.1)
+    check_ranks(FAST)
+
+
+@pytest.mark.slow
+def test_others_do_so_too() -> None:
+    check_ranks([case for case in CASES if case not in FAST])
 
 
 @pytest.mark.parametrize("made", [pytest.param(native, marks=ON_A_GPU)])

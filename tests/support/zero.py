@@ -23,21 +23,30 @@ def zero(
     optimizer: OptimizerConfig | None = None,
     steps: int = 10,
     config: Any = CONFIG,
+    offloaded: bool = False,
     **options: Any,
 ) -> Any:
     """As `native`, of the same model. Stages 1 and 2 hold one only that is trained."""
     groups = over_data(group) if isinstance(group, Group) else group
     if groups.dp.size == 1 or (optimizer is None and stage < 3):
         return native(
-            head, dtype, group, micro_batch_tokens, optimizer=optimizer, steps=steps, config=config, **options
+            head,
+            dtype,
+            group,
+            micro_batch_tokens,
+            optimizer=optimizer,
+            steps=steps,
+            config=config,
+            offloaded=offloaded,
+            **options,
         )
     model = config.with_head(head)
     transformer: Zero3Transformer | ZeroTransformer
     if stage == 3:
         made: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu"), "trainable": optimizer is not None}
-        transformer = Zero3Transformer(model, groups.dp, **made)
+        transformer = Zero3Transformer(model, groups.dp, **made, offloaded=offloaded)
     else:
-        memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2)
+        memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2, offloaded=offloaded)
         transformer = ZeroTransformer(model, memory)
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))
