@@ -371,12 +371,12 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     (
         "placement/abilities.py: Set {} to {}, or leave out {}.lora.",
-        ["actor.lora.rank=4", "actor.backend=fsdp"],
+        ["actor.lora.rank=4", "actor.backend=zero1"],
         ["actor.backend=native"],
     ),
     (
         "placement/abilities.py: Set {} to {}, or leave out {}.lora.",
-        ["actor.lora.rank=4", "actor.backend=fsdp"],
+        ["actor.lora.rank=4", "actor.backend=zero1"],
         ["actor.lora.rank=null"],
     ),
     (
@@ -453,6 +453,16 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         "placement/abilities.py: Leave out {}, or set {} to {}.",
         ["actor.reduce=micro_batch"],
         ["actor.backend=fsdp"],
+    ),
+    (
+        "placement/abilities.py: Leave out {} or {}.lora.",
+        ["actor.lora.rank=4", "actor.backend=fsdp", "actor.reduce=micro_batch"],
+        ["actor.reduce=update"],
+    ),
+    (
+        "placement/abilities.py: Leave out {} or {}.lora.",
+        ["actor.lora.rank=4", "actor.backend=fsdp", "actor.reduce=micro_batch"],
+        ["actor.lora.rank=null"],
     ),
     (
         "placement/abilities.py: Leave out {} or {}.",

@@ -46,7 +46,7 @@ def test_a_run_is_planned_submitted_and_exported_as_the_page_says(
 
 def test_what_is_refused_is_refused_in_these_words(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = ["--actor.lora.rank", "2", "--actor.lora.targets", "[qq_proj]"]
-    wrong += ["--critic.lora.rank", "2", "--critic.backend", "fsdp"]
+    wrong += ["--critic.lora.rank", "2", "--critic.backend", "zero1"]
     assert main(["submit", "ppo.yaml", *wrong, "--run-dir", "refused"]) == ExitCode.CONFIGURATION
     said = capsys.readouterr().err
     assert sorted(said.splitlines()) == sorted(REFUSED.splitlines())

@@ -8,6 +8,7 @@ BACKEND = Backend(
     model_kinds=("own", "transformers"),
     axes=("dp",),
     dtypes=("fp32", "bf16", "fp64"),
+    lora=True,
     offloads=("optimizer",),
     shards="rows",
     engine="hpcrl.engines.fsdp:FsdpEngine",

@@ -1,5 +1,6 @@
 """A model of which low-rank adapters alone are trained: its own parameters lie in one buffer, theirs in another."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
@@ -9,31 +10,32 @@ from torch import Tensor, nn
 
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.foreign import HeldForeign
-from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, checked, gradient_of
+from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, ParameterMemory, checked, gradient_of
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameters_of
-from hpcrl.models.adapters import Adapted, AdaptedProducts, Adapter, adapters_by_matrix
+from hpcrl.models.adapters import Adapted, AdaptedProducts, Adapter, adapters_by_matrix, wide_type
+from hpcrl.models.foreign import ForeignModel
 from hpcrl.models.foreign_adapters import BesideModules
 from hpcrl.models.packing import Packing
 from hpcrl.parallel.group import Group
 from hpcrl.placement.shards import WHOLE, Cut
 
 
-class AdaptedParameters:
-    """Fulfils `ParameterMemory` of what is trained: the adapters, and a head for values or rewards.
+class AdaptedMemory(ParameterMemory, ABC):
+    """Fulfils `ParameterMemory` of what is trained: the adapters, and a head for values or rewards. Each data-parallel
+    rank has it whole, in flat buffers.
 
-    All else is frozen in `base`, without gradients; what another replica is given is the model with them merged in.
+    All else is frozen, without gradients. What another replica is given is the model with adapters merged in.
     """
 
     def __init__(self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
         """`config` has adapters."""
         assert config.adapters is not None
-        self.base = FlatParameters(config.base, cut, dtype, device, trainable=False)
         self.trained = FlatParameters(config, cut, dtype, device, trainable=True)
         self.data, self.grad = self.trained.data, self.trained.grad
-        self.spans, self.shapes, self.offsets = self.trained.spans, self.trained.shapes, self.trained.offsets
+        self.spans, self.shapes = self.trained.spans, self.trained.shapes
         targets = adapted_targets(config, family_of(config.base))
         self.beside: Mapping[str, tuple[Adapter, ...]] = adapters_by_matrix(targets, self.trained.views, cut.tp)
         """Name of a matrix → its adapters."""
@@ -42,9 +44,8 @@ class AdaptedParameters:
         self.adapted = Adapted(config.adapters.scale)
 
     @property
-    def views(self) -> dict[str, nn.Parameter]:
-        """The model's own parameters by name: a head that is trained is not the frozen one."""
-        return {name: self.trained.views.get(name, view) for name, view in self.base.views.items()}
+    def offsets(self) -> Mapping[str, int]:
+        return self.trained.offsets
 
     def layers(self) -> dict[int, slice]:
         """It lies in two buffers, which come together."""
@@ -59,35 +60,81 @@ class AdaptedParameters:
     def slice(self, dp: Group) -> FlatSlice:
         return self.trained.slice(dp)
 
+    @property
+    @abstractmethod
+    def frozen(self) -> Tensor:
+        """The buffer of what is not trained."""
+
+    @abstractmethod
     def weights(self, dtype: torch.dtype | None = None) -> Tensor:
         """As those of a model without adapters, in a type of at least the numbers of its own."""
+
+    @abstractmethod
+    def merged(self, index: int, of: int) -> MergedParameters:
+        """The same, parameter by parameter: those that are the `index`-th of so many data-parallel ranks'."""
+
+    @abstractmethod
+    def masters(self, dp: Group) -> Tensor:
+        """What a rank would keep up to date of the merged parameters, in at least fp32."""
+
+    @abstractmethod
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill the model and its adapters by name."""
+
+    @property
+    def modules(self) -> Mapping[str, tuple[Adapter, ...]]:
+        """Path of a linear module of transformers' → its adapters."""
+        return {name.removesuffix(".weight"): beside for name, beside in self.beside.items()}
+
+    def differs(self, name: str) -> bool:
+        """Whether a parameter of the model is another one when adapters are merged in."""
+        return name in self.trained.views or name in self.beside
+
+    def merge_rows_(self, rows: Tensor, name: str, first: int = 0) -> Tensor:
+        """Make of a parameter's frozen rows, from `first` on, what others are given of them. It is one that differs."""
+        stop = first + len(rows)
+        if name in self.trained.views:
+            return rows.copy_(self.trained.views[name].detach()[first:stop])
+        beside = [it.turned() for it in self.beside[name]] if name in self._turned else self.beside[name]
+        return self.adapted.merge_(rows, [it.of_rows(first, stop) for it in beside])
+
+
+class AdaptedParameters(AdaptedMemory):
+    """That of a model whose own parameters lie in a flat buffer, too."""
+
+    def __init__(self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(config, cut, dtype, device)
+        self.base = FlatParameters(config.base, cut, dtype, device, trainable=False)
+
+    @property
+    def views(self) -> dict[str, nn.Parameter]:
+        """The model's own parameters by name: a head that is trained is not the frozen one."""
+        return {name: self.trained.views.get(name, view) for name, view in self.base.views.items()}
+
+    @property
+    def frozen(self) -> Tensor:
+        return self.base.data
+
+    def weights(self, dtype: torch.dtype | None = None) -> Tensor:
         merged = self.base.data.to(dtype or self.base.data.dtype, copy=True)
         for name, view in self.base.cut(merged):
-            if name in self.trained.views:
-                view.copy_(self.trained.views[name].detach())
-            elif name in self.beside:
-                self._merge_(view, name)
+            if self.differs(name):
+                self.merge_rows_(view, name)
         return merged
 
     def merged(self, index: int, of: int) -> MergedParameters:
-        """The same, parameter by parameter."""
         for parameter, offset in islice(self.base.layout.spans(), index, None, of):
-            end = offset + parameter.numel
+            end, own = offset + parameter.numel, self.base.views[parameter.name].detach()
             spans = [span.moved(-offset) for span in self.base.spans if offset <= span.offset < end]
-            yield self._merged(parameter.name).reshape(-1), spans
+            differs = self.differs(parameter.name)
+            yield (self.merge_rows_(own.clone(), parameter.name) if differs else own).reshape(-1), spans
 
-    def _merged(self, name: str) -> Tensor:
-        if name in self.trained.views:
-            return self.trained.views[name].detach()
-        own = self.base.views[name].detach()
-        return self._merge_(own.clone(), name) if name in self.beside else own
-
-    def _merge_(self, matrix: Tensor, name: str) -> Tensor:
-        beside = self.beside[name]
-        return self.adapted.merge_(matrix, [it.turned() for it in beside] if name in self._turned else beside)
+    def masters(self, dp: Group) -> Tensor:
+        whole = self.weights(wide_type(self.base.data))
+        offset, length = dp.bounds(len(whole))
+        return whole[offset : offset + length].clone()
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        """Fill both by name."""
         both = self.base.views, self.trained.views  # a head that is trained is in both
         shapes = {name: view.shape for views in both for name, view in views.items()}
         for name, tensor in checked(shapes, tensors):
@@ -99,22 +146,20 @@ class AdaptedModel(HeldModel):
     """A model with adapters, as a rank holds it."""
 
     has_adapters = True
-    memory: AdaptedParameters
+    memory: AdaptedMemory
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.memory.load(tensors)
 
     def tensors(self) -> list[Tensor]:
-        return [self.memory.base.data, self.memory.data]
+        return [self.memory.frozen, self.memory.data]
 
     def merged(self, index: int, of: int) -> MergedParameters:
         return self.memory.merged(index, of)
 
     def masters(self, dp: Group) -> Tensor:
-        """This rank's slice of the merged parameters, in at least fp32."""
-        whole = self.memory.weights(torch.promote_types(self.dtype, torch.float32))
-        offset, length = dp.bounds(len(whole))
-        return whole[offset : offset + length].clone()
+        """What this rank would keep up to date of the merged parameters, in at least fp32."""
+        return self.memory.masters(dp)
 
     def without_adapters(self) -> AbstractContextManager[None]:
         return self.memory.adapted.off()
@@ -163,12 +208,11 @@ class AdaptedForeign(AdaptedModel, HeldForeign):
         memory = AdaptedParameters(config, WHOLE, dtype, torch.device(device))
         HeldForeign.__init__(self, config.base, memory.views, dtype, torch.device(device), dp)
         self.memory = memory
-        self._beside = BesideModules(
-            self.model.library,
-            memory.adapted,
-            {name.removesuffix(".weight"): beside for name, beside in memory.beside.items()},
-        )
-        with torch.no_grad():
-            token = torch.zeros(1, dtype=torch.int64, device=self.device)
-            self.model.hidden(token, Packing.of([1], self.device))
-        self._beside.check_all_computed()
+        check_all_compute(self.model, BesideModules(self.model.library, memory.adapted, memory.modules))
+
+
+@torch.no_grad()
+def check_all_compute(model: ForeignModel, beside: BesideModules) -> None:
+    """Raises DataError where a module that adapters are beside has no part in what the model says."""
+    model.hidden(torch.zeros(1, dtype=torch.int64, device=model.device), Packing.of([1], model.device))
+    beside.check_all_computed()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig, lora_of
+from hpcrl.config.model import Between, LoraConfig, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.adapters import AdaptedForeign, AdaptedModel, AdaptedTransformer
 from hpcrl.engines.checksum import digest_of, digest_of_parts
@@ -99,37 +99,36 @@ class ComposedEngine:
         no such model."""
         config, trained = context.model, context.steps is not None
         model, parameters = pretrained(context)
+        dtype, groups = DTYPES[config.dtype], context.groups
         if trained and (lora := lora_of(config)) is not None:
-            return cls._with_adapters(context, with_adapters(model, lora), lora.path, parameters)
-        held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
+
+            def made(adapted: DecoderConfig) -> AdaptedModel:
+                if isinstance(adapted, ForeignConfig):
+                    return AdaptedForeign(adapted, dp=groups.dp, dtype=dtype, device=context.device)
+                return AdaptedTransformer(adapted, cut=groups.cut, tensor=groups.tp, dtype=dtype, device=context.device)
+
+            return cls.with_adapters(context, model, lora, parameters, made)
+        held: dict[str, Any] = {"dtype": dtype, "device": context.device, "trainable": trained}
         held["offloaded"] = context.offloaded
         if isinstance(model, ForeignConfig):
-            foreign = FlatForeign(model, dp=context.groups.dp, **held)
-            context.told_of_padding(foreign.padded_because)
-            return cls.around(context, foreign, parameters)
-        transformer = FlatTransformer(model, cut=context.groups.cut, tensor=context.groups.tp, **held)
-        return cls.around(context, transformer, parameters)
+            return cls.around(context, FlatForeign(model, dp=groups.dp, **held), parameters)
+        return cls.around(context, FlatTransformer(model, cut=groups.cut, tensor=groups.tp, **held), parameters)
 
     @classmethod
-    def _with_adapters(
+    def with_adapters(
         cls,
         context: EngineContext,
-        adapted: DecoderConfig,
-        path: str | None,
+        model: DecoderConfig,
+        lora: LoraConfig,
         parameters: Iterable[tuple[str, torch.Tensor]],
+        made: Callable[[DecoderConfig], AdaptedModel],
     ) -> "ComposedEngine":
-        """Of a model of which adapters alone are trained, and the `parameters` of the one without."""
-        groups = context.groups
-        beside = dict(load_adapters(adapted, path, seed=context.seed, cut=groups.cut))
-        held: dict[str, Any] = {"dtype": DTYPES[context.model.dtype], "device": context.device}
-        model: AdaptedTransformer | AdaptedForeign
-        if isinstance(adapted, ForeignConfig):
-            model = AdaptedForeign(adapted, dp=groups.dp, **held)
-            context.told_of_padding(model.padded_because)
-        else:
-            model = AdaptedTransformer(adapted, cut=groups.cut, tensor=groups.tp, **held)
+        """Of a `model` of which adapters alone are trained, and the `parameters` of the one without; how it is `made`
+        is the backend's affair."""
+        adapted = with_adapters(model, lora)
+        beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
         frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
-        return cls.around(context, model, chain(frozen, beside.items()))
+        return cls.around(context, made(adapted), chain(frozen, beside.items()))
 
     @classmethod
     def around(
@@ -137,6 +136,7 @@ class ComposedEngine:
     ) -> "ComposedEngine":
         """Of a role's model, which is empty, and what is to be loaded into it."""
         config = context.model
+        context.told_of_padding(transformer.padded_because)
         transformer.recompute = isinstance(config, TrainedModelConfig) and config.recompute
         model = PackedModel(context.role, transformer)
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))

@@ -51,7 +51,6 @@ class HeldForeign(HeldModel):
             self.model.most_padding *= int(able[1]) == dp.size
         self.shares_prefixes = self.model.packs
         self.padded_because = "" if self.model.packs else trial.why or "another worker cannot pack them"
-        """Why its texts are padded; empty where they are packed."""
 
     @property
     def attention_kernels(self) -> str:

@@ -1,5 +1,6 @@
 """The engine of `backend: fsdp`: each data-parallel rank has some rows of every parameter, in one buffer; torch's FSDP2
-gathers a block while it computes. To all else of an engine it is as any other memory."""
+gathers a block while it computes. To all else of an engine it is as any other memory. Adapters, which are small, each
+rank has whole, beside rows that are frozen."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,24 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcrl.config.model import TrainedModelConfig
+from hpcrl.config.model import TrainedModelConfig, lora_of
+from hpcrl.engines.adapters import AdaptedMemory, AdaptedModel, check_all_compute
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import gradient_dtype
-from hpcrl.engines.memory import HeldTransformer
+from hpcrl.engines.memory import HeldTransformer, MergedParameters, checked
 from hpcrl.engines.parted import PartedForeign, PartedMemory, PartedModel, watched
 from hpcrl.engines.slices import OwnSlice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
+from hpcrl.models.adapters import AdaptedProducts, wide_type
 from hpcrl.models.foreign import blocks_of
+from hpcrl.models.foreign_adapters import BesideModules
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.fsdp import ShardedModules, own_part
 from hpcrl.parallel.group import Group
+from hpcrl.placement.shards import WHOLE
+
+NOTHING: Mapping[str, nn.Parameter] = {}
 
 
 class FsdpEngine(ComposedEngine):
     """As hpcrl's own engine, but that each data-parallel rank keeps its part of every parameter, and no more. The same
-    bits, as long as no gradient is clipped: squares are added up in another order."""
+    bits, as long as no gradient is clipped: squares are added up in another order. Those of adapters are not."""
 
     @classmethod
     def open(cls, context: EngineContext) -> ComposedEngine:
@@ -32,21 +39,22 @@ class FsdpEngine(ComposedEngine):
 
         Raises DataError where the folder holds no such model.
         """
-        config, trained = context.model, context.steps is not None
-        if context.groups.dp.size == 1:
+        config, trained, dp = context.model, context.steps is not None, context.groups.dp
+        if dp.size == 1:
             return cls.over_flat_buffers(context)
         model, parameters = pretrained(context)
-        transformer = (RowForeign if isinstance(model, ForeignConfig) else RowTransformer)(
-            model,
-            context.groups.dp,
-            dtype=DTYPES[config.dtype],
-            device=context.device,
-            trainable=trained,
-            changes=trained or context.blended,
-            offloaded=context.offloaded,
-        )
-        if isinstance(transformer, RowForeign):
-            context.told_of_padding(transformer.padded_because)
+        dtype, changes = DTYPES[config.dtype], trained or context.blended
+        if trained and (lora := lora_of(config)) is not None:
+
+            def made(adapted: DecoderConfig) -> AdaptedModel:
+                memory = AdaptedRows(adapted, dp, dtype, context.device)
+                return (
+                    AdaptedRowForeign(memory) if isinstance(adapted, ForeignConfig) else AdaptedRowTransformer(memory)
+                )
+
+            return cls.with_adapters(context, model, lora, parameters, made)
+        rows = RowParameters(model, dp, dtype, context.device, trained, changes, context.offloaded)
+        transformer = RowForeign(rows) if isinstance(model, ForeignConfig) else RowTransformer(rows)
         transformer.reduces_each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
         return cls.around(context, transformer, parameters)
 
@@ -65,18 +73,18 @@ class RowParameters(PartedMemory):
         changes: bool,
         offloaded: bool = False,
     ) -> None:
-        super().__init__(config, dp, "rows")
-        self._dtype, self._offloaded = dtype, offloaded
+        super().__init__(config, dp, dtype, device, "rows")
+        self._offloaded = offloaded
         kept = torch.promote_types(dtype, torch.float32) if changes else dtype
         self.data = torch.zeros(self.numel, dtype=kept, device=device)
         self.grad = torch.zeros(self.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
         self._parameters: Mapping[str, nn.Parameter] = {}
 
-    def empty(self, trainable: bool) -> dict[str, nn.Parameter]:
+    def empty(self) -> dict[str, nn.Parameter]:
         """Each parameter, whole, without memory."""
         return {
-            name: nn.Parameter(torch.empty(it.parameter.shape, dtype=self.data.dtype, device="meta"), trainable)
-            for name, it in self.parts.items()
+            name: nn.Parameter(torch.empty(shape, dtype=self.data.dtype, device="meta"), self.grad is not None)
+            for name, shape in self.shapes_of.items()
         }
 
     def bind(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -98,10 +106,10 @@ class RowParameters(PartedMemory):
                 parameter.grad = None
 
     def weights(self) -> Tensor:
-        return self.data.to(self._dtype)
+        return self.data.to(self.dtype)
 
     def slice(self, dp: Group) -> OwnSlice:
-        return OwnSlice(self.data, self._dtype, self.spans, self.undecayed(), self._offloaded)
+        return OwnSlice(self.data, self.dtype, self.spans, self.undecayed(), self._offloaded)
 
     def rows(self, buffer: Tensor, name: str) -> Tensor:
         """This rank's rows of a parameter, in a buffer that is laid out so."""
@@ -113,28 +121,31 @@ class RowModel(PartedModel):
 
     reduces_each = False
     """Whether gradients are added up over ranks after each micro-batch, rather than after a mini-batch's last."""
-    memory: RowParameters
+    parted: RowParameters
     _library: ShardedModules
 
     def ends_minibatch(self, ends: bool) -> None:
         self._library.reduce_next(ends or self.reduces_each)
 
-    def _shard(
-        self, dp: Group, empty: dict[str, nn.Parameter], blocks: Iterable[nn.Module], methods: Iterable[str] = ()
-    ) -> None:
-        """Give each block, and the rest, to FSDP, over the memory's buffer. Takes the `empty` parameters away."""
-        memory = self.memory
+    def computed_with(self) -> dict[str, nn.Parameter]:
+        """What it computes with, by name, of what it gathers."""
+        return {self._names[module, own]: parameter for module, own, parameter in self._library.computed_with()}
+
+    def _shard(self, empty: dict[str, nn.Parameter], blocks: Iterable[nn.Module], methods: Iterable[str] = ()) -> None:
+        """Give each block, and the rest, to FSDP, over the rows' buffer. Takes the `empty` parameters away."""
+        memory = self.parted
         name_of = {id(parameter): name for name, parameter in empty.items()}
-        names = {
+        names = self._names = {
             (module, own): name_of[id(parameter)]
             for module in self.modules()
             for own, parameter in module.named_parameters(recurse=False)
+            if id(parameter) in name_of
         }
         empty.clear()
         self._library = ShardedModules(
             self,
             blocks,
-            dp,
+            memory.dp,
             computes_in=None if memory.data.dtype == self.dtype else self.dtype,
             reduces_in=gradient_dtype(self.dtype),
             methods=methods,
@@ -154,23 +165,13 @@ class RowModel(PartedModel):
 class RowTransformer(RowModel, HeldTransformer):
     """hpcrl's own transformer."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        dp: Group,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        trainable: bool,
-        changes: bool,
-        offloaded: bool = False,
-    ) -> None:
-        memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
-        empty = memory.empty(trainable)
-        HeldTransformer.__init__(self, config, empty, device=device)
-        self.dtype = dtype
-        self.memory = memory
-        self._shard(dp, empty, self.blocks, ("decoded", "hidden"))
+    def __init__(self, rows: RowParameters, beside: Mapping[str, nn.Parameter] = NOTHING) -> None:
+        """`beside`: parameters that are whole on each rank, in the place of its own."""
+        empty = rows.empty()
+        HeldTransformer.__init__(self, rows.config, {**empty, **beside}, device=rows.device)
+        self.dtype = rows.dtype
+        self.memory = self.parted = rows
+        self._shard(empty, self.blocks, ("decoded", "hidden"))
 
     def forward(self, *given: Any, **options: Any) -> Predictions:
         return watched(super().forward(*given, **options))
@@ -179,24 +180,85 @@ class RowTransformer(RowModel, HeldTransformer):
 class RowForeign(PartedForeign, RowModel):
     """A model of transformers."""
 
-    memory: RowParameters
+    parted: RowParameters
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        dp: Group,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        trainable: bool,
-        changes: bool,
-        offloaded: bool = False,
-    ) -> None:
-        memory = RowParameters(config, dp, dtype, device, trainable, changes, offloaded)
-        empty = memory.empty(trainable)
-        super().__init__(config, dp, memory, empty, dtype=dtype, device=device)
-        self._shard(dp, empty, blocks_of(self.model.library, config.blocks))
+    def __init__(self, rows: RowParameters, beside: Mapping[str, nn.Parameter] = NOTHING) -> None:
+        """As those of `RowTransformer`."""
+        empty = rows.empty()
+        PartedForeign.__init__(self, rows, {**empty, **beside})
+        self._shard(empty, blocks_of(self.model.library, rows.config.blocks))
 
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
         self._library.stay_gathered(torch.is_grad_enabled())
         return watched(self.model(*given, temperature, with_entropy))
+
+
+class AdaptedRows(AdaptedMemory):
+    """That of a model of whose own parameters this rank has rows."""
+
+    def __init__(self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(config, WHOLE, dtype, device)
+        self.base = RowParameters(config.base, dp, dtype, device, trainable=False, changes=False)
+
+    @property
+    def heads(self) -> dict[str, nn.Parameter]:
+        """The model's own parameters that are trained."""
+        return {name: view for name, view in self.trained.views.items() if name in self.base.parts}
+
+    @property
+    def frozen(self) -> Tensor:
+        return self.base.data
+
+    def weights(self, dtype: torch.dtype | None = None) -> Tensor:
+        merged = self.base.data.to(dtype or self.base.dtype, copy=True)
+        for name in filter(self.differs, self.base.parts):
+            self._merge_(self.base.rows(merged, name), name)
+        return merged
+
+    def merged(self, index: int, of: int) -> MergedParameters:
+        """Of each this rank's rows."""
+        for name, part in self.base.parts.items():
+            rows = self.base.rows(self.base.data, name)
+            spans = [span.moved(-part.offset) for span in part.spans()]
+            yield (self._merge_(rows.clone(), name) if self.differs(name) else rows).reshape(-1), spans
+
+    def masters(self, dp: Group) -> Tensor:
+        return self.weights(wide_type(self.base.data))
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        trained = self.trained.views
+        shapes = self.base.shapes_of | {name: view.shape for name, view in trained.items()}
+        for name, tensor in checked(shapes, tensors):
+            if name in self.base.parts:
+                self.base.take(name, tensor)
+            if name in trained:
+                trained[name].detach().copy_(tensor)
+
+    def _merge_(self, rows: Tensor, name: str) -> Tensor:
+        part = self.base.parts[name]
+        return self.merge_rows_(rows, name, part.begin * part.parameter.shape[0] // part.parameter.numel)
+
+
+class AdaptedRowTransformer(AdaptedModel, RowTransformer):
+    """hpcrl's own transformer."""
+
+    def __init__(self, memory: AdaptedRows) -> None:
+        RowTransformer.__init__(self, memory.base, memory.heads)
+        self.memory = memory
+        gathered = self.computed_with()
+        of_matrices = {gathered[name]: beside for name, beside in memory.beside.items()}
+        self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
+
+
+class AdaptedRowForeign(AdaptedModel, RowForeign):
+    """A model of transformers, whose linear modules give what is added, too; so do those of its twin."""
+
+    def __init__(self, memory: AdaptedRows) -> None:
+        """Raises DataError where adapters cannot be beside a module."""
+        RowForeign.__init__(self, memory.base, memory.heads)
+        self.memory = memory
+        (twin,) = self._twin
+        BesideModules(self.model.library, memory.adapted, memory.modules)
+        beside = BesideModules(twin.library, memory.adapted, memory.modules)
+        with self.gathered():
+            check_all_compute(twin, beside)

@@ -96,6 +96,8 @@ class HeldModel(nn.Module, ABC):
     """Whether these alone are trained, and saved."""
     shares_prefixes = True
     """Whether a prompt that several sequences begin with may go through it once."""
+    padded_because = ""
+    """Why its texts are padded; empty where they are packed."""
 
     @property
     def attention_kernels(self) -> str:

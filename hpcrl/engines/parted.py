@@ -26,9 +26,11 @@ from hpcrl.placement.shards import WHOLE
 
 
 class PartedMemory(ParameterMemory):
-    """What all such memories have of `ParameterMemory`; `parts` say where this rank's part of each parameter lies."""
+    """What all such memories have of `ParameterMemory`, of a model that computes in `dtype`; `parts` say where this
+    rank's part of each parameter lies."""
 
-    def __init__(self, config: DecoderConfig, dp: Group, by: CutBy) -> None:
+    def __init__(self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, by: CutBy) -> None:
+        self.config, self.dp, self.dtype, self.device = config, dp, dtype, device
         own = own_parts(config, dp.size, dp.index, by)
         self.parts, self.numel = {part.parameter.name: part for part in own.parts}, own.numel
         self.spans, self.shapes = own.spans(), fingerprint(parameters_of(config))
@@ -50,6 +52,16 @@ class PartedMemory(ParameterMemory):
         part = self.parts[name]
         return buffer[part.offset : part.offset + part.numel]
 
+    @property
+    def shapes_of(self) -> dict[str, torch.Size]:
+        """Those of the whole parameters, by name."""
+        return {name: torch.Size(part.parameter.shape) for name, part in self.parts.items()}
+
+    def take(self, name: str, tensor: Tensor) -> None:
+        """Have this rank's part of a parameter."""
+        part = self.parts[name]
+        self.own(self.data, name).copy_(tensor.reshape(-1)[part.begin : part.begin + part.numel])
+
 
 class Gathers(Protocol):
     """What a library gathers."""
@@ -60,21 +72,19 @@ class Gathers(Protocol):
 
 
 class PartedModel(HeldModel):
-    """A whole model, of which this rank keeps parts. All ranks of `dp` go through it in step."""
+    """A whole model, of which this rank keeps parts, `parted`. All ranks of `dp` go through it in step."""
 
     in_step = True
-    memory: PartedMemory
+    parted: PartedMemory
     _library: Gathers
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        memory, shapes = self.memory, {name: torch.Size(it.parameter.shape) for name, it in self.memory.parts.items()}
-        for name, tensor in checked(shapes, tensors):
-            part = memory.parts[name]
-            memory.own(memory.data, name).copy_(tensor.reshape(-1)[part.begin : part.begin + part.numel])
+        for name, tensor in checked(self.parted.shapes_of, tensors):
+            self.parted.take(name, tensor)
 
     def gradient(self, name: str) -> Tensor:
-        assert self.memory.grad is not None, "trained"
-        return self.memory.own(self.memory.grad, name)
+        assert self.parted.grad is not None, "trained"
+        return self.parted.own(self.parted.grad, name)
 
     def gathered(self) -> AbstractContextManager[None]:
         return self._library.gathered()
@@ -87,18 +97,10 @@ class PartedForeign(PartedModel):
     Where its texts are padded, those of a micro-batch are one batch: all ranks go through each block equally often.
     """
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        dp: Group,
-        memory: PartedMemory,
-        whole: Mapping[str, nn.Parameter],
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, parted: PartedMemory, whole: Mapping[str, nn.Parameter]) -> None:
         """`whole`: each parameter, which has no memory yet."""
-        tried = FlatForeign(config, dtype=dtype, device=device, trainable=False, dp=dp)
+        config, dtype, device = parted.config, parted.dtype, parted.device
+        tried = FlatForeign(config, dtype=dtype, device=device, trainable=False, dp=parted.dp)
         if not tried.model.packs and not tried.model.most_padding:
             raise DataError(
                 f"A {config.family} model computes texts of one length only, which differ from rank to rank."
@@ -107,7 +109,7 @@ class PartedForeign(PartedModel):
         self.config, self.cut, self.dtype, self.device = tried.config, WHOLE, dtype, device
         self.lessons, self.recompute, self.awaited = None, False, tried.awaited
         self.shares_prefixes, self.padded_because = tried.shares_prefixes, tried.padded_because
-        self.memory = memory
+        self.memory = self.parted = parted
         self.model = ForeignModel(tried.config, whole, dtype, device)
         self.model.as_tried(tried.model)
         self.model.most_padding = math.inf

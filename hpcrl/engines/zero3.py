@@ -45,9 +45,9 @@ class Zero3Parameters(PartedMemory):
         offloaded: bool = False,
     ) -> None:
         """`offloaded`: what is kept up to date of it is in the host's memory."""
-        super().__init__(config, dp, "elements")
+        super().__init__(config, dp, dtype, device, "elements")
         self.offloaded = offloaded
-        nothing, self._dp = torch.zeros(1, dtype=dtype, device=device), dp
+        nothing = torch.zeros(1, dtype=dtype, device=device)
         self.whole = {
             name: nn.Parameter(nothing.expand(part.parameter.shape), trainable) for name, part in self.parts.items()
         }
@@ -56,7 +56,7 @@ class Zero3Parameters(PartedMemory):
     def partition(self, blocks: Iterable[nn.Module]) -> PartitionedModules:
         """Give them, of which each block has some, to DeepSpeed."""
         offsets = {self.whole[name]: offset for name, offset in self.offsets.items()}
-        self._modules = PartitionedModules(blocks, offsets, self._dp)
+        self._modules = PartitionedModules(blocks, offsets, self.dp)
         self.data, self.grad = self._modules.data, self._modules.grad
         assert self.grad is None or self.grad.dtype == gradient_dtype(self.data.dtype)
         return self._modules
@@ -77,7 +77,7 @@ class Zero3Parameters(PartedMemory):
 class Zero3Model(PartedModel):
     """A whole model, of which this rank keeps the part that DeepSpeed gives it."""
 
-    memory: Zero3Parameters
+    parted: Zero3Parameters
     _library: PartitionedModules
 
     def going_back(self) -> AbstractContextManager[None]:
@@ -87,20 +87,10 @@ class Zero3Model(PartedModel):
 class Zero3Transformer(Zero3Model, HeldTransformer):
     """hpcrl's own transformer."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        dp: Group,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        trainable: bool,
-        offloaded: bool = False,
-    ) -> None:
-        memory = Zero3Parameters(config, dp, dtype, device, trainable, offloaded)
-        HeldTransformer.__init__(self, config, memory.whole, device=device)
-        self.memory = memory
-        self._library = memory.partition(self.blocks)
+    def __init__(self, parted: Zero3Parameters) -> None:
+        HeldTransformer.__init__(self, parted.config, parted.whole, device=parted.device)
+        self.memory = self.parted = parted
+        self._library = parted.partition(self.blocks)
 
     def forward(self, *given: Any, **options: Any) -> Predictions:
         with self._library.passing():
@@ -114,21 +104,11 @@ class Zero3Transformer(Zero3Model, HeldTransformer):
 class Zero3Foreign(PartedForeign, Zero3Model):
     """A model of transformers."""
 
-    memory: Zero3Parameters
+    parted: Zero3Parameters
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        dp: Group,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        trainable: bool,
-        offloaded: bool = False,
-    ) -> None:
-        memory = Zero3Parameters(config, dp, dtype, device, trainable, offloaded)
-        super().__init__(config, dp, memory, memory.whole, dtype=dtype, device=device)
-        self._library = memory.partition(blocks_of(self.model.library, config.blocks))
+    def __init__(self, parted: Zero3Parameters) -> None:
+        super().__init__(parted, parted.whole)
+        self._library = parted.partition(blocks_of(self.model.library, parted.config.blocks))
 
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
         with self._library.passing():
@@ -152,14 +132,7 @@ class Zero3Engine(ComposedEngine):
         if dp.size == 1:
             return cls.over_flat_buffers(context)
         model, parameters = pretrained(context)
-        made: dict[str, Any] = {
-            "dtype": DTYPES[config.dtype],
-            "device": context.device,
-            "trainable": context.steps is not None,
-            "offloaded": context.offloaded,
-        }
-        if not isinstance(model, ForeignConfig):
-            return cls.around(context, Zero3Transformer(model, dp, **made), parameters)
-        foreign = Zero3Foreign(model, dp, **made)
-        context.told_of_padding(foreign.padded_because)
-        return cls.around(context, foreign, parameters)
+        dtype, trained = DTYPES[config.dtype], context.steps is not None
+        parted = Zero3Parameters(model, dp, dtype, context.device, trained, context.offloaded)
+        transformer = Zero3Foreign(parted) if isinstance(model, ForeignConfig) else Zero3Transformer(parted)
+        return cls.around(context, transformer, parameters)

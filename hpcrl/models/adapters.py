@@ -29,6 +29,10 @@ class Adapter(NamedTuple):
         """What is beside the transposed matrix."""
         return Adapter(self.begin, self.up_RP.t(), self.down_IR.t())
 
+    def of_rows(self, first: int, stop: int) -> "Adapter":
+        """What is beside these rows of the matrix."""
+        return Adapter(self.begin, self.down_IR[first:stop], self.up_RP)
+
 
 def adapters_by_matrix(
     targets: Sequence[Target], views: Mapping[str, nn.Parameter], tp: int
@@ -85,7 +89,7 @@ def wide_type(matrix: Tensor) -> torch.dtype:
 def _blocks(down_IR: Tensor, up_RP: Tensor) -> Iterator[slice]:
     """Rows of their product; on a CPU so few that they stay in its cache."""
     inputs = down_IR.shape[0]
-    step = max(1, CPU_NUMBERS // up_RP.shape[1]) if up_RP.device.type == "cpu" else inputs
+    step = max(1, CPU_NUMBERS // up_RP.shape[1] if up_RP.device.type == "cpu" else inputs)
     yield from (slice(begin, begin + step) for begin in range(0, inputs, step))
 
 

@@ -26,7 +26,8 @@ class ShardedModules:
     """A module of which FSDP gathers `parts` by themselves and the rest for all of a forward pass.
 
     It computes in `computes_in`, if not in the type of its shards, and its gradients are added up in `reduces_in`. All
-    ranks of the group go through it in step. The root's parameters have no memory yet: a rank has its shards alone.
+    ranks of the group go through it in step. What is sharded has no memory yet: a rank has its shards alone. Parameters
+    that have some are whole on each rank, and stay as they are.
     """
 
     def __init__(
@@ -42,12 +43,15 @@ class ShardedModules:
         """`methods` of the root are forward passes, too."""
         mesh = DeviceMesh.from_group(group.process_group, group.device.type)
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=reduces_in, cast_forward_inputs=False)
+        kept = [(module, dict(module._buffers), _with_memory(module)) for module in root.modules()]
+        for module, _, whole in kept:
+            module._parameters.update(dict.fromkeys(whole))
         for module in (*parts, root):
             fully_shard(module, mesh=mesh, mp_policy=policy)
-        kept = [(module, dict(module._buffers)) for module in root.modules()]
         root.to_empty(device=group.device)
-        for module, buffers in kept:  # They are there already.
+        for module, buffers, whole in kept:  # They are there already.
             module._buffers.update(buffers)
+            module._parameters.update(whole)
         for method in methods:
             register_fsdp_forward_method(root, method)
         self._modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
@@ -67,14 +71,19 @@ class ShardedModules:
                 sharded._sharded_param_data, sharded.sharded_param._local_tensor = lie(owner, name)
                 yield owner, name, sharded.sharded_param
 
-    def accumulate_in(self, dtype: torch.dtype) -> None:
-        """Gradients of micro-batches add up in this type, before they are added up over ranks. Gathers each module
-        once: what FSDP computes with is there from then on."""
+    def computed_with(self) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
+        """What FSDP computes with, of each parameter that it gathers. Gathers each module once: it is there from then
+        on."""
         for module in self._modules:
             module.unshard()
             for sharded in _parameters_of(module):
-                sharded.unsharded_param.grad_dtype = dtype
+                yield sharded._module_info.module, sharded._module_info.param_name, sharded.unsharded_param
             module.reshard()
+
+    def accumulate_in(self, dtype: torch.dtype) -> None:
+        """Gradients of micro-batches add up in this type, before they are added up over ranks."""
+        for _, _, parameter in self.computed_with():
+            parameter.grad_dtype = dtype
 
     def reduce_next(self, reduces: bool) -> None:
         """Whether gradients go to their ranks after the next backward pass, or are kept for the one after it."""
@@ -101,6 +110,11 @@ class ShardedModules:
 def own_part(gradient: Tensor) -> Tensor:
     """What this rank has of a sharded tensor."""
     return cast(Tensor, cast(Any, gradient).to_local())
+
+
+def _with_memory(module: nn.Module) -> dict[str, nn.Parameter]:
+    """A module's own parameters that have memory."""
+    return {name: it for name, it in module.named_parameters(recurse=False) if not it.is_meta}
 
 
 def _parameters_of(module: FSDPModule) -> Iterator[Any]:

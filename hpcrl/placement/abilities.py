@@ -233,15 +233,23 @@ def _reduce_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[
         return bool(other.shards) and not other.adds_up
 
     role, model, key = chosen
-    if not isinstance(model, TrainedModelConfig) or model.reduce == "update" or chooses(backend):
+    if key != f"{role}.backend" or not isinstance(model, TrainedModelConfig) or model.reduce == "update":
         return
     reduce_key = f"{role}.reduce"
-    yield Problem(
-        (reduce_key, key),
-        f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not let you choose when gradients are added "
-        "up.",
-        f"Leave out {reduce_key}, or set {key} to {able_backends(model, chooses, device)}.",
-    )
+    if (lora := lora_of(model)) is not None:
+        yield Problem(
+            (reduce_key, f"{role}.lora.rank"),
+            f"{reduce_key} = {model.reduce}, but {role}.lora.rank = {lora.rank} has gradients of adapters alone, which "
+            "are small and are added up once an update.",
+            f"Leave out {reduce_key} or {role}.lora.",
+        )
+    elif not chooses(backend):
+        yield Problem(
+            (reduce_key, key),
+            f"{reduce_key} = {model.reduce}, but {key} = {model.backend} does not let you choose when gradients are "
+            "added up.",
+            f"Leave out {reduce_key}, or set {key} to {able_backends(model, chooses, device)}.",
+        )
 
 
 def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[Problem]:

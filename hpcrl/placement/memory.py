@@ -242,15 +242,20 @@ def as_sharded(
     blended: bool = False,
     by: CutBy = "rows",
 ) -> Memory:
-    """The same of a worker that keeps its part of every parameter."""
-    size, state, trained = BYTES[config.dtype], state_size(config.dtype), isinstance(config, TrainedModelConfig)
+    """The same of a worker that keeps its part of every parameter. Adapters it has whole, as before."""
+    size, state, adapted = BYTES[config.dtype], state_size(config.dtype), lora_of(config) is not None
+    trained = isinstance(config, TrainedModelConfig) and not adapted
     kept = {"trained": trained, "changes": trained or blended, "offloaded": bool(memory.offloaded)}
     if by == "rows":
         each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
         cut = cut_by_rows(model, layout.dp, size, state, **kept, each=each)
     else:
         cut = cut_by_elements(model, layout.dp, size, state, **kept)
-    return replace(memory, **{**cut._asdict(), "working": memory.working + cut.working})
+    found = replace(memory, **{**cut._asdict(), "working": memory.working + cut.working})
+    if not adapted:
+        return found
+    beside = replace(found, gradients=memory.gradients, optimizer=memory.optimizer, merging=cut.parameters)
+    return replace(beside, parameters=memory.parameters - memory.merging + cut.parameters)
 
 
 def as_added_up(memory: Memory, model: DecoderConfig, config: TrainedModelConfig, layout: Layout, each: bool) -> Memory:

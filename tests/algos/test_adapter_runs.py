@@ -2,24 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support.adapter_runs import BLOWS, LORA, adapted
 from support.chaos import remains, whole_run
 from support.foreign_models import write_foreign_task
 from support.hosts import write_task
-from support.layout_runs import ppo
-from support.struck_layouts import Blow, check_struck, exported
+from support.struck_layouts import check_struck, exported
 
-from hpcrl.config.control import Frequency
 from hpcrl.config.ema import EMAConfig
-from hpcrl.config.model import LoraConfig, ReferenceConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.recipes.ppo import PPOExperiment
-
-LORA = LoraConfig(rank=4, alpha=8.0)
 
 
 @pytest.fixture(scope="module")
@@ -27,21 +21,6 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
     return folder
-
-
-def adapted(task: Path, layout: str = "t2", **changes: Any) -> PPOExperiment:
-    """Actor and critic have adapters, and lie as `layout` says on two workers; the reference is the actor without
-    its own."""
-    whole = ppo(task, layout, 2)
-    optimizer = replace(whole.actor.optimizer, lr=0.02)
-    return replace(
-        whole,
-        control=replace(whole.control, export=Frequency(steps=2)),
-        actor=replace(whole.actor, lora=LORA, optimizer=optimizer, recompute=True),
-        critic=replace(whole.critic, lora=replace(LORA, targets=("q_proj", "down_proj")), optimizer=optimizer),
-        reference=ReferenceConfig(path=whole.reference.path, of="actor", dtype="fp64"),
-        **changes,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +48,6 @@ def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> No
     for name, tensor in base.items():
         same = np.array_equal(tensor, merged[name].astype(tensor.dtype))
         assert same is not name.endswith("proj.weight"), name
-
-
-BLOWS = {
-    "in generation": Blow("worker-1", "decode.begin", 3),
-    "in a forward pass": Blow("worker-1", "worker.call", 6),
-    "in a backward pass": Blow("worker-0", "backward.begin", 5),
-    "before its reply": Blow("worker-1", "worker.executed", 6),
-    "in a snapshot": Blow("worker-0", "shard.synced", 2),
-    "in an export": Blow("worker-0", "export.write", 2),
-    "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
-    "all": Blow("master", "journal.after", 14, "all"),
-}
 
 
 @pytest.mark.parametrize(

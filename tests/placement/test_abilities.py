@@ -157,6 +157,19 @@ def test_gradients_are_reduced_each_micro_batch_by_backends_that_shard_them_only
         "actor.reduce = micro_batch, but actor.backend = native does not let you choose when gradients are added up. "
         "Leave out actor.reduce, or set actor.backend to fsdp.",
     ]
+    elsewhere = "calls={actor_gen: {backend: native}}"
+    (other,) = problems("actor.reduce=micro_batch", "actor.backend=fsdp", elsewhere, "critic.backend=nativ")
+    assert other.startswith("critic.backend")
+
+
+def test_gradients_of_adapters_are_reduced_once_an_update(problems):
+    lora = "actor.lora.rank=4"
+    (other,) = problems(lora, "actor.backend=fsdp", "critic.backend=nativ")
+    assert other.startswith("critic.backend")
+    assert problems(lora, "actor.backend=fsdp", "actor.reduce=micro_batch") == [
+        "actor.reduce = micro_batch, but actor.lora.rank = 4 has gradients of adapters alone, which are small and are "
+        "added up once an update. Leave out actor.reduce or actor.lora.",
+    ]
 
 
 def test_an_optimizer_is_offloaded_by_backends_that_can_and_does_not_come_and_go_besides(problems):

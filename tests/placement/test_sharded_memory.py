@@ -1,32 +1,35 @@
 """What FSDP2 and ZeRO need on each of two ranks, by torch's own account, beside the estimate."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from support.adapted import adapted
 from support.measured_memory import SIZES, loss, most_tensors
 from support.pool import everyone, gloo_pool
 from support.tiny import engine_of
 from support.zero import MAKERS
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
+from hpcrl.config.model import LoraConfig, ModelConfig, OptimizerConfig, TrainedModelConfig
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Decision, Objective, Sequences, Update
-from hpcrl.engines.fsdp import RowTransformer
-from hpcrl.families.config import DecoderConfig
+from hpcrl.engines.fsdp import RowParameters, RowTransformer
+from hpcrl.families.config import Adapters, DecoderConfig
 from hpcrl.families.reader import parameter_count
 from hpcrl.models.init import random_init
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import as_added_up, as_sharded, generating_memory, role_memory
+from hpcrl.placement.memory import as_adapted, as_added_up, as_sharded, generating_memory, role_memory
 
 MODEL = DecoderConfig(**(SIZES | {"vocabulary_size": 2048, "hidden_size": 512, "intermediate_size": 1536, "heads": 16}))
 D2 = Layout(dp=2)
+ADAPTERS = Adapters(rank=8, alpha=16.0)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ROWS, PROMPT, RESPONSE = 8, 4, 28
 GENERATION = GenerationConfig(max_new_tokens=RESPONSE, slots=ROWS)
@@ -44,14 +47,19 @@ def configured(dtype: str, call: str) -> ModelConfig:
 
 def sharded(group: Group, dtype: str, call: str) -> ComposedEngine:
     trained = call.startswith("train")
-    transformer = RowTransformer(
-        MODEL, group, dtype=DTYPES[dtype], device=torch.device("cpu"), trainable=trained, changes=trained
-    )
+    transformer = RowTransformer(RowParameters(MODEL, group, DTYPES[dtype], torch.device("cpu"), trained, trained))
     transformer.load(random_init(MODEL, 3))
     config = configured(dtype, call)
     transformer.reduces_each = call == "train, each"
     optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
     return engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
+
+
+def sharded_adapters(group: Group, dtype: str, call: str) -> ComposedEngine:
+    config = configured(dtype, call)
+    optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else OptimizerConfig()
+    tokens = config.micro_batch_tokens
+    return adapted(MODEL, DTYPES[dtype], group, tokens, optimizer, adapters=ADAPTERS, sharded=True)
 
 
 def zero(backend: str, group: Group, dtype: str, call: str) -> ComposedEngine:
@@ -65,7 +73,7 @@ def measured(context: Any, backend: str, dtype: str, call: str) -> tuple[Mapping
     made: dict[str, int] = {}
 
     def work() -> None:
-        made_by = sharded if backend == "fsdp" else partial(zero, backend)
+        made_by = {"fsdp": sharded, "adapters": sharded_adapters}.get(backend) or partial(zero, backend)
         engine = made_by(everyone(context), dtype, call)
         draw = np.random.default_rng(context.rank)
         prompts = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, PROMPT)))
@@ -100,6 +108,28 @@ def test_a_sharded_model_takes_what_the_estimate_says(dtype: str, call: str) -> 
             estimate, block = memory.lasting + passing, DTYPES[dtype].itemsize * count / MODEL.blocks
             least = 0.9 * estimate - block * (call == "train, each")
             assert least <= most <= 1.1 * estimate + 3 * block, "gloo lets go of some blocks a moment later"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("call", ["generate", "train"])
+def test_adapters_beside_a_sharded_model_take_what_the_estimate_says(dtype: str, call: str) -> None:
+    config = configured(dtype, "train")
+    assert isinstance(config, TrainedModelConfig)
+    config = replace(config, lora=LoraConfig(rank=ADAPTERS.rank, alpha=ADAPTERS.alpha))
+    count = parameter_count(MODEL)
+    memory = as_adapted(role_memory(MODEL, count, config, D2), replace(MODEL, adapters=ADAPTERS), config, D2)
+    memory = as_sharded(memory, MODEL, config, D2)
+    passing = memory.computing
+    if call == "generate":
+        passing = generating_memory(memory, MODEL, config, D2, GENERATION, PROMPT).generating
+    assert memory.merging == pytest.approx(DTYPES[dtype].itemsize * count / 2, rel=0.01)
+    with gloo_pool(2) as pool:
+        for held, most in pool.run(measured, "adapters", dtype, call):
+            lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
+            assert held == pytest.approx(lasting, rel=0.01)
+            estimate, block = memory.lasting + passing, DTYPES[dtype].itemsize * count / MODEL.blocks
+            assert 0.9 * estimate <= most <= 1.1 * estimate + 3 * block, "gloo lets go of some blocks a moment later"
 
 
 @pytest.mark.slow

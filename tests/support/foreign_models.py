@@ -23,9 +23,9 @@ from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.engine import Update
 from hpcrl.engines.foreign import FlatForeign
-from hpcrl.engines.fsdp import RowForeign
-from hpcrl.engines.zero3 import Zero3Foreign
-from hpcrl.families.adapters import DOWN
+from hpcrl.engines.fsdp import AdaptedRowForeign, AdaptedRows, RowForeign, RowParameters
+from hpcrl.engines.zero3 import Zero3Foreign, Zero3Parameters
+from hpcrl.families.adapters import DOWN, UP
 from hpcrl.families.config import HeadKind
 from hpcrl.families.reader import parameters_of
 from hpcrl.models import foreign_trial
@@ -109,15 +109,27 @@ def foreign_engine(
 
 
 def foreign_adapted(
-    folder: Path, dtype: torch.dtype = torch.float64, groups: ReplicaGroups | None = None
+    folder: Path,
+    dtype: torch.dtype = torch.float64,
+    groups: ReplicaGroups | None = None,
+    sharded: bool = False,
+    head: HeadKind = "vocabulary",
 ) -> ComposedEngine:
-    """An engine of a folder's model as transformers computes it, with adapters that add something."""
-    config, parameters = load_pretrained(folder, kind="transformers", seed=1, trained=True)
+    """An engine of a folder's model as transformers computes it, with adapters that add something; `sharded` by FSDP,
+    or in flat buffers."""
+    config, parameters = load_pretrained(folder, kind="transformers", head=head, seed=1, trained=True)
     config = replace(config, adapters=ADAPTERS)
-    model = AdaptedForeign(config, dtype=dtype, dp=None if groups is None else groups.dp)
+    model: AdaptedForeign | AdaptedRowForeign
+    if sharded:
+        assert groups is not None
+        model = AdaptedRowForeign(AdaptedRows(config, groups.dp, dtype, torch.device("cpu")))
+    else:
+        model = AdaptedForeign(config, dtype=dtype, dp=None if groups is None else groups.dp)
     engine = engine_of(model, groups or WITH_NOBODY, micro_batch_tokens=40, optimizer=ADAPTED)
     named = (
-        (it, it if it.name.endswith(DOWN) else replace(it, name=f"{it.name}.random")) for it in parameters_of(config)
+        (it, it if it.name.endswith(DOWN) else replace(it, name=f"{it.name}.random"))
+        for it in parameters_of(config)
+        if it.name.endswith((DOWN, UP))
     )
     engine.fill(chain(parameters, ((it.name, initial(config, as_, 5)) for it, as_ in named)))
     return engine
@@ -162,9 +174,9 @@ def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict
     made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": True}
     model: FlatForeign | RowForeign | Zero3Foreign | ZeroForeign
     if backend == "fsdp":
-        model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+        model = RowForeign(RowParameters(config, groups.dp, device=torch.device("cpu"), changes=True, **made))
     elif backend == "zero3":
-        model = Zero3Foreign(config, groups.dp, device=torch.device("cpu"), **made)
+        model = Zero3Foreign(Zero3Parameters(config, groups.dp, device=torch.device("cpu"), **made))
     elif backend in ZERO:
         memory = ZeroParameters(config, groups.dp, DTYPES[dtype], torch.device("cpu"), each=backend == "zero2")
         model = ZeroForeign(config, memory, groups.dp)
@@ -197,9 +209,9 @@ def blended_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dic
     made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": False}
     model: FlatForeign | RowForeign | Zero3Foreign
     if backend == "fsdp":
-        model = RowForeign(config, groups.dp, device=torch.device("cpu"), changes=True, **made)
+        model = RowForeign(RowParameters(config, groups.dp, device=torch.device("cpu"), changes=True, **made))
     elif backend == "zero3":
-        model = Zero3Foreign(config, groups.dp, device=torch.device("cpu"), **made)
+        model = Zero3Foreign(Zero3Parameters(config, groups.dp, device=torch.device("cpu"), **made))
     else:
         model = FlatForeign(config, dp=groups.dp, **made)
     model.load((name, tensor.to(DTYPES[dtype])) for name, tensor in parameters)

@@ -10,7 +10,7 @@ from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
-from hpcrl.engines.fsdp import RowTransformer
+from hpcrl.engines.fsdp import RowParameters, RowTransformer
 from hpcrl.engines.masters import MasterState, ShardedMasters
 from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.model import PackedModel
@@ -70,17 +70,11 @@ def fsdp(
 ) -> ComposedEngine:
     """As `native`, of the same model, which all ranks of the group hold together."""
     trained, groups = optimizer is not None, over_data(group) if isinstance(group, Group) else group
-    transformer = RowTransformer(
-        config.with_head(head),
-        groups.dp,
-        dtype=dtype,
-        device=torch.device("cpu"),
-        trainable=trained,
-        changes=trained or blended,
-        offloaded=offloaded,
-    )
+    model, changes = config.with_head(head), trained or blended
+    rows = RowParameters(model, groups.dp, dtype, torch.device("cpu"), trained, changes, offloaded)
+    transformer = RowTransformer(rows)
     # Rounded first, as masters are made of a tiny model that is there.
-    transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(transformer.config, 3))
+    transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
 

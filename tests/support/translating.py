@@ -18,7 +18,7 @@ from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.foreign import FlatForeign
-from hpcrl.engines.fsdp import RowForeign
+from hpcrl.engines.fsdp import RowForeign, RowParameters
 from hpcrl.families.spaces import KINDS, Translation
 from hpcrl.models.pretrained import load_pretrained, read_config
 from hpcrl.placement.layouts import Layout
@@ -39,7 +39,7 @@ def transformers_engine(
     device = torch.device("cpu")
     foreign: FlatForeign | RowForeign
     if backend == "fsdp" and groups.dp.size > 1:
-        foreign = RowForeign(model, groups.dp, dtype=dtype, device=device, trainable=True, changes=True)
+        foreign = RowForeign(RowParameters(model, groups.dp, dtype, device, trainable=True, changes=True))
     elif backend in ZERO:
         memory = ZeroParameters(model, groups.dp, dtype, device, each=backend == "zero2")
         foreign = ZeroForeign(model, memory, groups.dp)

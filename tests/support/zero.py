@@ -8,7 +8,7 @@ from support.tiny import CONFIG, engine_of, native
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroParameters, ZeroTransformer
-from hpcrl.engines.zero3 import Zero3Transformer
+from hpcrl.engines.zero3 import Zero3Parameters, Zero3Transformer
 from hpcrl.models.init import random_init
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
@@ -43,8 +43,8 @@ def zero(
     model = config.with_head(head)
     transformer: Zero3Transformer | ZeroTransformer
     if stage == 3:
-        made: dict[str, Any] = {"dtype": dtype, "device": torch.device("cpu"), "trainable": optimizer is not None}
-        transformer = Zero3Transformer(model, groups.dp, **made, offloaded=offloaded)
+        parted = Zero3Parameters(model, groups.dp, dtype, torch.device("cpu"), optimizer is not None, offloaded)
+        transformer = Zero3Transformer(parted)
     else:
         memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2, offloaded=offloaded)
         transformer = ZeroTransformer(model, memory)
