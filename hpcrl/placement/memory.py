@@ -119,12 +119,12 @@ def _stage_memory(
     memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
     if (lora := lora_of(config)) is not None:
         memory = as_adapted(memory, with_adapters(model, lora), config, layout, stage)
-    if replica.of:
-        memory = replace(memory, parameters=0.0)
     if by := replica.cut_by:
         memory = as_sharded(memory, model, config, layout, blended, by)
     elif isinstance(config, TrainedModelConfig) and (adds_up := backend_of(replica.backend).adds_up):
         memory = as_added_up(memory, model, config, layout, each=adds_up == "micro_batch")
+    if replica.of:
+        memory = replace(memory, parameters=0.0)
     if generation is None or "generate" not in kinds:
         return memory
     longest_prompt = None if data is None else data.max_prompt_tokens

@@ -6,7 +6,7 @@ import pytest
 from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedBetweenConfig, TrainedModelConfig
+from hpcrl.config.model import BetweenConfig, LoraConfig, ModelConfig, TrainedBetweenConfig, TrainedModelConfig
 from hpcrl.families.reader import config_from_json, parameter_count
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import (
@@ -188,3 +188,15 @@ def test_a_worker_has_its_stages_share(experiment):
 
 def model_and_cut(experiment, home, rank):
     return config_from_json(QWEN2_TINY, experiment.actor.path), home.cut(rank)
+
+
+@pytest.mark.parametrize("backend", ["native", "fsdp"])
+def test_a_reference_that_is_the_actor_without_adapters_has_no_parameters_of_its_own(experiment, backend):
+    actor = replace(experiment.actor, lora=LoraConfig(rank=4), backend=backend)
+    placed = replace(experiment, actor=actor, reference=replace(experiment.reference, of="actor"))
+    models = estimate_models(make_plan(placed, 2), placed)
+    (of,), (reference,) = models[ModelName("actor")], models[ModelName("reference")]
+    whole = 4 * parameter_count(config_from_json(QWEN2_TINY, "config.json"))
+    assert (reference.lasting, reference.computing > 0) == (0, True)
+    assert of.merging == pytest.approx(whole / (4 if backend == "fsdp" else 1), rel=0.02)
+    assert of.gradients == of.parameters - of.merging
