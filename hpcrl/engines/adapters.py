@@ -14,13 +14,15 @@ from hpcrl.engines.memory import HeldModel, HeldTransformer, MergedParameters, P
 from hpcrl.engines.slices import FlatSlice
 from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
+from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import family_of, parameters_of
 from hpcrl.models.adapters import Adapted, AdaptedProducts, Adapter, adapters_by_matrix, wide_type
 from hpcrl.models.foreign import ForeignModel
 from hpcrl.models.foreign_adapters import BesideModules
 from hpcrl.models.packing import Packing
 from hpcrl.parallel.group import Group
-from hpcrl.placement.shards import WHOLE, Cut
+from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.placement.shards import Cut
 
 
 class AdaptedMemory(ParameterMemory, ABC):
@@ -33,6 +35,7 @@ class AdaptedMemory(ParameterMemory, ABC):
     def __init__(self, config: DecoderConfig, cut: Cut, dtype: torch.dtype, device: torch.device) -> None:
         """`config` has adapters."""
         assert config.adapters is not None
+        self.config, self.cut = config, cut
         self.trained = FlatParameters(config, cut, dtype, device, trainable=True)
         self.data, self.grad = self.trained.data, self.trained.grad
         self.spans, self.shapes = self.trained.spans, self.trained.shapes
@@ -168,45 +171,36 @@ class AdaptedModel(HeldModel):
         return gradient_of(self.memory.trained.views[name])
 
 
+def adapted_in_flat_buffers(
+    config: DecoderConfig, groups: ReplicaGroups, dtype: torch.dtype, device: torch.device
+) -> AdaptedModel:
+    """What a rank holds of a model with adapters. Raises DataError where they cannot be beside a module."""
+    memory = AdaptedParameters(config, groups.cut, dtype, device)
+    foreign = isinstance(config, ForeignConfig)
+    return AdaptedForeign(memory, groups.dp) if foreign else AdaptedTransformer(memory, groups.tp)
+
+
 class AdaptedTransformer(AdaptedModel, HeldTransformer):
     """hpcrl's own transformer; cut for several ranks, it works with `tensor`."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        cut: Cut = WHOLE,
-        tensor: Group | None = None,
-    ) -> None:
-        """`config` has adapters."""
-        memory = AdaptedParameters(config, cut, dtype, torch.device(device))
-        HeldTransformer.__init__(self, config.base, memory.views, cut, tensor)
+    def __init__(self, memory: AdaptedParameters, tensor: Group | None = None) -> None:
+        HeldTransformer.__init__(self, memory.config.base, memory.views, memory.cut, tensor)
         self.memory = memory
-        self._trained = config
         of_matrices = {memory.base.views[name]: beside for name, beside in memory.beside.items()}
         self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
 
     def add_up_gradients(self) -> None:
         gradients = {name: view.grad for name, view in self.memory.trained.views.items() if view.grad is not None}
-        self.ranks.add_up_gradients(parameters_of(self._trained), gradients)
+        self.ranks.add_up_gradients(parameters_of(self.memory.config), gradients)
 
 
 class AdaptedForeign(AdaptedModel, HeldForeign):
     """A model of transformers, whose linear modules give what is added, too."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-        dp: Group | None = None,
-    ) -> None:
-        """`config` has adapters. Raises DataError where they cannot be beside a module."""
-        memory = AdaptedParameters(config, WHOLE, dtype, torch.device(device))
-        HeldForeign.__init__(self, config.base, memory.views, dtype, torch.device(device), dp)
+    def __init__(self, memory: AdaptedParameters, dp: Group | None = None) -> None:
+        """Raises DataError where adapters cannot be beside a module."""
+        frozen = memory.frozen
+        HeldForeign.__init__(self, memory.config.base, memory.views, frozen.dtype, frozen.device, dp)
         self.memory = memory
         check_all_compute(self.model, BesideModules(self.model.library, memory.adapted, memory.modules))
 

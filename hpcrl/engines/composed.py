@@ -12,7 +12,7 @@ import torch
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import Between, LoraConfig, ModelConfig, TrainedModelConfig, lora_of
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.adapters import AdaptedForeign, AdaptedModel, AdaptedTransformer
+from hpcrl.engines.adapters import AdaptedModel, adapted_in_flat_buffers
 from hpcrl.engines.checksum import digest_of, digest_of_parts
 from hpcrl.engines.engine import (
     KINDS,
@@ -99,16 +99,10 @@ class ComposedEngine:
         no such model."""
         config, trained = context.model, context.steps is not None
         model, parameters = pretrained(context)
-        dtype, groups = DTYPES[config.dtype], context.groups
         if trained and (lora := lora_of(config)) is not None:
-
-            def made(adapted: DecoderConfig) -> AdaptedModel:
-                if isinstance(adapted, ForeignConfig):
-                    return AdaptedForeign(adapted, dp=groups.dp, dtype=dtype, device=context.device)
-                return AdaptedTransformer(adapted, cut=groups.cut, tensor=groups.tp, dtype=dtype, device=context.device)
-
-            return cls.with_adapters(context, model, lora, parameters, made)
-        held: dict[str, Any] = {"dtype": dtype, "device": context.device, "trainable": trained}
+            return cls.with_adapters(context, model, lora, parameters, adapted_in_flat_buffers)
+        groups = context.groups
+        held: dict[str, Any] = {"dtype": DTYPES[config.dtype], "device": context.device, "trainable": trained}
         held["offloaded"] = context.offloaded
         if isinstance(model, ForeignConfig):
             return cls.around(context, FlatForeign(model, dp=groups.dp, **held), parameters)
@@ -121,14 +115,15 @@ class ComposedEngine:
         model: DecoderConfig,
         lora: LoraConfig,
         parameters: Iterable[tuple[str, torch.Tensor]],
-        made: Callable[[DecoderConfig], AdaptedModel],
+        made: Callable[[DecoderConfig, ReplicaGroups, torch.dtype, torch.device], AdaptedModel],
     ) -> "ComposedEngine":
         """Of a `model` of which adapters alone are trained, and the `parameters` of the one without; how it is `made`
-        is the backend's affair."""
+        is the backend's affair. Raises DataError where it cannot be."""
         adapted = with_adapters(model, lora)
         beside = dict(load_adapters(adapted, lora.path, seed=context.seed, cut=context.groups.cut))
+        transformer = made(adapted, context.groups, DTYPES[context.model.dtype], context.device)
         frozen = (it for it in parameters if it[0] not in beside)  # a head comes with its adapters
-        return cls.around(context, made(adapted), chain(frozen, beside.items()))
+        return cls.around(context, transformer, chain(frozen, beside.items()))
 
     @classmethod
     def around(

@@ -24,6 +24,7 @@ from hpcrl.models.foreign_adapters import BesideModules
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.fsdp import ShardedModules, own_part
 from hpcrl.parallel.group import Group
+from hpcrl.parallel.replica import ReplicaGroups
 from hpcrl.placement.shards import WHOLE
 
 NOTHING: Mapping[str, nn.Parameter] = {}
@@ -43,16 +44,9 @@ class FsdpEngine(ComposedEngine):
         if dp.size == 1:
             return cls.over_flat_buffers(context)
         model, parameters = pretrained(context)
-        dtype, changes = DTYPES[config.dtype], trained or context.blended
         if trained and (lora := lora_of(config)) is not None:
-
-            def made(adapted: DecoderConfig) -> AdaptedModel:
-                memory = AdaptedRows(adapted, dp, dtype, context.device)
-                return (
-                    AdaptedRowForeign(memory) if isinstance(adapted, ForeignConfig) else AdaptedRowTransformer(memory)
-                )
-
-            return cls.with_adapters(context, model, lora, parameters, made)
+            return cls.with_adapters(context, model, lora, parameters, adapted_in_rows)
+        dtype, changes = DTYPES[config.dtype], trained or context.blended
         rows = RowParameters(model, dp, dtype, context.device, trained, changes, context.offloaded)
         transformer = RowForeign(rows) if isinstance(model, ForeignConfig) else RowTransformer(rows)
         transformer.reduces_each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
@@ -191,6 +185,14 @@ class RowForeign(PartedForeign, RowModel):
     def forward(self, *given: Any, temperature: float = 1.0, with_entropy: bool = False) -> Predictions:
         self._library.stay_gathered(torch.is_grad_enabled())
         return watched(self.model(*given, temperature, with_entropy))
+
+
+def adapted_in_rows(
+    config: DecoderConfig, groups: ReplicaGroups, dtype: torch.dtype, device: torch.device
+) -> AdaptedModel:
+    """What a rank holds of a model with adapters. Raises DataError where they cannot be beside a module."""
+    memory = AdaptedRows(config, groups.dp, dtype, device)
+    return AdaptedRowForeign(memory) if isinstance(config, ForeignConfig) else AdaptedRowTransformer(memory)
 
 
 class AdaptedRows(AdaptedMemory):

@@ -13,10 +13,11 @@ from support.foreign_models import KINDS, foreign_adapted, foreign_engine, learn
 from support.layouts import PROMPTS, ROWS, SEEDS
 from support.pool import everyone, gloo_pool
 from support.sharded import DTYPES
+from support.tiny import WITH_NOBODY
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import TrainedModelConfig
-from hpcrl.engines.adapters import AdaptedForeign
+from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.errors import DataError
@@ -131,7 +132,9 @@ def test_modules_that_compute_nothing_are_refused(tmp_path: Path) -> None:
     assert {target.name for target in targets_of(config, family_of(config))} == {"in_proj"}
     library = replace(config.library, linear={"in_proj": False, "dt_proj": False})
     with pytest.raises(DataError, match="computes nothing by its modules dt_proj"):
-        AdaptedForeign(replace(config, library=library, adapters=ADAPTERS))
+        adapted_in_flat_buffers(
+            replace(config, library=library, adapters=ADAPTERS), WITH_NOBODY, torch.float32, torch.device("cpu")
+        )
     save_library_model(tmp_path / "mixtral", "mixtral")
     config = read_config(tmp_path / "mixtral", kind="transformers")
     assert isinstance(config, ForeignConfig)

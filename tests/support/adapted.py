@@ -11,9 +11,9 @@ from support.tiny import ALONE, engine_of
 from torch import Tensor
 
 from hpcrl.config.model import OptimizerConfig
-from hpcrl.engines.adapters import AdaptedTransformer
+from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.composed import ComposedEngine
-from hpcrl.engines.fsdp import AdaptedRows, AdaptedRowTransformer
+from hpcrl.engines.fsdp import adapted_in_rows
 from hpcrl.families.config import Adapters, DecoderConfig
 from hpcrl.families.reader import parameters_of
 from hpcrl.models.init import initial, random_init
@@ -50,11 +50,8 @@ def adapted(
     """An engine over a tiny model with adapters; `sharded` by FSDP, or in flat buffers."""
     groups = over_data(group) if isinstance(group, Group) else group
     with_some = replace(config, adapters=adapters)
-    transformer: AdaptedTransformer | AdaptedRowTransformer
-    if sharded:
-        transformer = AdaptedRowTransformer(AdaptedRows(with_some, groups.dp, dtype, torch.device("cpu")))
-    else:
-        transformer = AdaptedTransformer(with_some, dtype=dtype, cut=groups.cut, tensor=groups.tp)
+    made = adapted_in_rows if sharded else adapted_in_flat_buffers
+    transformer = made(with_some, groups, dtype, torch.device("cpu"))
     engine = engine_of(transformer, groups, micro_batch_tokens, optimizer, **options)
     engine.fill((name, tensor.to(dtype)) for name, tensor in numbers_of(with_some, groups.cut, zero))
     return engine

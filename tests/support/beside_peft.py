@@ -8,15 +8,14 @@ import numpy as np
 import torch
 from support.adapted import ADAPTERS, trained_of
 from support.layouts import OPTIMIZER, ROWS, columns_of, objective
-from support.tiny import engine_of
+from support.tiny import WITH_NOBODY, engine_of
 
 from hpcrl.durable.adapter_folder import FOLDER, AdapterFolder
-from hpcrl.engines.adapters import AdaptedForeign, AdaptedTransformer
+from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Update
 from hpcrl.families.adapter_files import adapter_config
 from hpcrl.families.config import HeadKind
-from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.reader import Kind
 from hpcrl.models.pretrained import load_adapters, load_pretrained, read_config
 
@@ -56,14 +55,12 @@ def said(model: Any) -> torch.Tensor:
     return torch.cat(found)
 
 
-def beside_base(
-    base: Path, adapters: Path | None, head: HeadKind, kind: Kind = "own", **options: Any
-) -> ComposedEngine:
+def beside_base(base: Path, adapters: Path | None, head: HeadKind, kind: Kind = "own") -> ComposedEngine:
     """An engine of a folder's model with all adapters that it can have: a folder's, or new."""
     config, parameters = load_pretrained(base, kind=kind, head=head, trained=True)
     config = replace(config, adapters=ADAPTERS)
-    made = AdaptedForeign if isinstance(config, ForeignConfig) else AdaptedTransformer
-    engine = engine_of(made(config, **options), optimizer=OPTIMIZER)
+    transformer = adapted_in_flat_buffers(config, WITH_NOBODY, torch.float32, torch.device("cpu"))
+    engine = engine_of(transformer, optimizer=OPTIMIZER)
     beside = dict(load_adapters(config, adapters))
     engine.fill([*(it for it in parameters if it[0] not in beside), *beside.items()])
     return engine

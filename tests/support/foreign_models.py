@@ -18,12 +18,12 @@ from support.tiny import WITH_NOBODY, engine_of, over_data
 
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
-from hpcrl.engines.adapters import AdaptedForeign
+from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.engine import Update
 from hpcrl.engines.foreign import FlatForeign
-from hpcrl.engines.fsdp import AdaptedRowForeign, AdaptedRows, RowForeign, RowParameters
+from hpcrl.engines.fsdp import RowForeign, RowParameters, adapted_in_rows
 from hpcrl.engines.zero3 import Zero3Foreign, Zero3Parameters
 from hpcrl.families.adapters import DOWN, UP
 from hpcrl.families.config import HeadKind
@@ -119,13 +119,9 @@ def foreign_adapted(
     or in flat buffers."""
     config, parameters = load_pretrained(folder, kind="transformers", head=head, seed=1, trained=True)
     config = replace(config, adapters=ADAPTERS)
-    model: AdaptedForeign | AdaptedRowForeign
-    if sharded:
-        assert groups is not None
-        model = AdaptedRowForeign(AdaptedRows(config, groups.dp, dtype, torch.device("cpu")))
-    else:
-        model = AdaptedForeign(config, dtype=dtype, dp=None if groups is None else groups.dp)
-    engine = engine_of(model, groups or WITH_NOBODY, micro_batch_tokens=40, optimizer=ADAPTED)
+    groups = groups or WITH_NOBODY
+    model = (adapted_in_rows if sharded else adapted_in_flat_buffers)(config, groups, dtype, torch.device("cpu"))
+    engine = engine_of(model, groups, micro_batch_tokens=40, optimizer=ADAPTED)
     named = (
         (it, it if it.name.endswith(DOWN) else replace(it, name=f"{it.name}.random"))
         for it in parameters_of(config)

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig, OptimizerConfig, TrainedModelConfig
-from hpcrl.engines.adapters import AdaptedTransformer
+from hpcrl.engines.adapters import AdaptedParameters, AdaptedTransformer
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Decision, Objective, Predictions, Sequences, Statistic, Update
 from hpcrl.engines.flat import FlatTransformer
@@ -30,6 +30,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import Memory, as_adapted, generating_memory, role_memory
+from hpcrl.placement.shards import WHOLE
 
 ROWS, PROMPT, RESPONSE = 64, 4, 60
 TOKENS = ROWS * (PROMPT + RESPONSE)
@@ -109,7 +110,7 @@ def whole(config: DecoderConfig, of_role: ModelConfig) -> tuple[HeldTransformer,
 
 
 def adapted(config: DecoderConfig, of_role: ModelConfig) -> tuple[HeldTransformer, Memory]:
-    model = AdaptedTransformer(config)
+    model = AdaptedTransformer(AdaptedParameters(config, WHOLE, torch.float32, torch.device("cpu")))
     model.load(numbers_of(config))
     memory = role_memory(config.base, parameter_count(config.base), of_role, Layout())
     return model, as_adapted(memory, config, of_role, Layout())
