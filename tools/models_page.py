@@ -60,7 +60,7 @@ other: the same losses, checkpoints, digests, moves and exports. It differs in t
   them is refused when a worker loads it, apart from experts, which it stacks; so is one whose head does more than a
   scale, a softcap and a bias.
 - **Layouts and backends.** It is whole while it computes: `d` only, under `native`, `fsdp`, `zero1`, `zero2` or
-  `zero3`; with experts that a folder has one by one, under `native`. Routers' own losses are refused.
+  `zero3`. Of experts, `fsdp` gives each worker some whole ones. Routers' own losses are refused.
 - **Packed or padded.** Texts are packed, prompts shared, and attention computed by hpcrl's kernels, windows and
   softcaps too, where that gives what one text after another gives. Each worker tries it when it makes the model, with
   texts longer than any window and parameters made for the purpose, so that the answer is the same everywhere and

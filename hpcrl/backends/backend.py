@@ -31,8 +31,6 @@ class Backend:
     """Whether it can generate from one."""
     model_kinds: tuple[str, ...] = ("own",)
     """Whose models it holds: hpcrl's own, and transformers'."""
-    stacks: bool = False
-    """Whether it holds experts as transformers' classes have them, stacked."""
     axes: tuple[str, ...]
     """The axes of a layout over which it splits a role: dp, tp, pp."""
     dtypes: tuple[str, ...]

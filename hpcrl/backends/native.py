@@ -6,7 +6,6 @@ BACKEND = Backend(
     train=True,
     generate=True,
     model_kinds=("own", "transformers"),
-    stacks=True,
     axes=("dp", "tp", "pp"),
     dtypes=("fp32", "bf16", "fp64"),
     lora=True,

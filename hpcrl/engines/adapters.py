@@ -110,9 +110,9 @@ class AdaptedParameters(AdaptedMemory):
         self.base = FlatParameters(config.base, cut, dtype, device, trainable=False)
 
     @property
-    def views(self) -> dict[str, nn.Parameter]:
-        """The model's own parameters by name: a head that is trained is not the frozen one."""
-        return {name: self.trained.views.get(name, view) for name, view in self.base.views.items()}
+    def stacked(self) -> dict[str, nn.Parameter]:
+        """What the model's own modules compute with, by name: a head that is trained is not the frozen one."""
+        return {name: self.trained.views.get(name, view) for name, view in self.base.stacked.items()}
 
     @property
     def frozen(self) -> Tensor:
@@ -184,7 +184,7 @@ class AdaptedTransformer(AdaptedModel, HeldTransformer):
     """hpcrl's own transformer; cut for several ranks, it works with `tensor`."""
 
     def __init__(self, memory: AdaptedParameters, tensor: Group | None = None) -> None:
-        HeldTransformer.__init__(self, memory.config.base, memory.views, memory.cut, tensor)
+        HeldTransformer.__init__(self, memory.config.base, memory.stacked, memory.cut, tensor)
         self.memory = memory
         of_matrices = {memory.base.views[name]: beside for name, beside in memory.beside.items()}
         self.ranks.products = AdaptedProducts(memory.adapted, of_matrices)
@@ -200,7 +200,7 @@ class AdaptedForeign(AdaptedModel, HeldForeign):
     def __init__(self, memory: AdaptedParameters, dp: Group | None = None) -> None:
         """Raises DataError where adapters cannot be beside a module."""
         frozen = memory.frozen
-        HeldForeign.__init__(self, memory.config.base, memory.views, frozen.dtype, frozen.device, dp)
+        HeldForeign.__init__(self, memory.config.base, memory.stacked, frozen.dtype, frozen.device, dp)
         self.memory = memory
         check_all_compute(self.model, BesideModules(self.model.library, memory.adapted, memory.modules))
 

@@ -21,6 +21,7 @@ from hpcrl.engines.memory import HeldModel
 from hpcrl.engines.slices import FlatSlice, Slice
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
+from hpcrl.families.stacks import stacks_of
 from hpcrl.parallel.deepspeed import MasterUpdates, ShardedUpdates
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
@@ -83,16 +84,21 @@ class ZeroParameters(FlatParameters):
         offloaded: bool = False,
     ) -> None:
         """`each`: as of `ShardedUpdates`."""
-        self._each, self._dp = each, dp
+        self._model, self._each, self._dp = config, each, dp
         super().__init__(config, WHOLE, dtype, device, True, offloaded)
 
     def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
-        placed = self.layout.spans()
-        self.views = {it.name: nn.Parameter(torch.zeros(it.shape, dtype=dtype, device=device)) for it, _ in placed}
-        offsets = {self.views[name]: offset for name, offset in self.offsets.items()}
+        whole = {
+            stack: nn.Parameter(torch.zeros(stack.shape, dtype=dtype, device=device))
+            for stack in stacks_of(self._model)
+        }
+        offsets = {it: self.offsets[stack.parameters[0].name] for stack, it in whole.items()}
         self.updates = ShardedUpdates(offsets, self.layout.numel, self._dp, each=self._each)
         self.data, self.grad = self.updates.data, self.updates.grad
         assert self.grad.dtype == gradient_dtype(dtype)
+        self.stacked = {stack.name: it for stack, it in whole.items()}
+        views = ((name, self.stacked.get(name), view) for name, view in self.cut(self.data))
+        self.views = {name: nn.Parameter(view, False) if own is None else own for name, own, view in views}
 
     def zero_grad(self) -> None:
         self.updates.zero()

@@ -1,6 +1,7 @@
 """A model whose parameters are views into one flat buffer, and whose gradients are views into another."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,11 +10,13 @@ from torch import Tensor, nn
 
 from hpcrl.engines.memory import HeldTransformer, fill, gradient_of
 from hpcrl.engines.slices import Extent, FlatSlice
+from hpcrl.errors import DataError
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.reader import fingerprint, parameters_of
+from hpcrl.families.stacks import Stack, stacks_of
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
-from hpcrl.placement.buffers import lay_out
+from hpcrl.placement.buffers import ALIGNMENT, lay_out
 from hpcrl.placement.shards import WHOLE, Cut, held
 
 
@@ -47,6 +50,8 @@ class FlatParameters:
         placed = zip(parts, layout.offsets, strict=True)
         self.spans = tuple(span.moved(offset) for part, offset in placed for span in part.spans)
         self.offsets = {parameter.name: offset for parameter, offset in layout.spans()}
+        self._experts = {stack: self._begin(stack) for stack in stacks_of(config) if stack.holds_experts}
+        """Stacks, and where they begin."""
         self._place(dtype, device, trainable)
 
     def _place(self, dtype: torch.dtype, device: torch.device, trainable: bool) -> None:
@@ -59,6 +64,30 @@ class FlatParameters:
             for name, view in self.cut(self.grad):
                 self.views[name].grad_dtype = self.grad.dtype
                 self.views[name].grad = view
+
+    @cached_property
+    def stacked(self) -> dict[str, nn.Parameter]:
+        """What modules compute with, by name: parameters, but of experts stacks over the same memory."""
+        inside = {parameter.name for stack in self._experts for parameter in stack.parameters}
+        found = {name: view for name, view in self.views.items() if name not in inside}
+        for stack, begin in self._experts.items():
+            extent = slice(begin, begin + stack.numel)
+            whole = found[stack.name] = nn.Parameter(self.data[extent].view(stack.shape), self.grad is not None)
+            if self.grad is not None:
+                whole.grad_dtype = self.grad.dtype
+                whole.grad = self.grad[extent].view(stack.shape)
+        return found
+
+    def _begin(self, stack: Stack) -> int:
+        """Where a stack begins. Raises DataError where its parameters do not lie side by side."""
+        first, *others = (self.offsets[parameter.name] for parameter in stack.parameters)
+        for parameter, end in zip(stack.parameters, others, strict=False):
+            if self.offsets[parameter.name] + parameter.numel != end:
+                raise DataError(
+                    f"{stack.name}: an expert's matrix has {parameter.numel} numbers; a multiple of {ALIGNMENT} is "
+                    "needed."
+                )
+        return first
 
     def layers(self) -> dict[int, slice]:
         """What of the buffer each layer has, with the gaps behind it."""

@@ -34,7 +34,7 @@ class HeldForeign(HeldModel):
         device: torch.device,
         dp: Group | None = None,
     ) -> None:
-        """`views`: its parameters by name."""
+        """`views`: what its modules compute with, by name."""
         super().__init__()
         assert isinstance(config, ForeignConfig), config.family
         self.config: ForeignConfig = config
@@ -87,7 +87,7 @@ class FlatForeign(HeldForeign):
     ) -> None:
         """`memory`: one that is there already."""
         memory = memory or FlatParameters(config, WHOLE, dtype, torch.device(device), trainable, offloaded)
-        super().__init__(config, memory.views, dtype, torch.device(device), dp)
+        super().__init__(config, memory.stacked, dtype, torch.device(device), dp)
         self.memory: FlatParameters = memory
 
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -75,10 +75,10 @@ class RowParameters(PartedMemory):
         self._parameters: Mapping[str, nn.Parameter] = {}
 
     def empty(self) -> dict[str, nn.Parameter]:
-        """Each parameter, whole, without memory."""
+        """Each tensor that modules compute with, whole, without memory."""
         return {
-            name: nn.Parameter(torch.empty(shape, dtype=self.data.dtype, device="meta"), self.grad is not None)
-            for name, shape in self.shapes_of.items()
+            name: nn.Parameter(torch.empty(it.stack.shape, dtype=self.data.dtype, device="meta"), self.grad is not None)
+            for name, it in self.stacks.items()
         }
 
     def bind(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -106,8 +106,9 @@ class RowParameters(PartedMemory):
         return OwnSlice(self.data, self.dtype, self.spans, self.undecayed(), self._offloaded)
 
     def rows(self, buffer: Tensor, name: str) -> Tensor:
-        """This rank's rows of a parameter, in a buffer that is laid out so."""
-        return self.own(buffer, name).view(self.parts[name].rows)
+        """This rank's rows of such a tensor, in a buffer that is laid out so."""
+        own = self.stacks[name]
+        return buffer[own.offset : own.offset + own.numel].view(own.rows)
 
 
 class RowModel(PartedModel):
@@ -147,7 +148,7 @@ class RowModel(PartedModel):
 
         def lie(module: nn.Module, own: str) -> tuple[Tensor, Tensor]:
             name = names[module, own]
-            part = memory.parts[name]
+            part = memory.stacks[name]
             return memory.data[part.offset : part.offset + part.room], memory.rows(memory.data, name)
 
         laid = self._library.lay(lie)
@@ -220,9 +221,10 @@ class AdaptedRows(AdaptedMemory):
     def merged(self, index: int, of: int) -> MergedParameters:
         """Of each this rank's rows."""
         for name, part in self.base.parts.items():
-            rows = self.base.rows(self.base.data, name)
-            spans = [span.moved(-part.offset) for span in part.spans()]
-            yield (self._merge_(rows.clone(), name) if self.differs(name) else rows).reshape(-1), spans
+            own = self.base.own(self.base.data, name)
+            if self.differs(name):
+                own = self._merge_(self.base.rows(self.base.data, name).clone(), name).reshape(-1)
+            yield own, [span.moved(-part.offset) for span in part.spans()]
 
     def masters(self, dp: Group) -> Tensor:
         return self.weights(wide_type(self.base.data))

@@ -27,7 +27,8 @@ from hpcrl.placement.shards import Cut
 
 
 class ParameterMemory(Protocol):
-    """Owns the buffers. `spans` say which places lie where in either of them; `offsets` where each parameter begins.
+    """Owns the buffers. `spans` say which places lie where in either of them; `offsets` where each parameter begins, of
+    which there is something.
 
     `shapes` is a fingerprint of the whole model's parameters.
     """

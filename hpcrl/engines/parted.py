@@ -27,17 +27,18 @@ from hpcrl.placement.shards import WHOLE
 
 class PartedMemory(ParameterMemory):
     """What all such memories have of `ParameterMemory`, of a model that computes in `dtype`; `parts` say where this
-    rank's part of each parameter lies."""
+    rank's part of each parameter lies, and `stacks` where that of each tensor that modules compute with."""
 
     def __init__(self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, by: CutBy) -> None:
         self.config, self.dp, self.dtype, self.device = config, dp, dtype, device
         own = own_parts(config, dp.size, dp.index, by)
         self.parts, self.numel = {part.parameter.name: part for part in own.parts}, own.numel
+        self.stacks = {it.stack.name: it for it in own.stacks}
         self.spans, self.shapes = own.spans(), fingerprint(parameters_of(config))
 
     @property
     def offsets(self) -> Mapping[str, int]:
-        return {name: part.offset for name, part in self.parts.items()}
+        return {name: part.offset for name, part in self.parts.items() if part.numel}
 
     def layers(self) -> dict[int, slice]:
         """It is gathered as a whole from what is here: nothing is awaited by layer."""
@@ -45,7 +46,7 @@ class PartedMemory(ParameterMemory):
 
     def undecayed(self) -> list[Extent]:
         """What of the buffer is not under weight decay."""
-        return [(part.offset, part.room) for part in self.parts.values() if not part.parameter.decays]
+        return [(it.offset, it.room) for it in self.stacks.values() if not it.stack.decays]
 
     def own(self, buffer: Tensor, name: str) -> Tensor:
         """1-D: this rank's part of a parameter, in a buffer that is laid out so."""
@@ -98,7 +99,7 @@ class PartedForeign(PartedModel):
     """
 
     def __init__(self, parted: PartedMemory, whole: Mapping[str, nn.Parameter]) -> None:
-        """`whole`: each parameter, which has no memory yet."""
+        """`whole`: each tensor that modules compute with, which has no memory yet."""
         config, dtype, device = parted.config, parted.dtype, parted.device
         tried = FlatForeign(config, dtype=dtype, device=device, trainable=False, dp=parted.dp)
         if not tried.model.packs and not tried.model.most_padding:
@@ -116,6 +117,7 @@ class PartedForeign(PartedModel):
         self.model.recompute(lambda: self.recompute)
         self._twin = (tried.model,)  # no module of this one
         self._bind_twin(None)
+        del tried.memory  # its blocks know of it
 
     @property
     def attention_kernels(self) -> str:

@@ -48,14 +48,12 @@ class Zero3Parameters(PartedMemory):
         super().__init__(config, dp, dtype, device, "elements")
         self.offloaded = offloaded
         nothing = torch.zeros(1, dtype=dtype, device=device)
-        self.whole = {
-            name: nn.Parameter(nothing.expand(part.parameter.shape), trainable) for name, part in self.parts.items()
-        }
-        """Each parameter, for the model to be made of: without memory, until it is gathered."""
+        self.whole = {name: nn.Parameter(nothing.expand(it.stack.shape), trainable) for name, it in self.stacks.items()}
+        """Each tensor that modules compute with: without memory, until it is gathered."""
 
     def partition(self, blocks: Iterable[nn.Module]) -> PartitionedModules:
         """Give them, of which each block has some, to DeepSpeed."""
-        offsets = {self.whole[name]: offset for name, offset in self.offsets.items()}
+        offsets = {self.whole[name]: it.offset for name, it in self.stacks.items()}
         self._modules = PartitionedModules(blocks, offsets, self.dp)
         self.data, self.grad = self._modules.data, self._modules.grad
         assert self.grad is None or self.grad.dtype == gradient_dtype(self.data.dtype)

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from hpcrl.errors import DataError
 from hpcrl.families.foreign import ForeignConfig, current_name, foreign_fields
 from hpcrl.models.attention import attention, kernels_on
-from hpcrl.models.foreign_experts import stacks
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
 from hpcrl.models.tensor_parallel import alone
@@ -40,7 +39,7 @@ class UnpackableError(Exception):
 
 
 class ForeignModel(nn.Module):
-    """What transformers' class makes of a config.json, over `views` by the names of its tensors."""
+    """What transformers' class makes of a config.json, over `views` of its tensors by name; experts' are stacked."""
 
     def __init__(
         self, config: ForeignConfig, views: Mapping[str, nn.Parameter], dtype: torch.dtype, device: torch.device
@@ -238,10 +237,7 @@ def _bind(library: Any, views: Mapping[str, nn.Parameter], name: str) -> None:
     output = library.get_output_embeddings() if hasattr(library, "get_output_embeddings") else None
     at_the_end = next((path for path, module in library.named_modules() if module is output), "")
     unbound = {names[0] for names in theirs.values()}
-    stacked = list(stacks(views, library))
-    inside = {tensor for stack in stacked for tensor in stack.tensors}
-    whole = {stack.name: stack.parameter for stack in stacked}
-    for tensor, view in (*whole.items(), *((name, it) for name, it in views.items() if name not in inside)):
+    for tensor, view in views.items():
         # A folder may call the output matrix by an older name.
         own = next((it for it in (tensor, current_name(tensor)) if it in named), "")
         own = own or f"{at_the_end}.{tensor.rpartition('.')[2]}"

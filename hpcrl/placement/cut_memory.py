@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of
+from hpcrl.families.stacks import stacks_of
+from hpcrl.placement.own_parts import own_parts
 
 ADDED_UP = 2**24
 """At most so many elements of gradients are added up at a time where they are so as they come."""
@@ -29,16 +31,15 @@ class _Sizes(NamedTuple):
     """Those of the largest."""
     all: int
     largest: int
-    """Of a single parameter."""
+    """Of a single tensor that modules compute with."""
 
     @classmethod
     def of(cls, model: DecoderConfig) -> "_Sizes":
         sizes: Counter[int] = Counter()
-        parameters = parameters_of(model)
-        for parameter in parameters:
+        for parameter in parameters_of(model):
             sizes[parameter.layer if 1 <= parameter.layer <= model.blocks else 0] += parameter.numel
         block = max(sizes[layer] for layer in range(1, model.blocks + 1))
-        return cls(sizes[0], block, sizes.total(), max(parameter.numel for parameter in parameters))
+        return cls(sizes[0], block, sizes.total(), max(stack.numel for stack in stacks_of(model)))
 
 
 def cut_by_rows(
@@ -52,12 +53,15 @@ def cut_by_rows(
     and of two blocks, and its own rows twice. What changes is kept in at least fp32, and needs no masters beside it.
     """
     of = _Sizes.of(model)
-    whole = of.others + 2 * of.block + of.all / dp if each else of.all
+    # Of few experts the first rank may have far more than its share.
+    experts = [it for it in own_parts(model, dp, 0, "rows").stacks if it.stack.holds_experts]
+    own = of.all / dp + sum(it.room - it.stack.numel / dp for it in experts)
+    whole = of.others + 2 * of.block + own if each else of.all
     gathering = (1 + 1 / dp) * max(of.others, of.block)
     return CutBytes(
-        parameters=of.all * (state if changes else size) / dp,
-        gradients=trained * of.all * state / dp,
-        optimizer=2 * of.all * state / dp if trained and not offloaded else 0.0,
+        parameters=own * (state if changes else size),
+        gradients=trained * own * state,
+        optimizer=2 * own * state if trained and not offloaded else 0.0,
         drawing=(of.all + of.block) * size,
         working=(of.others + of.block + gathering) * size + trained * (whole + of.block) * state,
     )

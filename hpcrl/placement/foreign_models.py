@@ -1,7 +1,6 @@
 """Roles whose model transformers computes: what they cannot have, said before anything is submitted. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 
 from hpcrl.backends.backend import Backend
 from hpcrl.errors import ConfigurationError, Problem
@@ -29,11 +28,12 @@ def foreign_problems(
             backend = under.backend()
         except ConfigurationError:
             continue
-        if lacks := _lacks(backend, model):
-            others = able_backends(under.model, partial(_holds, model))
+        if not _holds(backend):
             keys, why = settings_of(under.key, path), f"transformers computes {path}: {model.because}"
             yield Problem(
-                keys, f"{under.key} = {under.name} holds {lacks}, but {why}.", f"Set {under.key} to {others}."
+                keys,
+                f"{under.key} = {under.name} holds hpcrl's own models only, but {why}.",
+                f"Set {under.key} to {able_backends(under.model, _holds)}.",
             )
 
 
@@ -45,15 +45,8 @@ def _of_head(under: Chosen, problem: str) -> Problem:
     return Problem((path, code), f"{path}: {problem}.", f"Set {path} to another model.")
 
 
-def _lacks(backend: Backend, model: ForeignConfig) -> str:
-    """What a backend holds, where that is not such a model; else empty."""
-    if KIND not in backend.model_kinds:
-        return "hpcrl's own models only"
-    return "no experts of transformers' models" if model.stacked and not backend.stacks else ""
-
-
-def _holds(model: ForeignConfig, backend: Backend) -> bool:
-    return not _lacks(backend, model)
+def _holds(backend: Backend) -> bool:
+    return KIND in backend.model_kinds
 
 
 def headless(model: DecoderConfig, head: HeadKind | None) -> str:

@@ -17,7 +17,8 @@ from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.families.adapters import rows_not_kept, with_adapters
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.reader import family_of, parameters_of, read_config
+from hpcrl.families.reader import family_of, read_config
+from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
@@ -271,7 +272,7 @@ def as_added_up(memory: Memory, model: DecoderConfig, config: TrainedModelConfig
     count, part = memory.gradients / state, memory.gradients / layout.dp
     some, wide = min(ADDED_UP, count), state * (size < state)
     if each:
-        largest = max(parameter.numel for parameter in parameters_of(model))
+        largest = max(stack.numel for stack in stacks_of(model))
         adding_up = part + max(some * (2 * size + wide), largest * (size + wide))
         computing = memory.computing + adding_up - part
     else:

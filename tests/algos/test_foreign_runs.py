@@ -58,22 +58,26 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(
     check_struck(tmp_path, foreign(task), BLOWS[name], undisturbed)
 
 
-@pytest.mark.slow
+OPT = {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}
+OTHERS: dict[str, dict[str, int]] = {"opt": OPT, "mamba": {}, "mixtral": {"intermediate_size": 32}}
+FAST_OTHER = ("mixtral", "fsdp")
+
+
 @pytest.mark.parametrize(
     ("kind", "sizes", "backend"),
     [
-        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}, "native"),
-        ("opt", {"ffn_dim": 24, "word_embed_proj_dim": 16, "max_position_embeddings": 64}, "fsdp"),
-        ("mamba", {}, "native"),
-        ("mamba", {}, "fsdp"),
-        ("mixtral", {"intermediate_size": 32}, "native"),
+        pytest.param(kind, sizes, backend, marks=() if (kind, backend) == FAST_OTHER else pytest.mark.slow)
+        for kind, sizes in OTHERS.items()
+        for backend in ("native", "fsdp", *(("zero1", "zero2", "zero3") if kind == "mixtral" else ()))
     ],
 )
 def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
     tmp_path: Path, kind: str, sizes: dict[str, int], backend: str
 ) -> None:
     experiment = sft(write_foreign_task(tmp_path, kind, **sizes), "d2", 2)
-    experiment = replace(experiment, actor=replace(experiment.actor, model="transformers", backend=backend))
+    dtype = "fp32" if backend.startswith("zero") else experiment.actor.dtype
+    actor = replace(experiment.actor, model="transformers", backend=backend, dtype=dtype)
+    experiment = replace(experiment, actor=actor)
     (tmp_path / "whole").mkdir()
     undisturbed = whole_run(tmp_path / "whole", experiment)
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)

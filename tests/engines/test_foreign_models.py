@@ -239,7 +239,7 @@ def test_blocks_that_are_not_those_of_the_tensors_are_refused(tmp_path: Path) ->
 
 def test_experts_whose_numbers_do_not_lie_side_by_side_are_refused(tmp_path: Path) -> None:
     save_library_model(tmp_path, "mixtral", hidden_size=20, intermediate_size=13)
-    with pytest.raises(DataError, match="an expert's matrix has 260 numbers; a multiple of 16 is needed"):
+    with pytest.raises(DataError, match="an expert's matrix has 260 numbers; a multiple of 64 is needed"):
         foreign_engine(tmp_path)
 
 

@@ -5,12 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.foreign_models import KINDS, PADDED, blended_sharded, learnt_sharded, save_library_model
+from support.foreign_models import (
+    KINDS,
+    PADDED,
+    blended_sharded,
+    learnt_sharded,
+    save_library_model,
+    whole_buffers_kept,
+)
 from support.pool import gloo_pool
 
-FAST = ("llama", "bloom")
+FAST = ("llama", "bloom", "mixtral")
 FAST_OF_ZERO = (("zero2", "opt"), ("zero3", "opt"))
-STACKED = ("mixtral", "olmoe")
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +25,7 @@ def pool() -> Any:
         yield ranks
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in KINDS if it not in STACKED]
-)
+@pytest.mark.parametrize("kind", [pytest.param(it, marks=() if it in FAST else pytest.mark.slow) for it in KINDS])
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_a_sharded_model_learns_and_says_what_a_flat_one_does(pool: Any, kind: str, dtype: str, tmp_path: Path) -> None:
     save_library_model(tmp_path, kind)
@@ -35,6 +39,29 @@ def test_a_sharded_model_learns_and_says_what_a_flat_one_does(pool: Any, kind: s
             assert np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("backend", ["fsdp", pytest.param("zero3", marks=pytest.mark.slow)])
+def test_of_the_whole_model_that_was_tried_out_nothing_is_kept(pool: Any, backend: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, "llama")
+    assert pool.run(whole_buffers_kept, tmp_path, backend) == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "experts"), [(2, 3), (2, 2), (3, 4)])
+@pytest.mark.parametrize("backend", ["fsdp", "zero2", "zero3"])
+def test_experts_that_ranks_cannot_share_equally_learn_the_same(
+    backend: str, ranks: int, experts: int, tmp_path: Path
+) -> None:
+    save_library_model(tmp_path, "mixtral", num_local_experts=experts)
+    with gloo_pool(ranks) as pool:
+        flat, sharded = (pool.run(learnt_sharded, tmp_path, "fp32", name) for name in ("native", backend))
+    for ours, theirs in zip(flat, sharded, strict=True):
+        if backend == "fsdp":
+            assert (theirs["losses"], theirs["digest"]) == (ours["losses"], ours["digest"])
+            assert theirs["parameters"] == ours["parameters"]
+        np.testing.assert_allclose(theirs["losses"], ours["losses"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(theirs["says"], ours["says"], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["fsdp", pytest.param("zero3", marks=pytest.mark.slow)])
 def test_a_frozen_model_says_what_it_has_become(pool: Any, backend: str, dtype: str, tmp_path: Path) -> None:
@@ -46,7 +73,11 @@ def test_a_frozen_model_says_what_it_has_become(pool: Any, backend: str, dtype: 
         assert not np.array_equal(*theirs["says"])
 
 
-OF_ZERO = {"zero1": ("opt", "qwen2", "bloom"), "zero2": ("opt", "qwen2", "bloom"), "zero3": tuple(KINDS)}
+OF_ZERO = {
+    "zero1": ("opt", "qwen2", "bloom", "mixtral"),
+    "zero2": ("opt", "qwen2", "bloom", "olmoe"),
+    "zero3": tuple(KINDS),
+}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +86,6 @@ OF_ZERO = {"zero1": ("opt", "qwen2", "bloom"), "zero2": ("opt", "qwen2", "bloom"
         pytest.param(backend, kind, marks=() if (backend, kind) in FAST_OF_ZERO else pytest.mark.slow)
         for backend, kinds in OF_ZERO.items()
         for kind in kinds
-        if kind not in STACKED
     ],
 )
 def test_zero_has_a_model_learn_what_a_flat_one_does_up_to_rounding(

@@ -13,6 +13,7 @@ from support.tiny import fsdp, native
 from support.tiny_models import CONFIGS, tiny_config
 from support.translating import by_transformers, taken
 
+from hpcrl.families.config import Experts
 from hpcrl.models.pretrained import write_random_pretrained
 from hpcrl.placement.layouts import parse_layout
 
@@ -49,6 +50,23 @@ def test_the_first_digest_comes_again(pool: Any, tmp_path: Path, case: Case) -> 
     kept, changed = digests[: 1 + len(own)] + digests[-1:], digests[1 + len(own) : -1]
     assert set(kept) == {first["digest"]} and len(set(changed)) == 1 and not set(kept) & set(changed)
     assert losses == pytest.approx([losses[0]] * len(losses), rel=0.02 if case.dtype == "bf16" else 1e-5)
+
+
+@SLOW
+def test_experts_come_again_from_stacks_that_are_cut_between_them(pool: Any, tmp_path: Path) -> None:
+    """Three, of which the first of two ranks has two, or half of the elements of each stack, or all."""
+    config, case = CONFIGS["mixtral"](experts=Experts(3, 2, 48)), Case()
+    write_random_pretrained(tmp_path, config, 3)
+    (first, *_) = pool.run(lived, native, case, parse_layout("d1"), config)
+    saved, before, digests = [first["saved"]], first["digest"], []
+    stages = [(by_transformers(tmp_path, name), "d2") for name in ("fsdp", "zero1", "native", "zero3", "zero2", "fsdp")]
+    for maker, text in (*stages, (fsdp, "d2"), (native, "d1")):
+        found = pool.run(taken, tmp_path, maker, case, parse_layout(text), saved, config)[: parse_layout(text).size]
+        assert all(it["exact"] and it["of_shards"] == before for it in found), text
+        assert len({(it["digest"], it["parameters"]) for it in found}) == 1
+        digests.append(before := found[0]["digest"])
+        saved = [it["saved"] for it in found]
+    assert len(set(digests[:-2])) == 1 and set(digests[-2:]) == {first["digest"]}
 
 
 @SLOW

@@ -1,5 +1,6 @@
 """Tiny models of transformers, of kinds that attend, turn and end in many ways; and engines of them."""
 
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -196,6 +197,22 @@ def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict
         "parameters": engine.parameters_digest(),
         "generated": engine.generate(prompts, SEEDS[: len(prompts)], GENERATIONS[0]).tokens,
     }
+
+
+def whole_buffers_kept(context: Any, folder: Path, backend: str) -> int:
+    """How many tensors as long as the whole model a rank has once it has made one that is sharded."""
+    config, _ = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=False)
+    made: dict[str, Any] = {"dtype": torch.float32, "device": torch.device("cpu"), "trainable": False}
+    dp = everyone(context)
+    model: RowForeign | Zero3Foreign
+    if backend == "fsdp":
+        model = RowForeign(RowParameters(config, dp, changes=False, **made))
+    else:
+        model = Zero3Foreign(Zero3Parameters(config, dp, **made))
+    gc.collect()
+    whole = sum(it.numel for it in parameters_of(config))
+    assert len(model.memory.data) < whole
+    return sum(isinstance(it, torch.Tensor) and it.numel() >= whole for it in gc.get_objects())
 
 
 def blended_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroForeign, ZeroParameters
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.fsdp import RowForeign, RowParameters
+from hpcrl.engines.zero3 import Zero3Foreign, Zero3Parameters
 from hpcrl.families.spaces import KINDS, Translation
 from hpcrl.models.pretrained import load_pretrained, read_config
 from hpcrl.placement.layouts import Layout
@@ -37,9 +38,11 @@ def transformers_engine(
     """A model of transformers, which is trained; `config` is another space's."""
     model, parameters = load_pretrained(folder, kind="transformers", head=head, seed=1, trained=True)
     device = torch.device("cpu")
-    foreign: FlatForeign | RowForeign
+    foreign: FlatForeign | RowForeign | Zero3Foreign
     if backend == "fsdp" and groups.dp.size > 1:
         foreign = RowForeign(RowParameters(model, groups.dp, dtype, device, trainable=True, changes=True))
+    elif backend == "zero3":
+        foreign = Zero3Foreign(Zero3Parameters(model, groups.dp, dtype, device, trainable=True))
     elif backend in ZERO:
         memory = ZeroParameters(model, groups.dp, dtype, device, each=backend == "zero2")
         foreign = ZeroForeign(model, memory, groups.dp)
