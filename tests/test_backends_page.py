@@ -73,6 +73,7 @@ def test_every_command_of_the_page_is_one_of_these() -> None:
         "plan",
         "plan",
         "plan",
+        "plan",
         *["resume"] * 5,
         "plan",
         "resume",
@@ -104,6 +105,7 @@ def test_the_doctor_names_them(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 def test_plan_names_the_backend_and_the_layout(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = (
+        ["backend fsdp: actor"],
         ["backend fsdp: actor"],
         ["backend fsdp: actor", "backend native: actor@1, reference, critic"],
         ["backend megatron: actor, critic"],

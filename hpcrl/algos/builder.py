@@ -1,7 +1,7 @@
 """Makes what the roles of one worker are made of: engines from folders, the reward function, the texts of the data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -32,6 +32,8 @@ class Builder(RoleContext[E]):
     head: HeadKind | None
     steps: int | None
     blended: bool
+    at_home: bool
+    """Whether it is the role's home, and no copy, which has all of its model on its devices."""
     empty: bool
     groups: ReplicaGroups
     device: torch.device
@@ -48,6 +50,7 @@ class Builder(RoleContext[E]):
             return shared
         config, tokenizer = model_of(under(self.section, self.backend)), tokenizer_of(self.experiment)
         assert tokenizer is not None and config is not None and self.head is not None, "an engine holds its model"
+        config = config if self.at_home else replace(config, offload="none")
         context = EngineContext(
             role=self.role,
             model=config,

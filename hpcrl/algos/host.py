@@ -274,6 +274,7 @@ class TorchHost:
             experiment=self._experiment,
             steps=self._training_steps(self._experiment) if at.trainable else None,
             blended=at in self._plan.changed and not at.trainable,
+            at_home=at.is_home,
             empty=empty,
             groups=groups_of(self._parallel, at.arrangement, at.ranks),
             device=self._device,

@@ -13,7 +13,6 @@ def stage(**own: Any) -> Backend:
         model_kinds=("own", "transformers"),
         axes=("dp",),
         dtypes=("fp32", "bf16"),
-        offloads=("optimizer",),
         packages=(Package("deepspeed", "deepspeed", ("0.19.8", "0.20")),),
         **own,
     )

@@ -9,7 +9,7 @@ BACKEND = Backend(
     axes=("dp",),
     dtypes=("fp32", "bf16", "fp64"),
     lora=True,
-    offloads=("optimizer",),
+    offloads=("optimizer", "parameters"),
     shards="rows",
     engine="hpcrl.engines.fsdp:FsdpEngine",
 )

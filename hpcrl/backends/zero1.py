@@ -2,4 +2,4 @@
 
 from hpcrl.backends.deepspeed import stage
 
-BACKEND = stage(adds_up="update", engine="hpcrl.engines.deepspeed:ZeroEngine")
+BACKEND = stage(adds_up="update", offloads=("optimizer",), engine="hpcrl.engines.deepspeed:ZeroEngine")

@@ -3,4 +3,4 @@ each micro-batch."""
 
 from hpcrl.backends.deepspeed import stage
 
-BACKEND = stage(adds_up="micro_batch", engine="hpcrl.engines.deepspeed:ZeroEngine")
+BACKEND = stage(adds_up="micro_batch", offloads=("optimizer",), engine="hpcrl.engines.deepspeed:ZeroEngine")

@@ -3,4 +3,9 @@ while it computes, and gradients are added up after each micro-batch."""
 
 from hpcrl.backends.deepspeed import stage
 
-BACKEND = stage(adds_up="micro_batch", shards="elements", engine="hpcrl.engines.zero3:Zero3Engine")
+BACKEND = stage(
+    adds_up="micro_batch",
+    shards="elements",
+    offloads=("optimizer", "parameters"),
+    engine="hpcrl.engines.zero3:Zero3Engine",
+)

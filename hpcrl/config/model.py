@@ -12,6 +12,8 @@ from hpcrl.config.fields import ChangeClass, LikeSetting, ModelText, NameText, P
 Beta = Annotated[float, Meta(ge=0, lt=1)]
 Between = Literal["keep", "host", "drop"]
 """What becomes of a replica's parameters between its calls: they stay, wait in the host's memory, or go."""
+Offload = Literal["none", "optimizer", "parameters"]
+"""What of a model is always in the host's memory; each has what is before it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,9 @@ class ModelConfig(PlacementConfig):
     a sample (a pair) always go together."""
     between: BetweenConfig = BetweenConfig()
     """What of it leaves the devices between calls."""
+    offload: Annotated[Literal["none", "parameters"], ChangeClass.PLACEMENT] = "none"
+    """What of it is always in the host's memory: nothing, or each worker's part of its parameters, of which a device
+    has a block while that computes (backends fsdp and zero3, on several workers)."""
     experts: Annotated[Literal["inner", "whole"], ChangeClass.PLACEMENT] = "inner"
     """What a tensor-parallel worker has of a model with experts: some of the neurons of every expert (inner), which
     keeps all equally busy, or some experts whole, whose products are larger."""
@@ -174,9 +179,15 @@ class TrainedModelConfig(ModelConfig):
     worker has the whole gradient meanwhile), or after each micro-batch, which needs less memory and sends more."""
     between: TrainedBetweenConfig = TrainedBetweenConfig()
     """What of it leaves the devices between calls."""
-    offload: Annotated[Literal["none", "optimizer"], ChangeClass.PLACEMENT] = "none"
-    """What of it is always in the host's memory: nothing, or its masters and moments (optimizer), which are updated
-    there: devices have the room, and an update waits for the host."""
+    offload: Annotated[Offload, ChangeClass.PLACEMENT] = "none"  # type: ignore[assignment]  # One more than of others.
+    """What of it is always in the host's memory: nothing; its masters and moments (optimizer), which are updated there:
+    devices have the room, and an update waits for the host; or each worker's part of its parameters, too (parameters),
+    of which a device has a block while that computes (backends fsdp and zero3; on one worker it is optimizer)."""
+
+
+def offload_of(model: ModelConfig) -> Offload:
+    """What of a model is always in the host's memory, at its role's home."""
+    return model.offload
 
 
 def lora_of(model: ModelConfig) -> LoraConfig | None:

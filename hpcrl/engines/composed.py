@@ -86,7 +86,7 @@ class ComposedEngine:
         self._buffers = DeviceBuffers(
             {
                 "parameters": model.transformer.tensors(),
-                "gradients": [] if memory.grad is None else [memory.grad],
+                "gradients": model.transformer.gradients(),
                 "optimizer": [] if state is None else state.tensors(),
             },
             memory.layers(),
@@ -145,7 +145,7 @@ class ComposedEngine:
             router_loss=_router_loss(config),
         )
         if not context.empty or transformer.has_adapters:
-            size = sum(tensor.nbytes for tensor in transformer.tensors())
+            size = sum(tensor.nbytes for tensor in transformer.tensors() or [transformer.memory.data])
             engine.fill(_told(parameters, size, context))
         return engine
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import Between, ModelConfig, TrainedModelConfig
+from hpcrl.config.model import Between, ModelConfig, Offload, offload_of
 from hpcrl.data.micro_batches import runs
 from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.engines.shard import CopiedShard, Shard
@@ -246,7 +246,12 @@ class EngineContext:
     @property
     def offloaded(self) -> bool:
         """Whether what is kept up to date of it is in the host's memory."""
-        return self.steps is not None and isinstance(self.model, TrainedModelConfig) and self.model.offload != "none"
+        return self.steps is not None and self.offload != "none"
+
+    @property
+    def offload(self) -> Offload:
+        """What of it is in the host's memory where several workers have parts of it."""
+        return offload_of(self.model)
 
 
 class Engine(Protocol):

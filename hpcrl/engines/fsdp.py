@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcrl.config.model import TrainedModelConfig, lora_of
+from hpcrl.config.model import Offload, TrainedModelConfig, lora_of
 from hpcrl.engines.adapters import AdaptedMemory, AdaptedModel, check_all_compute
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.engine import EngineContext
 from hpcrl.engines.flat import gradient_dtype
 from hpcrl.engines.memory import HeldTransformer, MergedParameters, checked
 from hpcrl.engines.parted import PartedForeign, PartedMemory, PartedModel, watched
-from hpcrl.engines.slices import OwnSlice
+from hpcrl.engines.slices import OwnSlice, room_on_host
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.models.adapters import AdaptedProducts, wide_type
@@ -47,7 +47,7 @@ class FsdpEngine(ComposedEngine):
         if trained and (lora := lora_of(config)) is not None:
             return cls.with_adapters(context, model, lora, parameters, adapted_in_rows)
         dtype, changes = DTYPES[config.dtype], trained or context.blended
-        rows = RowParameters(model, dp, dtype, context.device, trained, changes, context.offloaded)
+        rows = RowParameters(model, dp, dtype, context.device, trained, changes, context.offload)
         transformer = RowForeign(rows) if isinstance(model, ForeignConfig) else RowTransformer(rows)
         transformer.reduces_each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
         return cls.around(context, transformer, parameters)
@@ -65,13 +65,12 @@ class RowParameters(PartedMemory):
         device: torch.device,
         trainable: bool,
         changes: bool,
-        offloaded: bool = False,
+        offload: Offload = "none",
     ) -> None:
-        super().__init__(config, dp, dtype, device, "rows")
-        self._offloaded = offloaded
+        super().__init__(config, dp, dtype, device, "rows", offload)
         kept = torch.promote_types(dtype, torch.float32) if changes else dtype
-        self.data = torch.zeros(self.numel, dtype=kept, device=device)
-        self.grad = torch.zeros(self.numel, dtype=gradient_dtype(dtype), device=device) if trainable else None
+        self.data = self._room(kept)
+        self.grad = self._room(gradient_dtype(dtype)) if trainable else None
         self._parameters: Mapping[str, nn.Parameter] = {}
 
     def empty(self) -> dict[str, nn.Parameter]:
@@ -100,15 +99,21 @@ class RowParameters(PartedMemory):
                 parameter.grad = None
 
     def weights(self) -> Tensor:
-        return self.data.to(self.dtype)
+        return self.data.to(self.device, self.dtype)
 
     def slice(self, dp: Group) -> OwnSlice:
-        return OwnSlice(self.data, self.dtype, self.spans, self.undecayed(), self._offloaded)
+        return OwnSlice(self.data, self.dtype, self.spans, self.undecayed(), self.offload)
 
     def rows(self, buffer: Tensor, name: str) -> Tensor:
         """This rank's rows of such a tensor, in a buffer that is laid out so."""
         own = self.stacks[name]
         return buffer[own.offset : own.offset + own.numel].view(own.rows)
+
+    def _room(self, dtype: torch.dtype) -> Tensor:
+        """Zeros where what it has lasts."""
+        if self.offload == "parameters":
+            return room_on_host(self.numel, dtype, self.device)
+        return torch.zeros(self.numel, dtype=dtype, device=self.device)
 
 
 class RowModel(PartedModel):
@@ -118,6 +123,9 @@ class RowModel(PartedModel):
     """Whether gradients are added up over ranks after each micro-batch, rather than after a mini-batch's last."""
     parted: RowParameters
     _library: ShardedModules
+
+    def gradients(self) -> list[Tensor]:
+        return [] if self.parted.offload == "parameters" else super().gradients()
 
     def ends_minibatch(self, ends: bool) -> None:
         self._library.reduce_next(ends or self.reduces_each)
@@ -144,6 +152,7 @@ class RowModel(PartedModel):
             computes_in=None if memory.data.dtype == self.dtype else self.dtype,
             reduces_in=gradient_dtype(self.dtype),
             methods=methods,
+            on_host=memory.offload == "parameters",
         )
 
         def lie(module: nn.Module, own: str) -> tuple[Tensor, Tensor]:

@@ -148,8 +148,13 @@ class HeldModel(nn.Module, ABC):
         self.memory.zero_grad()
 
     def tensors(self) -> list[Tensor]:
-        """The buffers of all that it reads: the memory's, and what is never trained if that is elsewhere."""
+        """The buffers on its device of all that it reads: the memory's, and what is never trained if that is
+        elsewhere."""
         return [self.memory.data]
+
+    def gradients(self) -> list[Tensor]:
+        """The buffers of its gradient that are on its device."""
+        return [] if self.memory.grad is None else [self.memory.grad]
 
     def merged(self, index: int, of: int) -> MergedParameters | None:
         """Every `of`-th parameter from one on, as another replica is given it, where the memory's buffer is not all of

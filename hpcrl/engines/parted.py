@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.backends.backend import CutBy
+from hpcrl.config.model import Offload
 from hpcrl.engines.foreign import FlatForeign
 from hpcrl.engines.memory import Generates, HeldModel, ParameterMemory, checked
 from hpcrl.engines.slices import Extent
@@ -29,8 +30,17 @@ class PartedMemory(ParameterMemory):
     """What all such memories have of `ParameterMemory`, of a model that computes in `dtype`; `parts` say where this
     rank's part of each parameter lies, and `stacks` where that of each tensor that modules compute with."""
 
-    def __init__(self, config: DecoderConfig, dp: Group, dtype: torch.dtype, device: torch.device, by: CutBy) -> None:
-        self.config, self.dp, self.dtype, self.device = config, dp, dtype, device
+    def __init__(
+        self,
+        config: DecoderConfig,
+        dp: Group,
+        dtype: torch.dtype,
+        device: torch.device,
+        by: CutBy,
+        offload: Offload = "none",
+    ) -> None:
+        """`device`: what the model computes on; `offload`: what of it is in the host's memory all the same."""
+        self.config, self.dp, self.dtype, self.device, self.offload = config, dp, dtype, device, offload
         own = own_parts(config, dp.size, dp.index, by)
         self.parts, self.numel = {part.parameter.name: part for part in own.parts}, own.numel
         self.stacks = {it.stack.name: it for it in own.stacks}
@@ -86,6 +96,9 @@ class PartedModel(HeldModel):
     def gradient(self, name: str) -> Tensor:
         assert self.parted.grad is not None, "trained"
         return self.parted.own(self.parted.grad, name)
+
+    def tensors(self) -> list[Tensor]:
+        return [] if self.parted.offload == "parameters" else super().tensors()
 
     def gathered(self) -> AbstractContextManager[None]:
         return self._library.gathered()

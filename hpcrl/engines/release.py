@@ -99,10 +99,11 @@ class DeviceBuffers:
     @torch.no_grad()
     def read(self) -> None:
         """Begin to bring back parameters that are away, to be read and not changed. Who reads a layer awaits it."""
-        buffer, copies = self._buffers["parameters"][0], self._away.get("parameters", ())
+        copies = self._away.get("parameters", ())
         if not copies or not self._layers:
             self.need("parameters")
         elif self._arriving is None:
+            (buffer,) = self._buffers["parameters"]
             try:
                 buffer.untyped_storage().resize_(buffer.nbytes)
             except BaseException:

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpcrl.config.model import Offload
 from hpcrl.engines.chunks import STAGED
 from hpcrl.families.places import Span, sliced
 from hpcrl.parallel.group import Group
@@ -117,13 +118,15 @@ class OwnSlice:
         dtype: torch.dtype,
         spans: Sequence[Span],
         undecayed: Iterable[Extent] = (),
-        offloaded: bool = False,
+        offload: Offload = "none",
     ) -> None:
-        """`offloaded`: the masters are in the host's memory, and the model has them once more."""
+        """`offload`: `optimizer` has masters in the host's memory, beside the model's own; with `parameters` these are
+        there already."""
         self._data_S = data_S
         wide = torch.promote_types(data_S.dtype, torch.float32)
-        self.master_S = on_host(data_S, wide) if offloaded else data_S.to(wide)
-        self.offloaded = offloaded
+        apart = offload == "optimizer" or (offload == "parameters" and data_S.dtype != wide)
+        self.master_S = on_host(data_S, wide) if apart else data_S.to(wide)
+        self.offloaded = offload != "none"
         self.is_the_model = self.master_S is data_S
         self.spans = tuple(spans)
         self.decayed = complement(undecayed, 0, len(data_S))
@@ -149,8 +152,13 @@ class OwnSlice:
 
 def on_host(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A copy in the host's memory, in a type; pinned, where a GPU copies to and from it."""
-    copy = torch.empty(tensor.shape, dtype=dtype, pin_memory=tensor.device.type == "cuda")
-    return copy.copy_(tensor)
+    pinned = tensor.device.type == "cuda" or tensor.is_pinned()
+    return torch.empty(tensor.shape, dtype=dtype, pin_memory=pinned).copy_(tensor)
+
+
+def room_on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros in the host's memory, for a model that computes on a device."""
+    return torch.zeros(numel, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def complement(undecayed: Iterable[Extent], offset: int, length: int) -> list[Extent]:

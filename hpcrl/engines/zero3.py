@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpcrl.config.model import Offload
 from hpcrl.engines.composed import DTYPES, ComposedEngine, pretrained
 from hpcrl.engines.deepspeed import UpdatedSlice, ZeroAdamW
 from hpcrl.engines.engine import EngineContext
@@ -27,7 +28,7 @@ class Zero3Slice(UpdatedSlice, OwnSlice):
     """What this rank has of a model, which DeepSpeed updates if it is trained."""
 
     def __init__(self, memory: "Zero3Parameters", modules: PartitionedModules) -> None:
-        super().__init__(memory.data, memory.data.dtype, memory.spans, memory.undecayed(), memory.offloaded)
+        super().__init__(memory.data, memory.data.dtype, memory.spans, memory.undecayed(), memory.offload)
         self.updates = modules.optimizer
 
 
@@ -42,11 +43,9 @@ class Zero3Parameters(PartedMemory):
         dtype: torch.dtype,
         device: torch.device,
         trainable: bool,
-        offloaded: bool = False,
+        offload: Offload = "none",
     ) -> None:
-        """`offloaded`: what is kept up to date of it is in the host's memory."""
-        super().__init__(config, dp, dtype, device, "elements")
-        self.offloaded = offloaded
+        super().__init__(config, dp, dtype, device, "elements", offload)
         nothing = torch.zeros(1, dtype=dtype, device=device)
         self.whole = {name: nn.Parameter(nothing.expand(it.stack.shape), trainable) for name, it in self.stacks.items()}
         """Each tensor that modules compute with: without memory, until it is gathered."""
@@ -54,7 +53,7 @@ class Zero3Parameters(PartedMemory):
     def partition(self, blocks: Iterable[nn.Module]) -> PartitionedModules:
         """Give them, of which each block has some, to DeepSpeed."""
         offsets = {self.whole[name]: it.offset for name, it in self.stacks.items()}
-        self._modules = PartitionedModules(blocks, offsets, self.dp)
+        self._modules = PartitionedModules(blocks, offsets, self.dp, on_host=self.offload == "parameters")
         self.data, self.grad = self._modules.data, self._modules.grad
         assert self.grad is None or self.grad.dtype == gradient_dtype(self.data.dtype)
         return self._modules
@@ -66,7 +65,7 @@ class Zero3Parameters(PartedMemory):
         self._modules.collect()
 
     def weights(self) -> Tensor:
-        return self.data
+        return self.data.to(self.device)
 
     def slice(self, dp: Group) -> Zero3Slice:
         return Zero3Slice(self, self._modules)
@@ -131,6 +130,6 @@ class Zero3Engine(ComposedEngine):
             return cls.over_flat_buffers(context)
         model, parameters = pretrained(context)
         dtype, trained = DTYPES[config.dtype], context.steps is not None
-        parted = Zero3Parameters(model, dp, dtype, context.device, trained, context.offloaded)
+        parted = Zero3Parameters(model, dp, dtype, context.device, trained, context.offload)
         transformer = Zero3Foreign(parted) if isinstance(model, ForeignConfig) else Zero3Transformer(parted)
         return cls.around(context, transformer, parameters)

@@ -12,7 +12,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from hpcrl.parallel.group import Group
@@ -39,16 +46,19 @@ class ShardedModules:
         computes_in: torch.dtype | None,
         reduces_in: torch.dtype,
         methods: Iterable[str] = (),
+        on_host: bool = False,
     ) -> None:
-        """`methods` of the root are forward passes, too."""
+        """`methods` of the root are forward passes, too. `on_host`: shards are in the host's memory, and gradients
+        arrive there."""
+        offload = CPUOffloadPolicy(pin_memory=group.device.type == "cuda") if on_host else OffloadPolicy()
         mesh = DeviceMesh.from_group(group.process_group, group.device.type)
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=reduces_in, cast_forward_inputs=False)
         kept = [(module, dict(module._buffers), _with_memory(module)) for module in root.modules()]
         for module, _, whole in kept:
             module._parameters.update(dict.fromkeys(whole))
         for module in (*parts, root):
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-        root.to_empty(device=group.device)
+            fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload)
+        root.to_empty(device="cpu" if on_host else group.device)
         for module, buffers, whole in kept:  # They are there already.
             module._buffers.update(buffers)
             module._parameters.update(whole)
@@ -67,7 +77,9 @@ class ShardedModules:
         for module in self._modules:
             for sharded in _parameters_of(module):
                 owner, name = sharded._module_info.module, sharded._module_info.param_name
-                sharded._sharded_param_data.untyped_storage().resize_(0)  # others may refer to it for a while
+                given = sharded._sharded_param_data
+                if not given.is_pinned():  # That cannot be resized.
+                    given.untyped_storage().resize_(0)  # others may refer to it for a while
                 sharded._sharded_param_data, sharded.sharded_param._local_tensor = lie(owner, name)
                 yield owner, name, sharded.sharded_param
 

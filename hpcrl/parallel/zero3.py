@@ -31,14 +31,16 @@ class PartitionedModules:
     sum, to which each backward pass adds, and there is an optimizer for it.
     """
 
-    def __init__(self, blocks: Iterable[nn.Module], parameters: Mapping[nn.Parameter, int], dp: Group) -> None:
-        """`parameters`: each, and where its part is to begin in the buffer; they are without memory yet. Raises
-        InternalError where DeepSpeed lays parts out otherwise."""
+    def __init__(
+        self, blocks: Iterable[nn.Module], parameters: Mapping[nn.Parameter, int], dp: Group, on_host: bool = False
+    ) -> None:
+        """`parameters`: each, and where its part is to begin in the buffer; they are without memory yet. `on_host`:
+        the buffer is in the host's memory. Raises InternalError where DeepSpeed lays parts out otherwise."""
         prepare(dp.device)
         from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
         from deepspeed.utils.z3_leaf_module import set_z3_leaf_module
 
-        self._dp, self._entered = dp, FWD_MODULE_STACK
+        self._dp, self._entered, self._on_host = dp, FWD_MODULE_STACK, on_host
         self._parameters = tuple(cast(Any, parameter) for parameter in parameters)
         hooked = nn.ModuleList(blocks)
         for block in hooked:
@@ -103,12 +105,29 @@ class PartitionedModules:
         assert self.grad is not None, "trained"
         self.grad.mul_(self._dp.size)
 
+    @property
+    def _pinned(self) -> bool:
+        """Whether a GPU copies from the host's memory."""
+        return self._on_host and self._dp.device.type == "cuda"
+
+    @property
+    def _offload(self) -> Any:
+        """What DeepSpeed is told of where parts are; None where they are on the device."""
+        from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadParamConfig
+
+        return DeepSpeedZeroOffloadParamConfig(device="cpu", pin_memory=self._pinned) if self._on_host else None
+
     def _partition(self) -> None:
         """Make DeepSpeed's parameters of these, of which this rank has its parts."""
         from deepspeed.runtime.zero.partition_parameters import Init
 
         with told(LOCAL_RANK, str(self._dp.device.index or 0)):
-            made = Init(data_parallel_group=self._dp.process_group, dtype=self._parameters[0].dtype)
+            made = Init(
+                data_parallel_group=self._dp.process_group,
+                dtype=self._parameters[0].dtype,
+                remote_device="cpu" if self._on_host else None,
+                pin_memory=self._pinned,
+            )
         for parameter in self._parameters:
             made._convert_to_deepspeed_param(parameter)
             parameter.partition()
@@ -136,11 +155,13 @@ class PartitionedModules:
                 overlap_comm=False,
                 gradient_accumulation_dtype=wide,
                 communication_data_type=wide,
+                offload_param_config=self._offload,
             )
         self._watch(self._zero.parameter_offload)
         self.grad = self._zero.grad_partitions_flat_buffer
         self.optimizer = MasterUpdates(self._zero, inner, self._zero.fp32_partitioned_groups_flat)
-        return cast(Tensor, self._zero.lp_param_buffer.zero_())
+        whole = self._zero.param_groups_fp16_flat_cpu_memory[0] if self._on_host else self._zero.lp_param_buffer
+        return cast(Tensor, whole.zero_())
 
     def _held(self, blocks: nn.ModuleList) -> Tensor:
         """The parts, which are only read."""
@@ -156,11 +177,12 @@ class PartitionedModules:
                 prefetch_bucket_size=0,
                 param_persistence_threshold=0,
                 dp_process_group=self._dp.process_group,
+                offload_param_config=self._offload,
             )
         )
         parts = [parameter.ds_tensor for parameter in self._parameters]
         sizes = [len(part) for part in parts]
-        data = torch.zeros(sum(sizes), dtype=parts[0].dtype, device=parts[0].device)
+        data = torch.zeros(sum(sizes), dtype=parts[0].dtype, device=parts[0].device, pin_memory=self._pinned)
         for part, own in zip(parts, data.split(sizes), strict=True):
             part.data = own
         return data

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from hpcrl.backends.backend import BACKENDS, Backend, CutBy
 from hpcrl.backends.packages import package_problems
 from hpcrl.config.experiment import calls_of
-from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, lora_of, models_of
+from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, lora_of, models_of, offload_of
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig
@@ -253,16 +253,16 @@ def _reduce_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[
 
 
 def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator[Problem]:
-    """An optimizer that is to be in the host's memory where the backend keeps it on the device, or that is there and is
-    to go there."""
+    """What is to be in the host's memory where the backend keeps it on the device, or is there and is to go there."""
     role, model, key = chosen
-    if key != f"{role}.backend" or not isinstance(model, TrainedModelConfig) or model.offload == "none":
+    if key != f"{role}.backend" or (what := offload_of(model)) == "none":
         return
-    offload_key, between_key = f"{role}.offload", f"{role}.between.optimizer"
-    if (what := model.offload) not in backend.offloads:
+    offload_key = f"{role}.offload"
+    if what not in backend.offloads:
+        keeps = "updates" if what == "optimizer" else "keeps parameters"
         yield Problem(
             (offload_key, key),
-            f"{offload_key} = {what}, but {key} = {model.backend} updates on its devices.",
+            f"{offload_key} = {what}, but {key} = {model.backend} {keeps} on its devices.",
             f"Leave out {offload_key}, or set {key} to "
             f"{able_backends(model, lambda other: what in other.offloads, device)}.",
         )
@@ -270,17 +270,19 @@ def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator
         lora_key, rank_key = f"{role}.lora", f"{role}.lora.rank"
         yield Problem(
             (offload_key, rank_key),
-            f"{offload_key} = {model.offload}, but {rank_key} = {lora.rank} has masters and moments of adapters alone, "
+            f"{offload_key} = {what}, but {rank_key} = {lora.rank} has masters and moments of adapters alone, "
             "which are small and stay on the device.",
             f"Leave out {offload_key} or {lora_key}.",
         )
-    if model.between.optimizer != "keep":
-        yield Problem(
-            (between_key, offload_key),
-            f"{between_key} = {model.between.optimizer}, but with {offload_key} = {model.offload} masters and moments "
-            "are always in the host's memory.",
-            f"Leave out {between_key} or {offload_key}.",
-        )
+    there = {"parameters": "parameters"} if what == "parameters" else {}
+    for kind, named in ({"optimizer": "masters and moments"} | there).items():
+        if (how := getattr(model.between, kind, "keep")) != "keep":
+            between_key = f"{role}.between.{kind}"
+            yield Problem(
+                (between_key, offload_key),
+                f"{between_key} = {how}, but with {offload_key} = {what} {named} are always in the host's memory.",
+                f"Leave out {between_key} or {offload_key}.",
+            )
 
 
 def _sizes(layout: Layout) -> dict[str, int]:

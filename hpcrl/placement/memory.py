@@ -12,12 +12,12 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of
+from hpcrl.config.model import BetweenConfig, ModelConfig, TrainedModelConfig, lora_of, offload_of
 from hpcrl.data.logit_rows import rows_per_chunk
 from hpcrl.data.score_blocks import TENSORS, most_scores
 from hpcrl.families.adapters import rows_not_kept, with_adapters
 from hpcrl.families.config import DecoderConfig
-from hpcrl.families.reader import family_of, read_config
+from hpcrl.families.reader import family_of, parameter_count, read_config
 from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
@@ -43,7 +43,8 @@ class Memory:
     gradients: float = 0.0
     optimizer: float = 0.0
     offloaded: float = 0.0
-    """Always in the host's memory: the optimizer, and masters beside the parameters, of a role that has them there."""
+    """Always in the host's memory, of a role that has it there: the optimizer, and masters beside the parameters; or
+    the parameters, too."""
     kv_cache: float = 0.0
     drawing: float = 0.0
     """Beside the cache: matrices as decoding reads them, a prefill, the next tokens' logits and probabilities."""
@@ -52,7 +53,7 @@ class Memory:
     working: float = 0.0
     """Beside them: the table of logits and its gradient, or a block and the gradients within."""
     merging: float = 0.0
-    """Taken by a move from it: parameters as they are sent, with adapters merged in."""
+    """Taken by a move from it: parameters as they are sent, with adapters merged in, or from the host's memory."""
     between: BetweenConfig = field(default_factory=BetweenConfig)
     """What of it leaves the device between calls, at home; of a copy its replica says that."""
 
@@ -135,7 +136,7 @@ def _stage_memory(
 
 def as_frozen(config: ModelConfig) -> ModelConfig:
     """The same model where it is not trained."""
-    return ModelConfig(**{of.name: getattr(config, of.name) for of in fields(ModelConfig)})
+    return replace(ModelConfig(**{of.name: getattr(config, of.name) for of in fields(ModelConfig)}), offload="none")
 
 
 def parameters_held(model: DecoderConfig, cut: Cut) -> int:
@@ -246,15 +247,17 @@ def as_sharded(
     """The same of a worker that keeps its part of every parameter. Adapters it has whole, as before."""
     size, state, adapted = BYTES[config.dtype], state_size(config.dtype), lora_of(config) is not None
     trained = isinstance(config, TrainedModelConfig) and not adapted
-    kept = {"trained": trained, "changes": trained or blended, "offloaded": bool(memory.offloaded)}
+    kept = {"trained": trained, "changes": trained or blended}
+    offload = offload_of(config)
     if by == "rows":
         each = isinstance(config, TrainedModelConfig) and config.reduce == "micro_batch"
-        cut = cut_by_rows(model, layout.dp, size, state, **kept, each=each)
+        cut = cut_by_rows(model, layout.dp, size, state, **kept, offload=offload, each=each)
     else:
-        cut = cut_by_elements(model, layout.dp, size, state, **kept)
+        cut = cut_by_elements(model, layout.dp, size, state, **kept, offload=offload)
     found = replace(memory, **{**cut._asdict(), "working": memory.working + cut.working})
     if not adapted:
-        return found
+        sent = parameter_count(model) * size / layout.dp
+        return replace(found, merging=sent) if offload == "parameters" else found
     beside = replace(found, gradients=memory.gradients, optimizer=memory.optimizer, merging=cut.parameters)
     return replace(beside, parameters=memory.parameters - memory.merging + cut.parameters)
 

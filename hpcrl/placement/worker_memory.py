@@ -50,7 +50,8 @@ def _loads(plan: Plan, models: Models, rank: int, here: Sequence[ReplicaPlan], d
     moved = set()
     for call in plan.calls:
         at, home = plan.replica(call.name), plan.home(call.role)
-        sides = [of_worker(models, side, rank).parameters for side in (home, at) if rank in side.ranks]
+        ours = [of_worker(models, side, rank) for side in (home, at) if rank in side.ranks]
+        sides = [it.parameters or it.merging for it in ours]
         if at != home and sides and at.model not in moved:
             moved.add(at.model)
             merged = of_worker(models, home, rank).merging if rank in home.ranks else 0.0

@@ -181,6 +181,23 @@ def test_an_optimizer_is_offloaded_by_backends_that_can_and_does_not_come_and_go
     ]
 
 
+def test_parameters_are_offloaded_by_backends_that_gather_them(problems):
+    assert problems("actor.offload=parameters", "reference.offload=parameters", "critic.backend=zero2") == [
+        f"{role}.offload = parameters, but {role}.backend = native keeps parameters on its devices. Leave out "
+        f"{role}.offload, or set {role}.backend to fsdp or zero3."
+        for role in ("actor", "reference")
+    ]
+    fitting = [f"{role}.{of}" for role in ("actor", "reference") for of in ("offload=parameters", "backend=zero3")]
+    away = ("actor.between.parameters=host", "actor.between.optimizer=host", "actor.between.gradients=drop")
+    assert problems(*fitting, *away) == [
+        f"actor.between.{kind} = host, but with actor.offload = parameters {what} are always in the host's memory. "
+        f"Leave out actor.between.{kind} or actor.offload."
+        for kind, what in (("optimizer", "masters and moments"), ("parameters", "parameters"))
+    ]
+    (refused,) = problems("reference.offload=optimizer")
+    assert refused.startswith("reference.offload = optimizer") and "none, parameters" in refused
+
+
 def test_packages_are_those_of_the_backends_that_are_used():
     assert packages_of(["native", "", "megatron", "megatron"]) == ["megatron-core"]
 

@@ -24,6 +24,7 @@ from hpcrl.families.reader import parameter_count
 from hpcrl.models.init import random_init
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
+from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import as_adapted, as_added_up, as_sharded, generating_memory, role_memory
 
@@ -35,19 +36,21 @@ ROWS, PROMPT, RESPONSE = 8, 4, 28
 GENERATION = GenerationConfig(max_new_tokens=RESPONSE, slots=ROWS)
 
 
-def configured(dtype: str, call: str) -> ModelConfig:
+def configured(dtype: str, call: str, offload: Any = "none") -> ModelConfig:
     """In two micro-batches."""
     trained = call.startswith("train")
-    options: dict[str, Any] = {"path": "m", "dtype": dtype, "micro_batch_tokens": ROWS // 2 * (PROMPT + RESPONSE)}
+    options: dict[str, Any] = {"path": "m", "dtype": dtype, "offload": offload}
+    options["micro_batch_tokens"] = ROWS // 2 * (PROMPT + RESPONSE)
     if not trained:
         return ModelConfig(**options)
     reduce: Literal["update", "micro_batch"] = "micro_batch" if call.endswith("each") else "update"
     return TrainedModelConfig(**options, optimizer=OptimizerConfig(lr=1e-4), reduce=reduce)
 
 
-def sharded(group: Group, dtype: str, call: str) -> ComposedEngine:
+def sharded(group: Group, dtype: str, call: str, offload: Any) -> ComposedEngine:
     trained = call.startswith("train")
-    transformer = RowTransformer(RowParameters(MODEL, group, DTYPES[dtype], torch.device("cpu"), trained, trained))
+    of = MODEL, group, DTYPES[dtype], torch.device("cpu")
+    transformer = RowTransformer(RowParameters(*of, trained, trained, offload))
     transformer.load(random_init(MODEL, 3))
     config = configured(dtype, call)
     transformer.reduces_each = call == "train, each"
@@ -55,26 +58,29 @@ def sharded(group: Group, dtype: str, call: str) -> ComposedEngine:
     return engine_of(transformer, over_data(group), config.micro_batch_tokens, optimizer)
 
 
-def sharded_adapters(group: Group, dtype: str, call: str) -> ComposedEngine:
-    config = configured(dtype, call)
+def sharded_adapters(group: Group, dtype: str, call: str, offload: Any) -> ComposedEngine:
+    config = configured(dtype, call, offload)
     optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else OptimizerConfig()
     tokens = config.micro_batch_tokens
     return adapted(MODEL, DTYPES[dtype], group, tokens, optimizer, adapters=ADAPTERS, sharded=True)
 
 
-def zero(backend: str, group: Group, dtype: str, call: str) -> ComposedEngine:
+def zero(backend: str, group: Group, dtype: str, call: str, offload: Any) -> ComposedEngine:
     config = configured(dtype, call)
     optimizer = config.optimizer if isinstance(config, TrainedModelConfig) else None
-    return MAKERS[backend]("vocabulary", DTYPES[dtype], group, config.micro_batch_tokens, optimizer, config=MODEL)
+    options: dict[str, Any] = {"config": MODEL, "offload": offload}
+    return MAKERS[backend]("vocabulary", DTYPES[dtype], group, config.micro_batch_tokens, optimizer, **options)
 
 
-def measured(context: Any, backend: str, dtype: str, call: str) -> tuple[Mapping[str, int], float]:
+def measured(
+    context: Any, backend: str, dtype: str, call: str, offload: Any = "none"
+) -> tuple[Mapping[str, int], float]:
     """What a rank holds, and the most that it has while it does this."""
     made: dict[str, int] = {}
 
     def work() -> None:
         made_by = {"fsdp": sharded, "adapters": sharded_adapters}.get(backend) or partial(zero, backend)
-        engine = made_by(everyone(context), dtype, call)
+        engine = made_by(everyone(context), dtype, call, offload)
         draw = np.random.default_rng(context.rank)
         prompts = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, PROMPT)))
         responses = list(draw.integers(0, MODEL.vocabulary_size, (ROWS, RESPONSE)))
@@ -155,3 +161,28 @@ def test_zero_takes_what_the_estimate_says(dtype: str, stage: int, call: str) ->
             assert 0.9 * estimate <= most <= 1.1 * estimate + max(added_up, blocks), (
                 "gloo lets go of what it sends a moment later"
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fsdp", "zero3"])
+@pytest.mark.parametrize(
+    ("dtype", "call", "offload"),
+    [
+        ("fp32", "train", "parameters"),
+        ("bf16", "train", "parameters"),
+        ("bf16", "forward", "parameters"),
+        ("bf16", "train", "optimizer"),
+    ],
+)
+def test_what_is_offloaded_takes_what_the_estimate_says(backend: str, dtype: str, call: str, offload: Any) -> None:
+    """Here the host's memory is the device's, to which nothing comes."""
+    count, by = parameter_count(MODEL), backend_of(backend).shards or "rows"
+    of = [configured(dtype, call, what) for what in (offload, "none")]
+    memory, plain = (as_sharded(role_memory(MODEL, count, it, D2), MODEL, it, D2, by=by) for it in of)
+    with gloo_pool(2) as pool:
+        for held, most in pool.run(measured, backend, dtype, call, offload):
+            lasting = {"parameters": memory.parameters, "gradients": memory.gradients, "optimizer": memory.optimizer}
+            assert held == pytest.approx(lasting, rel=0.01)
+            estimate, added_up = memory.lasting + memory.offloaded + plain.computing, 4 * count * (call == "train")
+            later = max(added_up, 3 * DTYPES[dtype].itemsize * count / MODEL.blocks)
+            assert 0.9 * estimate <= most <= 1.1 * estimate + later, "gloo lets go of what it sends a moment later"

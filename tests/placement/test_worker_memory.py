@@ -1,13 +1,14 @@
 """What a worker has in memory in each call: cuts of models, copies that come and go."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.experiments import QWEN2_TINY, load_config, ppo_values, write_config, write_inputs
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import BetweenConfig, LoraConfig, ModelConfig, TrainedBetweenConfig, TrainedModelConfig
-from hpcrl.families.reader import config_from_json, parameter_count
+from hpcrl.families.reader import config_from_json, parameter_count, read_config
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import (
     Memory,
@@ -137,6 +138,26 @@ def test_what_is_offloaded_is_counted_on_the_host(experiment, device):
     assert has["actor_train"] == of.parameters + of.gradients + here
     assert has["critic_train"] == of.parameters + of.gradients + here
     assert host_memory(plan, models, 0, device) == of.offloaded - here
+
+
+@pytest.mark.parametrize(("backend", "kept", "gradients"), [("fsdp", 16, 0), ("zero3", 14, 4)])
+def test_parameters_that_are_offloaded_are_counted_on_the_host_and_copies_are_not(experiment, backend, kept, gradients):
+    own = {"backend": backend, "offload": "parameters"}
+    actor, reference = replace(experiment.actor, dtype="bf16", **own), replace(experiment.reference, **own)
+    elsewhere = {"actor_gen": {"mesh": "0-1", "backend": "native"}}
+    placed = replace(experiment, actor=actor, reference=reference, calls=elsewhere)
+    plan = make_plan(placed, 2)
+    models, count = estimate_models(plan, placed), parameter_count(read_config(Path(experiment.actor.path)))
+    at_home, copy, frozen = (
+        of_worker(models, plan.replica(call), 0) for call in ("actor_train", "actor_gen", "ref_inf")
+    )
+    assert (at_home.lasting, at_home.offloaded) == (gradients * count / 4, kept * count / 4)
+    assert (frozen.lasting, frozen.offloaded) == (0, 4 * count / 4)
+    assert (copy.offloaded, copy.parameters) == (0, pytest.approx(2 * count, rel=0.01))
+    loads = {load.call: load for load in loads_of(plan, models, 0, "cuda")}
+    assert dict(loads["ref_inf"].parts).get("reference", 0) == 0 and loads["ref_inf"].passing == frozen.computing
+    assert loads["move to actor@1"].passing >= at_home.merging == 2 * count / 4
+    assert host_memory(plan, models, 0, "cuda") == at_home.offloaded + frozen.offloaded
 
 
 def test_while_parameters_move_home_and_copy_are_there_and_what_is_packed_of_them(experiment):

@@ -8,7 +8,7 @@ import torch
 from support.pool import everyone
 from support.tiny_models import CONFIGS, tiny_config
 
-from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.model import Offload, OptimizerConfig
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.fsdp import RowTransformer
 from hpcrl.models.lessons import RouterLoss
@@ -29,7 +29,7 @@ class Case:
     family: str = ""
     aux: float = 0.0
     reduces_each: bool = False
-    offloaded: bool = False
+    offload: Offload = "none"
 
     def made(self, maker: Callable[..., ComposedEngine], context: Any) -> ComposedEngine:
         engine = maker(
@@ -40,7 +40,7 @@ class Case:
             optimizer=replace(OPTIMIZER, grad_clip=self.clip),
             config=CONFIGS[self.family]() if self.family else tiny_config(tied=self.tied),
             router_loss=RouterLoss(aux=self.aux, z=self.aux / 2),
-            **({"offloaded": True} if self.offloaded else {}),
+            **({} if self.offload == "none" else {"offload": self.offload}),
         )
         engine._model.transformer.recompute = self.recompute
         if self.reduces_each and isinstance(engine._model.transformer, RowTransformer):

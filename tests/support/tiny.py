@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from support.tiny_models import tiny_config, tiny_model
 
-from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.model import Offload, OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.composed import NO_ROUTER_LOSS, ComposedEngine
 from hpcrl.engines.engine import Sequences
@@ -40,7 +40,7 @@ def native(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
-    offloaded: bool = False,
+    offload: Offload = "none",
 ) -> ComposedEngine:
     """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
     groups = over_data(group) if isinstance(group, Group) else group
@@ -51,7 +51,7 @@ def native(
         trainable=optimizer is not None,
         cut=groups.cut,
         tensor=groups.tp,
-        offloaded=offloaded,
+        offloaded=offload != "none",
     )
     return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
 
@@ -66,12 +66,12 @@ def fsdp(
     blended: bool = False,
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
-    offloaded: bool = False,
+    offload: Offload = "none",
 ) -> ComposedEngine:
     """As `native`, of the same model, which all ranks of the group hold together."""
     trained, groups = optimizer is not None, over_data(group) if isinstance(group, Group) else group
     model, changes = config.with_head(head), trained or blended
-    rows = RowParameters(model, groups.dp, dtype, torch.device("cpu"), trained, changes, offloaded)
+    rows = RowParameters(model, groups.dp, dtype, torch.device("cpu"), trained, changes, offload)
     transformer = RowTransformer(rows)
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from support.tiny import CONFIG, engine_of, native
 
-from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.model import Offload, OptimizerConfig
 from hpcrl.engines.deepspeed import ZeroAdamW, ZeroParameters, ZeroTransformer
 from hpcrl.engines.zero3 import Zero3Parameters, Zero3Transformer
 from hpcrl.models.init import random_init
@@ -23,7 +23,7 @@ def zero(
     optimizer: OptimizerConfig | None = None,
     steps: int = 10,
     config: Any = CONFIG,
-    offloaded: bool = False,
+    offload: Offload = "none",
     **options: Any,
 ) -> Any:
     """As `native`, of the same model. Stages 1 and 2 hold one only that is trained."""
@@ -37,16 +37,18 @@ def zero(
             optimizer=optimizer,
             steps=steps,
             config=config,
-            offloaded=offloaded,
+            offload=offload,
             **options,
         )
     model = config.with_head(head)
     transformer: Zero3Transformer | ZeroTransformer
     if stage == 3:
-        parted = Zero3Parameters(model, groups.dp, dtype, torch.device("cpu"), optimizer is not None, offloaded)
+        parted = Zero3Parameters(model, groups.dp, dtype, torch.device("cpu"), optimizer is not None, offload)
         transformer = Zero3Transformer(parted)
     else:
-        memory = ZeroParameters(model, groups.dp, dtype, torch.device("cpu"), each=stage == 2, offloaded=offloaded)
+        memory = ZeroParameters(
+            model, groups.dp, dtype, torch.device("cpu"), each=stage == 2, offloaded=offload != "none"
+        )
         transformer = ZeroTransformer(model, memory)
     # Rounded first, as masters are made of a tiny model that is there.
     transformer.load((name, tensor.to(dtype)) for name, tensor in random_init(model, 3))
