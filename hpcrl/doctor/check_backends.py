@@ -28,6 +28,8 @@ def check_backends(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
         axes = ", ".join(backend.axes) + (", parameters too" if backend.shards else "")
         does += " (adapters too)" if backend.lora else ""
         value = f"{does}; splits over {axes}; computes in {', '.join(backend.dtypes)}"
+        if backend.offloads:
+            value += f"; offloads {', '.join(backend.offloads)}"
         if len(backend.devices) == 1:
             value += f"; on {backend.devices[0]} only"
         if backend.inexact_on:

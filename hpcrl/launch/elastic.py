@@ -11,7 +11,7 @@ from hpcrl.config.changes import changes
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import sections_of
-from hpcrl.config.model import models_of
+from hpcrl.config.model import TrainedModelConfig, models_of
 from hpcrl.durable.recovery import RecoveryPlan
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.placement.layouts import Axis, Ranks
@@ -43,12 +43,19 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
     yield from _other_replays(recovery, new)
     computing = {*models_of(after), *sections_of(after, ClassifierConfig)}
     yield from _other_layouts(old, new, computing)
-    rounding = [change.key for change in changes(before, after) if change.key.rpartition(".")[2] in ROUNDING]
+    rounding = [change.key for change in changes(before, after) if _rounds_by(change.key, after)]
     if rounding:
         yield f"{', '.join(rounding)}: what is computed with another value is equal up to rounding"
     trained = any(_trained(old, call) != _trained(new, call) for call in new.changes)
     if rounding or trained or any(_rounds(old, new, call, computing) for call in _in_both(old, new)):
         yield PROMISE
+
+
+def _rounds_by(key: str, experiment: ExperimentConfig) -> bool:
+    """Whether numbers depend on a setting; on what is in the host's memory only where it is updated there."""
+    role, _, name = key.rpartition(".")
+    updated = name != "offload" or isinstance(models_of(experiment).get(role), TrainedModelConfig)
+    return name in ROUNDING and updated
 
 
 def _trained(plan: Plan, call: str) -> tuple[Ranks, str]:

@@ -20,15 +20,16 @@ def test_the_kernel_of_attention_is_told_of_each_kind_of_gpu(monkeypatch):
 
 def test_each_backend_is_told_with_what_it_can_do():
     able, types = "trains, generates; splits over", "computes in fp32, bf16, fp64"
+    optimizer, both = "; offloads optimizer", "; offloads optimizer, parameters"
     adapted = able.replace("generates", "generates (adapters too)")
     assert list(check_backends([])) == [
         Finding("backends", "attention", f"{USUAL} varlen on 8.0 and newer (flash-attn is not installed)", Severity.OK),
-        Finding("backends", "fsdp", f"{adapted} dp, parameters too; {types}", Severity.OK),
+        Finding("backends", "fsdp", f"{adapted} dp, parameters too; {types}{both}", Severity.OK),
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
-        Finding("backends", "native", f"{adapted} dp, tp, pp; {types}", Severity.OK),
-        Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16", Severity.OK),
-        Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16", Severity.OK),
-        Finding("backends", "zero3", f"{able} dp, parameters too; computes in fp32, bf16", Severity.OK),
+        Finding("backends", "native", f"{adapted} dp, tp, pp; {types}{optimizer}", Severity.OK),
+        Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16{optimizer}", Severity.OK),
+        Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16{optimizer}", Severity.OK),
+        Finding("backends", "zero3", f"{able} dp, parameters too; computes in fp32, bf16{both}", Severity.OK),
     ]
 
 

@@ -73,6 +73,19 @@ def test_a_frozen_model_says_what_it_has_become(pool: Any, backend: str, dtype: 
         assert not np.array_equal(*theirs["says"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "bloom"])
+@pytest.mark.parametrize("backend", ["fsdp", "zero3"])
+def test_parameters_in_the_hosts_memory_learn_the_same_bits(pool: Any, backend: str, kind: str, tmp_path: Path) -> None:
+    save_library_model(tmp_path, kind)
+    here, there = (pool.run(learnt_sharded, tmp_path, "bf16", backend, what) for what in ("none", "parameters"))
+    for ours, theirs in zip(here, there, strict=True):
+        for key in ("losses", "digest", "parameters"):
+            assert theirs[key] == ours[key], key
+        np.testing.assert_array_equal(theirs["says"], ours["says"])
+        assert all(map(np.array_equal, theirs["generated"], ours["generated"]))
+
+
 OF_ZERO = {
     "zero1": ("opt", "qwen2", "bloom", "mixtral"),
     "zero2": ("opt", "qwen2", "bloom", "olmoe"),

@@ -114,6 +114,13 @@ def test_a_copy_whose_workers_are_on_other_nodes_adds_up_in_another_order(said) 
     assert said([generation("t4", "0-3")], [generation("t4", "0-3"), *two]) == [PROMISE]
 
 
+def test_where_a_role_is_updated_is_told_and_where_a_frozen_one_waits_is_not(said) -> None:
+    before = [f"{role}.backend=fsdp" for role in ("critic", "reference")]
+    assert said(before, [*before, "reference.offload=parameters"]) == []
+    told = "critic.offload: what is computed with another value is equal up to rounding"
+    assert said(before, [*before, "critic.offload=parameters"]) == [told, PROMISE]
+
+
 @pytest.mark.parametrize(
     "setting",
     ["actor.micro_batch_tokens=64", "generation.slots=2", "cluster.threads_per_worker=2", "deterministic=false"],

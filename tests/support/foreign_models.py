@@ -17,7 +17,7 @@ from support.pool import everyone
 from support.sharded import DTYPES
 from support.tiny import WITH_NOBODY, engine_of, over_data
 
-from hpcrl.config.model import OptimizerConfig
+from hpcrl.config.model import Offload, OptimizerConfig
 from hpcrl.engines.adamw import ShardedAdamW
 from hpcrl.engines.adapters import adapted_in_flat_buffers
 from hpcrl.engines.composed import ComposedEngine
@@ -164,16 +164,18 @@ def learnt_on_rank(context: Any, folder: Path, optimizer: OptimizerConfig, spoil
 ZERO = ("zero1", "zero2", "zero3")
 
 
-def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str) -> dict[str, Any]:
+def learnt_sharded(context: Any, folder: Path, dtype: str, backend: str, offload: Offload = "none") -> dict[str, Any]:
     """What one of two ranks learnt by its rows, of which the second has fewer, and once none; and what it says then."""
     groups = over_data(everyone(context))
     config, parameters = load_pretrained(folder, kind="transformers", head="vocabulary", seed=1, trained=True)
     made: dict[str, Any] = {"dtype": DTYPES[dtype], "trainable": True}
     model: FlatForeign | RowForeign | Zero3Foreign | ZeroForeign
     if backend == "fsdp":
-        model = RowForeign(RowParameters(config, groups.dp, device=torch.device("cpu"), changes=True, **made))
+        made |= {"device": torch.device("cpu"), "offload": offload}
+        model = RowForeign(RowParameters(config, groups.dp, changes=True, **made))
     elif backend == "zero3":
-        model = Zero3Foreign(Zero3Parameters(config, groups.dp, device=torch.device("cpu"), **made))
+        made |= {"device": torch.device("cpu"), "offload": offload}
+        model = Zero3Foreign(Zero3Parameters(config, groups.dp, **made))
     elif backend in ZERO:
         memory = ZeroParameters(config, groups.dp, DTYPES[dtype], torch.device("cpu"), each=backend == "zero2")
         model = ZeroForeign(config, memory, groups.dp)
