@@ -11,6 +11,7 @@ from support.adapted_cases import Case
 from support.foreign_models import save_library_model
 from support.layouts import GENERATIONS, PROMPTS, ROWS, SEEDS, columns_of, objective
 from support.pool import everyone, gloo_pool
+from support.tiny import ALONE
 from support.tiny_models import CONFIGS, tiny_config
 
 from hpcrl.engines.engine import Update
@@ -73,6 +74,9 @@ def check_the_same(pool: Any, case: Case) -> None:
         for one, other in zip(theirs["generated"], ours["generated"], strict=True):
             assert all(map(np.array_equal, one.tokens, other.tokens))
             assert all(map(np.array_equal, one.logprobs, other.logprobs))
+    alone = case.made(ALONE, sharded=False)
+    assert alone.load([it["saved"] for it in sharded])
+    assert (alone.digest(), alone.parameters_digest()) == sharded[0]["digests"]
 
 
 def test_so_have_those_of_models_that_transformers_computes(pool: Any, tmp_path: Path) -> None:
