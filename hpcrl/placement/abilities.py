@@ -268,10 +268,11 @@ def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator
         )
     if (lora := lora_of(model)) is not None:
         lora_key, rank_key = f"{role}.lora", f"{role}.lora.rank"
+        adapters = "has masters and moments of adapters alone, which are small and stay on the device"
+        stays = "keeps the frozen model on the device" if what == "parameters" else adapters
         yield Problem(
             (offload_key, rank_key),
-            f"{offload_key} = {what}, but {rank_key} = {lora.rank} has masters and moments of adapters alone, "
-            "which are small and stay on the device.",
+            f"{offload_key} = {what}, but {rank_key} = {lora.rank} {stays}.",
             f"Leave out {offload_key} or {lora_key}.",
         )
     there = {"parameters": "parameters"} if what == "parameters" else {}

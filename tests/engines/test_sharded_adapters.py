@@ -79,8 +79,9 @@ def check_the_same(pool: Any, case: Case) -> None:
     assert (alone.digest(), alone.parameters_digest()) == sharded[0]["digests"]
 
 
-def test_so_have_those_of_models_that_transformers_computes(pool: Any, tmp_path: Path) -> None:
-    save_library_model(tmp_path, "gpt_neox")
+@pytest.mark.parametrize("kind", ["gpt_neox", pytest.param("olmoe", marks=pytest.mark.slow)])
+def test_so_have_those_of_models_that_transformers_computes(pool: Any, tmp_path: Path, kind: str) -> None:
+    save_library_model(tmp_path, kind)
     check_the_same(pool, Case(folder=tmp_path))
 
 

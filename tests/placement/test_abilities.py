@@ -172,6 +172,19 @@ def test_gradients_of_adapters_are_reduced_once_an_update(problems):
     ]
 
 
+@pytest.mark.parametrize(
+    ("what", "because"),
+    [
+        ("optimizer", "has masters and moments of adapters alone, which are small and stay on the device"),
+        ("parameters", "keeps the frozen model on the device"),
+    ],
+)
+def test_beside_adapters_nothing_is_offloaded(problems, what, because):
+    assert problems("actor.lora.rank=4", "actor.backend=fsdp", f"actor.offload={what}") == [
+        f"actor.offload = {what}, but actor.lora.rank = 4 {because}. Leave out actor.offload or actor.lora.",
+    ]
+
+
 def test_an_optimizer_is_offloaded_by_backends_that_can_and_does_not_come_and_go_besides(problems):
     refused = " ".join(problems("actor.offload=optimizer", "actor.backend=megatron"))
     assert "actor.offload = optimizer, but actor.backend = megatron updates on its devices. Leave out" in refused
