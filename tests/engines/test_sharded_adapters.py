@@ -79,9 +79,18 @@ def check_the_same(pool: Any, case: Case) -> None:
     assert (alone.digest(), alone.parameters_digest()) == sharded[0]["digests"]
 
 
-@pytest.mark.parametrize("kind", ["gpt_neox", pytest.param("olmoe", marks=pytest.mark.slow)])
-def test_so_have_those_of_models_that_transformers_computes(pool: Any, tmp_path: Path, kind: str) -> None:
-    save_library_model(tmp_path, kind)
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("gpt_neox", {}),
+        pytest.param("olmoe", {}, marks=pytest.mark.slow),
+        pytest.param("mixtral", {"num_local_experts": 3}, marks=pytest.mark.slow),
+    ],
+)
+def test_so_have_those_of_models_that_transformers_computes(
+    pool: Any, kind: str, sizes: dict[str, int], tmp_path: Path
+) -> None:
+    save_library_model(tmp_path, kind, **sizes)
     check_the_same(pool, Case(folder=tmp_path))
 
 

@@ -12,6 +12,7 @@ from hpcrl.backends.backend import CutBy
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import parameters_of, read_config
 from hpcrl.families.stacks import stacks_of
+from hpcrl.placement.cut_memory import cut_by_rows
 from hpcrl.placement.own_parts import own_parts
 
 WIDTHS: dict[str, tuple[int, int]] = {"gate_proj": (48, 32), "up_proj": (48, 32), "down_proj": (32, 48)}
@@ -72,6 +73,15 @@ def test_cut_by_rows_an_expert_is_on_one_rank(tmp_path: Path) -> None:
         parts = [part for part in own_parts(config, 3, rank, "rows").parts if "experts" in part.parameter.name]
         assert all(part.numel in (0, part.parameter.numel) for part in parts)
         assert {int(part.parameter.name.split(".experts.")[1][0]) for part in parts if part.numel} == expected
+
+
+def test_what_the_rank_with_most_experts_holds_is_estimated(tmp_path: Path) -> None:
+    config = with_experts(tmp_path, 3)
+    kept: dict[str, bool] = {"trained": True, "changes": True, "offloaded": False, "each": False}
+    first, second = (own_parts(config, 2, rank, "rows") for rank in (0, 1))
+    assert sum(part.numel for part in first.parts) > 1.4 * sum(part.numel for part in second.parts)
+    assert first.numel == second.numel  # its buffer has room for what is sent
+    assert cut_by_rows(config, 2, 4, 4, **kept).parameters == pytest.approx(4 * first.numel, rel=0.02)
 
 
 def test_of_other_models_each_parameter_is_one_stack() -> None:
