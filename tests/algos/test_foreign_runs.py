@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,25 @@ def test_a_model_of_another_kind_that_is_struck_ends_with_the_same_bits(
     (tmp_path / "whole").mkdir()
     undisturbed = whole_run(tmp_path / "whole", experiment)
     check_struck(tmp_path, experiment, Blow("worker-0", "backward.begin", 3), undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["fsdp", "zero3"])
+def test_experts_that_workers_share_are_moved_to_whole_copies(tmp_path: Path, backend: str) -> None:
+    """Three on two workers, where generation asks a copy of the actor under native."""
+    made = ppo(write_foreign_task(tmp_path, "mixtral", intermediate_size=32, num_local_experts=3), "d2", 2)
+    kind: dict[str, Any] = {"model": "transformers", "dtype": "fp32"}
+    roles = {role: replace(getattr(made, role), **kind) for role in ("actor", "critic", "reference")}
+    roles["actor"] = replace(roles["actor"], backend=backend)
+    runs = []
+    for name, calls in (("by itself", {}), ("elsewhere", {"actor_gen": {"backend": "native"}})):
+        (tmp_path / name).mkdir()
+        runs.append(remains(whole_run(tmp_path / name, replace(made, **roles, calls=calls))))
+    by_itself, elsewhere = runs
+    assert elsewhere.ids == by_itself.ids
+    for row, reference in zip(elsewhere.metrics, by_itself.metrics, strict=True):
+        assert list(row) == list(reference)
+        np.testing.assert_allclose([row[name] for name in row], [reference[name] for name in row], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["fsdp", *(pytest.param(it, marks=pytest.mark.slow) for it in ("zero2", "zero3"))])
