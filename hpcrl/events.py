@@ -298,12 +298,13 @@ class FinishHeard(_Event, frozen=True, tag="finish"):
 
 
 class WorkersForked(_Event, frozen=True, tag="forked"):
-    """Device by rank, as the worker sees it; `uuids` are those of the node's GPUs by slot."""
+    """Device by rank, as the worker sees it; `uuids` of the node's GPUs by slot; process ids of `servers` by name."""
 
     attempt: int
     ranks: tuple[int, ...]
     devices: list[str]
     uuids: list[str]
+    servers: dict[str, int] = {}
 
 
 # ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────────────────

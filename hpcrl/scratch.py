@@ -14,12 +14,12 @@ NEW_S = 60.0
 
 
 class ScratchFolder:
-    """A new folder in $TMPDIR, for its owner alone. It goes with this object; one whose process was killed goes when
-    the next with its prefix is made."""
+    """A new folder, for its owner alone, in $TMPDIR if not elsewhere. It goes with this object; one whose process was
+    killed goes when the next with its prefix is made."""
 
-    def __init__(self, prefix: str) -> None:
-        remove_abandoned(prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+    def __init__(self, prefix: str, where: Path | None = None) -> None:
+        remove_abandoned(prefix, where)
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
         held = os.open(self.path, os.O_RDONLY)
         fcntl.flock(held, fcntl.LOCK_SH)
         self._end = weakref.finalize(self, _remove, self.path, held)
@@ -28,9 +28,9 @@ class ScratchFolder:
         self._end()
 
 
-def remove_abandoned(prefix: str) -> None:
+def remove_abandoned(prefix: str, where: Path | None = None) -> None:
     """Remove the folders that nobody holds: whoever made them was killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in (where or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime < NEW_S:
                 continue

@@ -1228,6 +1228,27 @@ ELSEWHERE = {
     "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
         "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
     ),
+    "placement/check_calls.py: Set calls.{}.backend to one that has a server, or leave out its python.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Leave out {}.backend.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Leave out {}.python.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Set {} to an interpreter that has {} (docs/backends.md).": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Set {} to {} or more.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Set {}.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "placement/check_servers.py: Set {}.layout to one with t at most cluster.workers_per_node, or {}.mesh.": (
+        "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
+    ),
     "placement/check_adapters.py: Leave out {}, or set {} to another model.": (
         "placement/test_check_adapters.py::test_what_cannot_have_adapters_is_refused_and_another_model_serves"
     ),

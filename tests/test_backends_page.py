@@ -86,7 +86,7 @@ def test_the_table_has_every_backend_with_what_it_declares() -> None:
     for name, cells in told.items():
         backend = find(BACKENDS, name, "actor.backend")
         words = {True: "yes", False: "no"}
-        able = [words[backend.train], words[backend.generate]]
+        able = [words[backend.train], words[bool(backend.generate)] + " (in a server)" * (backend.server is not None)]
         assert cells == [", ".join(backend.axes), ", ".join(backend.dtypes), *able]
 
 

@@ -21,6 +21,7 @@ WORDS = {*get_args(Kind), *(role for name in names(ALGORITHMS) for role in algor
 """What an algorithm may be called although others say it: kinds of call, and roles. Only paths with it are searched."""
 
 ELSEWHERE = {
+    "cli/export.py": "transformers and vLLM",
     "cli/main.py": "  hpcrl plan ppo.yaml",
     "cli/new.py": "ppo",
     "config/yaml_file.py": "`algorithm: ppo` and so on",
@@ -30,7 +31,8 @@ ELSEWHERE = {
 
 
 def own_files(name: str) -> set[str]:
-    return {
+    servers = {f"engines/servers/serve_{name}.py", f"engines/servers/ask_{name}.py"}
+    return servers | {
         f"{room}/{name}.py"
         for room in ("recipes", "algos", "families", "backends", "engines", "models", "parallel", "workers")
     }

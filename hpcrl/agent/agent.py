@@ -18,7 +18,8 @@ from typing import Literal
 import zmq
 
 from hpcrl.agent.claims import Claims, Holder
-from hpcrl.agent.gpus import CPU_WORKER, DeviceBinding, bind, bindings
+from hpcrl.agent.gpus import bind, bindings
+from hpcrl.agent.starter import Starter
 from hpcrl.agent.torch_build import measure_build
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
@@ -26,7 +27,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.event_log import EventLog
-from hpcrl.events import FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded, WorkersForked
+from hpcrl.events import FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import last_lines
 from hpcrl.nameresolve.base import DamagedEntryError, NameTimeoutError
@@ -93,10 +94,12 @@ def run_agent(at: AgentArgs, fault: Callable[[str], None]) -> ExitCode:
     signals = Signals()
     # After the zygote, which would hold them too.
     claims = Claims(Holder(str(run.root), at.submission, at.node, os.getpid()), experiment.cluster.orphan_timeout_s)
+    starter = Starter(run, experiment, at.host, zygote)
     try:
-        return Agent(run, experiment, at, zygote, signals, claims, fault).serve_run()
+        return Agent(run, experiment, at, zygote, signals, claims, fault, starter).serve_run()
     finally:
         zygote.close()
+        starter.servers.close()
         signals.close()
         claims.release()
 
@@ -125,7 +128,7 @@ class Agent:
     signals: Signals
     claims: Claims
     fault: Callable[[str], None]
-    _bindings: tuple[DeviceBinding, ...] = ()
+    starter: Starter
     _trouble: Trouble | None = None
     _announced: set[int] = field(default_factory=set)
     _heard: float = field(default_factory=time.monotonic)
@@ -169,17 +172,12 @@ class Agent:
             network_of(cluster, self.at.host)
             first = 0 if self.at.abilities.separates_gpus else self.at.node * cluster.workers_per_node
             measure = measure_build if engines_of(self.experiment) else None
-            self._bindings = bindings(cluster, first, os.environ, measure)
-            self.claims.take(self._devices, lambda: bool(self.signals.caught))
+            self.starter.bindings = bindings(cluster, first, os.environ, measure)
+            self.claims.take(self.starter.devices, lambda: bool(self.signals.caught))
         except HpcrlError as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
             self._trouble = Trouble(str(error), int(error.exit_code))
         self._heard = time.monotonic()
-
-    @property
-    def _devices(self) -> tuple[str, ...]:
-        """UUIDs by slot; none where workers compute on CPUs."""
-        return tuple(binding.uuid for binding in self._bindings if binding.uuid)
 
     # ── finding the master ────────────────────────────────────────────────────────────────────────────────────────────
     def _ended(self, attempt: int | None, before: int | None) -> ExitCode | None:
@@ -221,7 +219,7 @@ class Agent:
         log.write(MasterConnected(master.address))
         try:
             slots = self.experiment.cluster.workers_per_node
-            host, devices = socket.gethostname(), self._devices
+            host, devices = socket.gethostname(), self.starter.devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
             return self._obey(link, log, master)
         finally:
@@ -266,7 +264,7 @@ class Agent:
             except EOFError:
                 link.send(NodeDraining(self.at.node, self.zygote.how_it_died))
                 return ExitCode.REQUEUE
-            self._start_ordered(log, master.address)
+            self._start_ordered(link, log, master.address)
             self._report_draining(link)
         log.write(MasterLost(self.experiment.cluster.lost_after_s))
         return "silent"
@@ -283,39 +281,19 @@ class Agent:
                 how = plain(": ".join([ended.how, *said]))
                 link.send(WorkerExited(attempt, rank, how, ended.exit_code, self.run.files.name(path)))
 
-    def _start_ordered(self, log: EventLog, master: str) -> None:
+    def _start_ordered(self, link: Link, log: EventLog, master: str) -> None:
         """Fork the ordered workers as soon as the last of the old ones is dead."""
         if self._ordered is None or self.zygote.alive:
             return
         order, self._ordered = self._ordered, None
         self._started = order
-        # Who is to have no workers may hear it before the attempt has a plan.
-        workers = read_plan(self.run, order.attempt).workers if order.ranks else ()
-        given = {rank: self._binding(workers[rank].slot) for rank in order.ranks}
-        caches = self.zygote.caches.environment() if order.ranks else {}
-        for rank in order.ranks:
-            path = self.run.worker_log(order.attempt, f"worker-{rank}")
-            binding = given[rank]
-            args = WorkerArgs(
-                run_dir=str(self.run.root),
-                attempt=order.attempt,
-                rank=rank,
-                master=master,
-                network=network_of(self.experiment.cluster, self.at.host),
-                out=str(path.with_suffix(".out")),
-                err=str(path.with_suffix(".err")),
-                device=binding.device,
-                device_uuid=binding.uuid,
-                environment=caches | dict(binding.environment),
-                cpus=binding.cpus,
-            )
-            self.zygote.fork(args)
-        devices = [binding.device for binding in given.values()]
-        log.write(WorkersForked(order.attempt, tuple(order.ranks), devices, list(self._devices)))
-
-    def _binding(self, slot: int) -> DeviceBinding:
-        """CPU workers have the slots after those of the model workers."""
-        return self._bindings[slot] if slot < len(self._bindings) else CPU_WORKER
+        try:
+            self.starter.start(order, log, master)
+        except OSError as error:
+            path = self.run.worker_log(order.attempt, f"agent-{self.at.node}")
+            how = plain(f"what makes its responses cannot be started: {error}")
+            code = int(ExitCode.CONFIGURATION)
+            link.send(WorkerExited(order.attempt, order.ranks[0], how, code, self.run.files.name(path)))
 
     def _report_draining(self, link: Link) -> None:
         self.signals.quiet()

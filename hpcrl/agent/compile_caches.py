@@ -6,7 +6,7 @@ outlives a process that is killed: whoever builds next waits for it, for ever.
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hpcrl.scratch import ScratchFolder
 
@@ -23,10 +23,12 @@ LOCK = "lock"
 
 
 class CompileCaches:
-    """Of one agent, for all of its workers. A variable that the agent was given itself stays as it is."""
+    """Of one agent, for all of its workers, or of a server beside them, which has more. A variable that the agent was
+    given itself stays as it is."""
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._folders = {variable: name for variable, name in FOLDERS.items() if variable not in given}
+    def __init__(self, given: Mapping[str, str], more: Sequence[str] = ()) -> None:
+        folders = dict(FOLDERS) | {variable: variable.lower() for variable in more}
+        self._folders = {variable: name for variable, name in folders.items() if variable not in given}
         self._folder: ScratchFolder | None = None
 
     def environment(self) -> dict[str, str]:

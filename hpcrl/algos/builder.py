@@ -17,6 +17,7 @@ from hpcrl.placement.abilities import Chosen
 from hpcrl.placement.judges import model_of
 from hpcrl.placement.placing import under
 from hpcrl.plugins import load
+from hpcrl.workers.host import Door
 from hpcrl.workers.role import RoleContext
 
 E = TypeVar("E", bound=ExperimentConfig)
@@ -40,6 +41,8 @@ class Builder(RoleContext[E]):
     kernels: Kernels
     told: Callable[[str], None]
     """Told how far loading is."""
+    server: Door | None = None
+    """Where what makes responses of it is reached, if that is none of its workers."""
     shared: Engine | None = None
     """That of the role whose model this one is, without its adapters."""
 
@@ -65,6 +68,7 @@ class Builder(RoleContext[E]):
             empty=self.empty,
             kernels=self.kernels,
             told=self.told,
+            server=self.server,
         )
         try:
             return load(Chosen.at_home(self.role, config).backend().engine).open(context)

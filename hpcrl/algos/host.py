@@ -30,7 +30,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
 from hpcrl.parallel.replica import groups_of, sharing
 from hpcrl.placement.abilities import axes_of, axes_problem, packages_of, unrepeated
-from hpcrl.placement.holdings import Holding, holdings, part_holdings, slices
+from hpcrl.placement.holdings import Holding, holdings, part_holdings, served_holdings, slices
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout, Ranks
 from hpcrl.placement.moving import moves
@@ -55,6 +55,7 @@ class TorchHost:
         self._rank = context.rank
         self._run_dir = context.run_dir
         self._told = context.told
+        self._servers = context.servers
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
         self._models = models_held(self._experiment)
@@ -203,6 +204,8 @@ class TorchHost:
         """What each worker has of a replica in its buffer, which its backend lays out: in whole cuts, or in parts."""
         if by := at.cut_by:
             return part_holdings(config, at.ranks, len(self._plan.workers), by)
+        if at.served:
+            return served_holdings(config, at.arrangement, at.ranks, len(self._plan.workers))
         model = config.with_experts_cut(self._models[at.role].experts)
         return cut(model, at.arrangement, at.ranks, len(self._plan.workers))
 
@@ -281,6 +284,7 @@ class TorchHost:
             kernels=self._kernels,
             texts=self._texts,
             told=self._told,
+            server=self._servers.get(str(at.model)),
             shared=cast(ModelRole, self._roles[ModelName(at.of)]).engine if at.of else None,
         )
         return load(kind.maker)(builder)

@@ -122,7 +122,6 @@ class Policy:
         columns = {"advantages": self._advantages(made, self._config).numpy()}
         if source != "own":
             columns["old_log_probs"] = data["old_logprobs" if source == "recomputed" else "logprobs"]
-        if self._config.importance_cap is not None:
             columns["sampled_log_probs"] = data["logprobs"]
         if self._config.kl.used and self._config.kl.mode == "loss":
             columns["ref_log_probs"] = data["ref_logprobs"]
@@ -157,8 +156,7 @@ def policy_loss(
     old_log_probs = columns.get("old_log_probs", log_probs.detach())
     terms = surrogate(predictions, columns, old_log_probs, config)
     loss_N = terms.loss
-    if "sampled_log_probs" in columns:
-        assert config.importance_cap is not None
+    if config.importance_cap is not None:
         loss_N = loss_N * importance_weights(old_log_probs, columns["sampled_log_probs"], config.importance_cap)
     if "ref_log_probs" in columns:
         loss_N = loss_N + kl_coef * token_kl(config.kl.by, log_probs, columns["ref_log_probs"])
@@ -167,6 +165,8 @@ def policy_loss(
         "ratio": counted(terms.ratio, mask),
         "clip_fraction": counted(terms.clipped, mask),
     }
+    if "sampled_log_probs" in columns:
+        statistics["logprob_gap"] = counted((old_log_probs - columns["sampled_log_probs"]).abs(), mask)
     if config.entropy_coef > 0:
         loss_N = loss_N - config.entropy_coef * predictions.entropy
         statistics["entropy"] = counted(predictions.entropy.detach(), mask)

@@ -21,14 +21,33 @@ class Package:
     """The first version that it was tested with, and the first that it was not."""
 
 
+@dataclass(frozen=True)
+class Server:
+    """A program that makes responses in a process of its own, under an interpreter that has these packages."""
+
+    file: str
+    """Its module in hpcrl, which that interpreter runs as a file."""
+    package: tuple[str, ...]
+    """The names that the distribution may have."""
+    tested: tuple[str, str]
+    """As of a package."""
+    coolest: float
+    """The lowest temperature that it takes."""
+    folders: tuple[str, ...] = ()
+    """Variables that say where it keeps files: each is given a folder of its own."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What else it is told so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """One way to hold and run a role's model. Each gives predictions, and inference and evaluation need no more."""
+    """One way to hold and run a role's model."""
 
     train: bool
     """Whether it can train a model."""
-    generate: bool
-    """Whether it can generate from one."""
+    generate: bool | Server
+    """Whether it can generate from one; a server where that does it, and no worker's code. It makes responses alone,
+    with copies, for calls that name the backend; any other backend gives predictions, too."""
     model_kinds: tuple[str, ...] = ("own",)
     """Whose models it holds: hpcrl's own, and transformers'."""
     axes: tuple[str, ...]
@@ -56,6 +75,15 @@ class Backend:
     on all others it has the same bits."""
     engine: str
     """The engine's class, as module:Class; workers alone import it."""
+
+    @property
+    def server(self) -> Server | None:
+        return self.generate if isinstance(self.generate, Server) else None
+
+    @property
+    def predict(self) -> bool:
+        """Whether it gives predictions: inference and evaluation need no more."""
+        return self.server is None
 
 
 BACKENDS = Room("hpcrl.backends", "BACKEND", Backend)

@@ -150,6 +150,11 @@ def _what_they_are(plan: Plan, experiment: ExperimentConfig) -> Iterator[str]:
     for name in dict.fromkeys(backends.values()):
         if name != ModelConfig.backend or name in away:
             yield f"backend {name}: {', '.join(model for model in backends if backends[model] == name)}"
+    for replica in plan.replicas:
+        if replica.served:
+            python = replica.python or "hpcrl's own interpreter"
+            heads = ", ".join(str(part.head) for part in replica.parts)
+            yield f"{replica.model}: a server beside each of workers {heads}, run by {python}"
 
 
 def _sizes(replica: ReplicaPlan, models: Models) -> tuple[str, ...]:

@@ -37,6 +37,8 @@ class CallPlacement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """None: that of its role's home. A single rank is a number in YAML."""
     backend: str | None = None
     """None: that of its role."""
+    python: str | None = None
+    """The interpreter that runs its backend's server; None: the one that runs hpcrl."""
     between: Between | None = None
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcrl.backends.attention import FLASH, FLASH_CAPABILITY, choose_kernel
 from hpcrl.backends.backend import BACKENDS
-from hpcrl.backends.packages import package_problems
+from hpcrl.backends.packages import interpreter_problem, package_problems
 from hpcrl.doctor.findings import Finding, Severity
 from hpcrl.doctor.measurements import NodeMeasurements
 from hpcrl.errors import ConfigurationError
@@ -34,6 +34,9 @@ def check_backends(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
             value += f"; on {backend.devices[0]} only"
         if backend.inexact_on:
             value += f"; resumed up to rounding on {', '.join(backend.inexact_on)}"
+        if backend.server is not None:
+            here = interpreter_problem(None, backend.server)
+            value += "; in a server, for a call that names it" + (f" and a python: {here}" if here else "")
         wrong = list(package_problems(backend.packages))
         if not wrong:
             yield Finding("backends", name, value, Severity.OK)

@@ -22,6 +22,7 @@ from hpcrl.models.generation import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.workers.host import Door
 
 Labelled = Literal["response", "response and after", "after"]
 """What of a row is predicted: its response, what comes after its text, or both."""
@@ -237,6 +238,8 @@ class EngineContext:
     """Whether it begins without numbers: a move will bring them."""
     told: Callable[[str], None]
     """Told how far loading is."""
+    server: Door | None = None
+    """Where what makes responses for this worker's part is reached, where its backend has a server of its own."""
 
     def told_of_padding(self, why: str) -> None:
         """Say why texts are padded, if they are."""

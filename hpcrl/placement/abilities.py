@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from hpcrl.backends.backend import BACKENDS, Backend, CutBy
+from hpcrl.backends.backend import BACKENDS, Backend, CutBy, Server
 from hpcrl.backends.packages import package_problems
 from hpcrl.config.experiment import calls_of
 from hpcrl.config.model import ModelConfig, PlacementConfig, TrainedModelConfig, lora_of, models_of, offload_of
@@ -80,6 +80,11 @@ def cut_by(backend: str) -> CutBy | Literal[""]:
     return backend_of(backend).shards
 
 
+def server_of(backend: str) -> Server | None:
+    """What makes responses for a backend, where that is no worker; an empty name is no backend."""
+    return backend_of(backend).server if backend else None
+
+
 def unrepeated(backend: str, device: str) -> str:
     """What is not deterministic of a backend on such a device, by its own word; "" where it promises bits."""
     return f"backend {backend}" if device in backend_of(backend).inexact_on else ""
@@ -135,12 +140,15 @@ def backend_axes_problem(
 
 
 def able_backends(model: ModelConfig, able: Callable[[Backend], bool], device: str = ANY_DEVICE) -> str:
-    """hpcrl's own that can do something in the type of a model, on such a device, in words."""
+    """hpcrl's own that can hold a role and do something in the type of its model, on such a device, in words."""
     found = ((name, backend_of(name)) for name in names(BACKENDS))
     fitting = [
         name
         for name, backend in found
-        if model.dtype in backend.dtypes and device in (ANY_DEVICE, *backend.devices) and able(backend)
+        if backend.server is None
+        and model.dtype in backend.dtypes
+        and device in (ANY_DEVICE, *backend.devices)
+        and able(backend)
     ]
     return " or ".join(part for part in (", ".join(fitting[:-1]), *fitting[-1:]) if part)
 
@@ -173,6 +181,17 @@ def _fields(names_: Sequence[str], values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {values[name]}" if isinstance(values[name], plain) else name for name in names_)
 
 
+def _home_problem(chosen: Chosen, calls: Sequence[MFC], device: str) -> Problem:
+    """Of a role that is to be at home where copies alone are."""
+    key, name = chosen.key, chosen.name
+    makes = [f", and calls.{call.name}.backend to {name}" for call in calls if call.kind == "generate"][:1]
+    return Problem(
+        (key,),
+        f"{key} = {name} makes responses with a copy of a model, and holds none itself.",
+        f"Set {key} to {able_backends(chosen.model, lambda _: True, device)}{''.join(makes)}.",
+    )
+
+
 def backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str = ANY_DEVICE) -> Iterator[Problem]:
     """What a backend cannot do of calls that are to be made under it, in the role's type, on such a device; what is not
     installed for it."""
@@ -186,6 +205,9 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
         backend = chosen.backend()
     except ConfigurationError as error:
         yield from error.about(key)
+        return
+    if backend.server is not None and key == f"{role}.backend":
+        yield _home_problem(chosen, calls, device)
         return
     if model.dtype not in backend.dtypes:
         yield Problem(
@@ -212,7 +234,9 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
         yield Problem((key,), f"{key} = {model.backend}, but {wrong}.", f"{advice}; or set {key}.")
     kinds: tuple[tuple[str, str, Callable[[Backend], bool]], ...] = (
         ("train_step", "train", lambda it: it.train),
-        ("generate", "generate", lambda it: it.generate),
+        ("generate", "generate", lambda it: bool(it.generate)),
+        ("inference", "predict", lambda it: it.predict),
+        ("evaluate", "predict", lambda it: it.predict),
     )
     for kind, verb, able in kinds:
         wanted = [call.name for call in calls if call.kind == kind]

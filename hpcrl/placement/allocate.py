@@ -66,7 +66,7 @@ def allocate(experiment: Any, models: Mapping[str, DecoderConfig]) -> Any:
     for role in models:
         section = getattr(experiment, role)
         if section.layout is None and section.mesh is None:
-            layout, ranks, _ = homes[role]
+            layout, ranks, *_ = homes[role]
             mesh = None if len(ranks) == at.cluster.size else mesh_text(ranks)
             experiment = replace(experiment, **{role: replace(section, layout=str(layout), mesh=mesh)})
     for call, place in at.calls():

@@ -12,8 +12,9 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import Between, CallPlacement, CPUPlacementConfig, ModelConfig
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
-from hpcrl.placement.abilities import Chosen, backend_problems, settings_of
+from hpcrl.placement.abilities import Chosen, backend_problems, server_of, settings_of
 from hpcrl.placement.check_layouts import Written, layout_problems, mesh_problem
+from hpcrl.placement.check_servers import server_problems
 from hpcrl.placement.placing import Placed, entries_of, home_of, place_of
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
@@ -70,6 +71,11 @@ def _entry_problems(
 def _backend_problems(experiment: ExperimentConfig, call: MFC, section: Any, entry: CallPlacement) -> Iterator[Problem]:
     """Of a call's own backend, if it has one."""
     if entry.backend is None:
+        if entry.python is not None:
+            text = f"calls.{call.name}.python = {entry.python} runs a backend's server, and there is no backend."
+            yield Problem(
+                ("calls",), text, f"Set calls.{call.name}.backend to one that has a server, or leave out its python."
+            )
         return
     key, known = f"calls.{call.name}.backend", names(BACKENDS)
     if not isinstance(section, ModelConfig):
@@ -80,6 +86,7 @@ def _backend_problems(experiment: ExperimentConfig, call: MFC, section: Any, ent
         yield Problem(("calls",), f"{text}: {why}.", f"Set {key}, or {call.role}.backend.")
     else:
         yield from backend_problems(_chosen(call, section, entry.backend), [call], experiment.cluster.device)
+        yield from server_problems(experiment, call, section, entry, server_of(entry.backend))
 
 
 def _chosen(call: MFC, model: ModelConfig, backend: str) -> Chosen:
@@ -146,7 +153,7 @@ def _together(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> Iterat
 def _idle_homes(calls: Sequence[MFC], away: Mapping[str, _Away]) -> Iterator[Problem]:
     for role in dict.fromkeys(call.role for call in calls):
         of_role = [call.name for call in calls if call.role == role]
-        if all(name in away for name in of_role):
+        if all(name in away and server_of(away[name].place.backend) is None for name in of_role):
             keys = _keys(away[name] for name in of_role)
             yield Problem(
                 ("calls", f"{role}.layout", f"{role}.mesh"),

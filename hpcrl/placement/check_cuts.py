@@ -47,7 +47,7 @@ def cut_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfi
         asked = list(layouts_asked(experiment))
     except ValueError:  # also msgspec's: said of the layout, or of `calls`
         return
-    for key, role, (layout, ranks, backend) in asked:
+    for key, role, (layout, ranks, backend, _) in asked:
         axes = axes_of(role, under(getattr(experiment, role), backend))
         if role not in models or layout.size != len(ranks) or axes_problem(key, str(layout), layout, axes):
             continue
@@ -114,7 +114,7 @@ def _in_words(model: DecoderConfig, block: TPBlock, parameter: str) -> str:
 def tensor_notices(experiment: ExperimentConfig) -> Iterator[str]:
     """Layers that are cut over workers of several nodes. The experiment is valid."""
     slots = experiment.cluster.workers_per_node
-    for key, _, (layout, ranks, _) in layouts_asked(experiment):
+    for key, _, (layout, ranks, *_) in layouts_asked(experiment):
         if group := _crossing(layout, ranks, slots):
             nodes = sorted({rank // slots for rank in group})
             yield (

@@ -77,6 +77,11 @@ def part_holdings(config: DecoderConfig, ranks: Ranks, world: int, by: CutBy) ->
     return tuple(found)
 
 
+def served_holdings(config: DecoderConfig, layout: Layout, ranks: Ranks, world: int) -> tuple[Holding, ...]:
+    """What each worker has of a model that servers hold, until these have it: the first of each part all of it."""
+    return holdings(config, Layout(dp=layout.dp), ranks[:: layout.tp], world)
+
+
 def _of_stage(parameters: tuple[Parameter, ...], tp: int) -> tuple[Holding, ...]:
     """What each tensor rank has of a stage. All have it at the same offsets."""
     cuts = [(parameter.shape, parameter.tp_dim, parameter.tp_blocks) for parameter in parameters]

@@ -25,6 +25,7 @@ from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
 from hpcrl.placement.judges import models_held
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.plan import ModelName, Plan, ReplicaPlan
+from hpcrl.placement.served_memory import served_bytes
 from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
@@ -43,8 +44,7 @@ class Memory:
     gradients: float = 0.0
     optimizer: float = 0.0
     offloaded: float = 0.0
-    """Always in the host's memory, of a role that has it there: the optimizer, and masters beside the parameters; or
-    the parameters, too."""
+    """Always in the host's memory: the optimizer, and masters beside the parameters; or the parameters, too."""
     kv_cache: float = 0.0
     drawing: float = 0.0
     """Beside the cache: matrices as decoding reads them, a prefill, the next tokens' logits and probabilities."""
@@ -114,11 +114,15 @@ def _stage_memory(
     stage: int,
 ) -> Memory:
     data, generation = section(experiment, "data", DataConfig), section(experiment, "generation", GenerationConfig)
-    layout = replica.arrangement
+    layout, device = replica.arrangement, experiment.cluster.device
+    longest_prompt = None if data is None else data.max_prompt_tokens
+    if replica.served and generation is not None:
+        size, longest = BYTES[config.dtype], longest_sequence(model, longest_prompt, generation)
+        return Memory(**served_bytes(model, layout, generation, longest, size, device)._asdict())
     kinds = {call.kind for call in plan.calls if plan.at[call.name] == replica.model}
     count = parameters_held(model, Cut(0, layout.tp, stage, layout.pp))
     blended = "blend" in kinds
-    memory = role_memory(model, count, config, layout, blended, experiment.cluster.device, stage)
+    memory = role_memory(model, count, config, layout, blended, device, stage)
     if (lora := lora_of(config)) is not None:
         memory = as_adapted(memory, with_adapters(model, lora), config, layout, stage)
     if by := replica.cut_by:
@@ -129,8 +133,6 @@ def _stage_memory(
         memory = replace(memory, parameters=0.0)
     if generation is None or "generate" not in kinds:
         return memory
-    longest_prompt = None if data is None else data.max_prompt_tokens
-    device = experiment.cluster.device
     return generating_memory(memory, model, config, layout, generation, longest_prompt, stage, device)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import models_of
 from hpcrl.families.config import DecoderConfig
-from hpcrl.placement.holdings import Holding, holdings, part_holdings
+from hpcrl.placement.holdings import Holding, holdings, part_holdings, served_holdings
 from hpcrl.placement.memory import BYTES, Models, head_model, of_worker, size_in_words
 from hpcrl.placement.moving import Transfer, moves
 from hpcrl.placement.plan import Plan, ReplicaPlan
-from hpcrl.placement.shards import Cut
+from hpcrl.placement.shards import WHOLE, Cut
 from hpcrl.placement.worker_memory import waiting
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -76,13 +76,14 @@ class Movements:
         planned = moves(self._held[home.model], self._held[replica.model], self._nodes, rank)
         if received := sum(_numel(it.receives) for it in planned.rounds):
             yield f"receives {_lacking(home, replica, rank)} ({size_in_words(received * size)})"
-        elif rank in replica.ranks:
-            copied = size_in_words(planned.copied[0].numel * size)
-            yield f"copies {part_of(replica.role, replica.cut(rank))} ({copied})"
+        elif copied := sum(rectangles.numel for rectangles in planned.copied[:1]):
+            yield f"copies {part_of(replica.role, _cut(replica, rank))} ({size_in_words(copied * size)})"
         if sent := sum(_numel(it.sends) for it in planned.rounds):
             yield f"sends {size_in_words(sent * size)} of {replica.role}"
 
     def _afterwards(self, replica: ReplicaPlan, rank: int) -> str:
+        if replica.served and rank in {part.head for part in replica.parts}:
+            return ", then gives it to its server"
         if rank not in replica.ranks or replica.between == "keep":
             return ""
         size = of_worker(self._models, replica, rank).parameters
@@ -92,11 +93,16 @@ class Movements:
 
 def _lacking(home: ReplicaPlan, replica: ReplicaPlan, rank: int) -> str:
     """What a worker of a copy is to have and has not."""
-    cut = replica.cut(rank)
+    cut = _cut(replica, rank)
     if rank not in home.ranks or cut.tp * cut.pp > 1:
         return part_of(replica.role, cut)
     own = home.cut(rank)
     return f"its {ORDINALS[1 - own.stage]} half" if (own.tp, own.pp) == (1, 2) else f"the rest of {replica.role}"
+
+
+def _cut(replica: ReplicaPlan, rank: int) -> Cut:
+    """What a worker of a copy is given; who has a server is given all of it."""
+    return WHOLE if replica.served else replica.cut(rank)
 
 
 def _numel(transfers: Iterable[Transfer]) -> int:
@@ -107,4 +113,6 @@ def _held(model: DecoderConfig, replica: ReplicaPlan, world: int) -> tuple[Holdi
     """What each worker has of a replica in its buffer."""
     if by := replica.cut_by:
         return part_holdings(model, replica.ranks, world, by)
+    if replica.served:
+        return served_holdings(model, replica.arrangement, replica.ranks, world)
     return holdings(model, replica.arrangement, replica.ranks, world)

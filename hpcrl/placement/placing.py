@@ -19,6 +19,8 @@ class Placed(NamedTuple):
     ranks: Ranks
     backend: str = ""
     """What holds the model there; empty of a role that has none."""
+    python: str = ""
+    """What runs that one's server, as the setting has it."""
 
     def __str__(self) -> str:
         return f"laid out as {self.layout} on worker{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}"
@@ -72,8 +74,10 @@ def place_of(experiment: ExperimentConfig, role: str, entry: CallPlacement, node
     """Where an entry of `calls` places a call of a role. Raises ValueError where there is no such layout or mesh."""
     backend = entry.backend or _backend(experiment, role)
     if entry.mesh is None:
-        return _placed(entry.layout, mesh_of(experiment, role, nodes), backend)
-    return _placed(entry.layout, parse_mesh(str(entry.mesh), nodes, experiment.cluster.workers_per_node), backend)
+        ranks = mesh_of(experiment, role, nodes)
+    else:
+        ranks = parse_mesh(str(entry.mesh), nodes, experiment.cluster.workers_per_node)
+    return _placed(entry.layout, ranks, backend)._replace(python=entry.python or "")
 
 
 def under(section: PlacementConfig, backend: str) -> PlacementConfig:

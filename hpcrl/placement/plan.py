@@ -12,7 +12,7 @@ from hpcrl.config.model import Between, shared_with
 from hpcrl.dataflow.graph import MFC, Graph, build_graph, changes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import InternalError
-from hpcrl.placement.abilities import cut_by
+from hpcrl.placement.abilities import cut_by, server_of
 from hpcrl.placement.layouts import Axis, Layout, Ranks, neighbours, parse_layout
 from hpcrl.placement.placing import Placed, cpu_roles, entries_of, home_of, place_of
 from hpcrl.placement.shards import Cut, cut_of
@@ -53,6 +53,10 @@ class ReplicaPlan(msgspec.Struct, frozen=True):
     """What holds it there; empty of a role whose backend is no setting."""
     sharded: bool = False
     """Whether several data-parallel ranks have a part of each parameter: then all of them compute in step."""
+    served: bool = False
+    """Whether a server of its own, beside the first worker of each part, makes its responses."""
+    python: str = ""
+    """What runs these servers; empty: what runs hpcrl."""
     of: str = ""
     """The role whose model it is, without its adapters, on the same workers; empty of one that has its own."""
 
@@ -292,6 +296,8 @@ def _replicas(
             between=asked.get(model) or _usual(model, named, changed),
             backend=place.backend,
             sharded=place.layout.dp > 1 and bool(place.backend and cut_by(place.backend)),
+            served=server_of(place.backend) is not None,
+            python=place.python,
             of=shared_with(experiment, model.role),
         )
         for model, place in named.items()

@@ -26,6 +26,7 @@ from hpcrl.data.form import NUMBERS
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import RoleKind
+from hpcrl.recipes.served import is_served
 from hpcrl.recipes.texts import (
     GENERATED,
     JUDGED,
@@ -108,7 +109,8 @@ class PolicyConfig:
     the bounded ratio, through which no gradient flows."""
     old_logprobs: Literal["auto", "sampled", "recomputed"] = "auto"
     """The log-probabilities under a ratio: the rollout's, or those of an inference before training; auto: the latter
-    where the actor computes in bf16. Where a step is one update, the ratio is 1 and nothing is computed again."""
+    where the actor computes in bf16, or a server generates (backend vllm). Where a step is one update, the ratio is 1
+    and nothing is computed again. The mean distance of both is the statistic logprob_gap."""
     importance_cap: Positive | None = None
     """Weigh each token's loss by p_old / p_rollout, at most this; null is off. Needs log-probabilities of its own."""
     kl: KLConfig = KLConfig()
@@ -193,7 +195,17 @@ ROLES: Mapping[str, RoleKind] = {
 METRICS: Mapping[str, tuple[str, ...]] = {
     "actor_gen": GENERATED,
     "rew_inf": JUDGED,
-    "actor_train": (*TRAINED, "approx_kl", "ratio", "clip_fraction", "entropy", "kl", "kl_coef", "counted"),
+    "actor_train": (
+        *TRAINED,
+        "approx_kl",
+        "ratio",
+        "clip_fraction",
+        "logprob_gap",
+        "entropy",
+        "kl",
+        "kl_coef",
+        "counted",
+    ),
     "eval_gen": GENERATED,
     "eval_rew": JUDGED,
 }
@@ -214,7 +226,8 @@ def old_logprobs(experiment: PolicyExperiment) -> OldLogprobs:
     """Where the log-probabilities under a ratio come from."""
     policy: PolicyConfig = policy_of(experiment)
     again = policy.old_logprobs == "recomputed"
-    again = again or (policy.old_logprobs == "auto" and experiment.actor.dtype == "bf16")
+    apart = experiment.actor.dtype == "bf16" or is_served(experiment, "actor_gen")
+    again = again or (policy.old_logprobs == "auto" and apart)
     if not again:
         return "sampled"
     return "own" if batch(experiment).updates == 1 else "recomputed"

@@ -6,7 +6,8 @@ from hpcrl.wire.address import Network
 
 
 class WorkerArgs(msgspec.Struct, frozen=True):
-    """agent → worker: all that it is told. `device` is as torch names it; `cpus` are where it runs, none: anywhere."""
+    """agent → worker: all that it is told. `device` is as torch names it; `cpus` are where it runs, none: anywhere;
+    `servers` are sockets of what makes responses for it, by model."""
 
     run_dir: str
     attempt: int
@@ -19,6 +20,7 @@ class WorkerArgs(msgspec.Struct, frozen=True):
     device_uuid: str = ""
     environment: dict[str, str] = {}
     cpus: tuple[int, ...] = ()
+    servers: dict[str, str] = {}
 
 
 # ── agent → zygote ────────────────────────────────────────────────────────────────────────────────────────────────────

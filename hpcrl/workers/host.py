@@ -8,7 +8,7 @@ role that the plan puts on it. Workers of one host are each other's peers; they 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,13 @@ def nobody_is_told(_what: str) -> None:
     """Nothing happens."""
 
 
+class Door(NamedTuple):
+    """Where a server is reached: a socket, and the attempt that it is told."""
+
+    socket: Path
+    attempt: int
+
+
 @dataclass(frozen=True)
 class HostContext:
     """All that a host may know of the world around it."""
@@ -41,6 +48,8 @@ class HostContext:
     """What `device` has to be, as NVML names it; "" where nobody said."""
     network: Network = LOOPBACK_ONLY
     """Where it listens, and other nodes reach this one."""
+    servers: Mapping[str, Door] = field(default_factory=dict)
+    """By model: where what makes responses of it for this worker is reached, as far as servers do."""
     told: Callable[[str], None] = nobody_is_told
     """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for. Reading and
     computing, of a compiler say, are progress by themselves from the first word on; before, it joins its peers."""

@@ -46,7 +46,7 @@ from hpcrl.wire.messages import (
 )
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
-from hpcrl.workers.host import Host, HostContext, Outcome, Work
+from hpcrl.workers.host import Door, Host, HostContext, Outcome, Work
 from hpcrl.workers.mailbox import Job, Mailbox, is_users
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
@@ -130,6 +130,7 @@ class ModelWorker:
             device=args.device,
             device_uuid=args.device_uuid,
             network=args.network,
+            servers={model: Door(Path(door), args.attempt) for model, door in args.servers.items()},
             told=self._mailbox.starting,
         )
 

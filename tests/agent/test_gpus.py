@@ -20,10 +20,10 @@ from support.hosts import write_task
 from support.nodes import VARIABLES, OnNode
 
 from hpcrl.agent import claims, gpus
-from hpcrl.agent.agent import Agent
 from hpcrl.agent.devices import usable
 from hpcrl.agent.gpus import DeviceBinding, bindings, choose, place_on
 from hpcrl.agent.nvml import Inventory, read_inventory
+from hpcrl.agent.starter import Starter
 from hpcrl.algos import host as host_module
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -353,7 +353,7 @@ def test_cuda_gives_a_worker_the_device_that_was_meant(isolation, spelling):
 
 
 def test_a_cpu_worker_has_the_slot_after_those_of_the_gpus_and_sees_none_of_them():
-    agent = object.__new__(Agent)
-    agent._bindings = (DeviceBinding("cuda:0", "a"), DeviceBinding("cuda:1", "b"))
-    assert [agent._binding(slot).device for slot in range(3)] == ["cuda:0", "cuda:1", "cpu"]
-    assert dict(agent._binding(2).environment) == {"CUDA_VISIBLE_DEVICES": ""} and agent._devices == ("a", "b")
+    starter = object.__new__(Starter)
+    object.__setattr__(starter, "bindings", (DeviceBinding("cuda:0", "a"), DeviceBinding("cuda:1", "b")))
+    assert [starter._binding(slot).device for slot in range(3)] == ["cuda:0", "cuda:1", "cpu"]
+    assert dict(starter._binding(2).environment) == {"CUDA_VISIBLE_DEVICES": ""} and starter.devices == ("a", "b")

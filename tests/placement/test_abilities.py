@@ -37,14 +37,14 @@ def problems(tmp_path, monkeypatch):
 
 
 def test_every_backend_of_hpcrls_own_declares():
-    assert names(BACKENDS) == ("fsdp", "megatron", "native", "zero1", "zero2", "zero3")
+    assert names(BACKENDS) == ("fsdp", "megatron", "native", "vllm", "zero1", "zero2", "zero3")
     backend = find(BACKENDS, "native", "actor.backend")
     assert (backend.train, backend.generate, backend.axes) == (True, True, ("dp", "tp", "pp"))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):
     assert problems("critic.backend=nativ", "critic.layout=t2") == [
-        "critic.backend = nativ must be one of fsdp, megatron, native, zero1, zero2, zero3, or file.py:NAME. "
+        "critic.backend = nativ must be one of fsdp, megatron, native, vllm, zero1, zero2, zero3, or file.py:NAME. "
         "Set critic.backend, probably to native."
     ]
 
@@ -88,7 +88,8 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
         "Set actor.layout to d2, or actor.backend to megatron or native.",
         "  - critic.layout = p2 splits a model over workers by pp, but critic.backend = fsdp splits over dp only. "
         "Set critic.layout to d2, or critic.backend to megatron or native.",
-        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, zero1, zero2, zero3, or file.py:NAME. "
+        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, vllm, zero1, zero2, zero3, or "
+        "file.py:NAME. "
         "Set reference.backend, probably to fsdp.",
         "  - calls.actor_gen.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp "
         "only. Set calls.actor_gen.layout to d2, or actor.backend to megatron or native.",
@@ -137,9 +138,11 @@ def test_a_call_may_have_a_backend_of_its_own_which_has_to_be_able(problems, tmp
     native = load_config(trained, (trainer, "calls={actor_gen: {backend: native, layout: t2}}"), ALL_CHECKS)
     assert native.calls["actor_gen"]["backend"] == "native"
     assert problems("calls={actor_gen: {backend: trainer.py:TRAINER}, ref_inf: {backend: fdsp}}") == [
-        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, zero1, zero2, zero3: a "
+        "calls.actor_gen.backend = trainer.py:TRAINER must be one of fsdp, megatron, native, vllm, zero1, zero2, "
+        "zero3: a "
         "backend in a file of yours holds a role at its home. Set calls.actor_gen.backend, or actor.backend.",
-        "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native, zero1, zero2, zero3: a backend in a file "
+        "calls.ref_inf.backend = fdsp must be one of fsdp, megatron, native, vllm, zero1, zero2, zero3: a "
+        "backend in a file "
         "of yours holds a role at its home. Set calls.ref_inf.backend, or reference.backend.",
     ]
     assert problems("calls={actor_gen: {backend: fsdp, layout: t2}}", "cluster.workers_per_node=2") == [

@@ -31,9 +31,11 @@ class Blow:
         return first, After(*words, first=first)
 
 
-def check_struck(folder: Path, experiment: ExperimentConfig, blow: Blow, undisturbed: RunDirectory) -> None:
+def check_struck(
+    folder: Path, experiment: ExperimentConfig, blow: Blow, undisturbed: RunDirectory, timeout_s: float = 90.0
+) -> None:
     run, strikes = create_run(folder / "run", experiment), blow.strikes(folder)
-    ends_alike(run, remains(undisturbed), *strikes, told=Phased)
+    ends_alike(run, remains(undisturbed), *strikes, told=Phased, timeout_s=timeout_s)
     ours, theirs = exported(run), exported(undisturbed)
     assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
     assert ours == theirs, [name for name, data in ours.items() if data != theirs[name]]

@@ -1,0 +1,147 @@
+"""A worker's talk with a server that makes responses for it: greeting, new weights, prompts.
+
+Knows neither layouts nor moves. What it raises tells of the server, never of this process.
+"""
+
+import select
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.engines.servers.serve_vllm import (
+    WHY,
+    FromServer,
+    Generate,
+    Hello,
+    Load,
+    Loaded,
+    Refused,
+    Response,
+    Sleep,
+    ToServer,
+    Welcome,
+    receive,
+    send,
+)
+from hpcrl.models.generation import Generated
+from hpcrl.processes import work_done
+
+PID = "pid"
+"""Beside the socket: who serves, and where it prints what it has to say."""
+LOG = "log"
+LOOK_S = 1.0
+F = TypeVar("F", bound=FromServer)
+
+
+class LostServerError(RuntimeError):
+    """The server is gone, or refuses."""
+
+
+class Connection:
+    """With the server behind a socket, for one attempt."""
+
+    def __init__(self, door: Path, attempt: int, told: Callable[[str], None]) -> None:
+        """Waits until it is ready. `told` is told how far it is. Raises LostServerError."""
+        self._door = door
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(str(door))
+            send(self._socket, Hello(attempt))
+            while not select.select((self._socket,), (), (), LOOK_S)[0]:
+                told(f"vLLM is starting, {self._work()} units of work so far")
+        except OSError as error:
+            raise self._lost(error) from error
+        welcome = self._heard(Welcome)
+        self.version, self.digest = welcome.version, welcome.digest
+
+    def load(self, folder: Path, digest: str) -> None:
+        """Have it read new weights. Raises LostServerError."""
+        self.digest = ""
+        loaded = self._asked(Load(str(folder), digest), Loaded)
+        if loaded.digest != digest:
+            raise LostServerError(f"it has loaded {loaded.digest}, and was given {digest}")
+        self.digest = digest
+
+    def sleep(self, *, forget: bool) -> None:
+        """Have it leave its device. Raises LostServerError."""
+        self.digest = self._asked(Sleep(2 if forget else 1), Loaded).digest
+
+    def generate(
+        self, prompts: Sequence[np.ndarray], seeds: Sequence[int], config: GenerationConfig, eos: Sequence[int]
+    ) -> Generated:
+        """A response to each prompt. Raises LostServerError."""
+        wanted = Generate(
+            prompts=tuple(np.asarray(prompt, np.int32).tobytes() for prompt in prompts),
+            seeds=tuple(map(_signed, seeds)),
+            max_new_tokens=config.max_new_tokens,
+            min_new_tokens=config.min_new_tokens,
+            temperature=0.0 if config.greedy else config.temperature,
+            top_k=0 if config.greedy else config.top_k,
+            top_p=1.0 if config.greedy else config.top_p,
+            eos_token_ids=tuple(eos),
+            stop=config.stop,
+        )
+        self._say(wanted)
+        found: dict[int, Response] = {}
+        while len(found) < len(prompts):
+            response = self._heard(Response)
+            found[response.index] = response
+        rows = [found[index] for index in range(len(prompts))]
+        return Generated(
+            [np.frombuffer(row.tokens, np.int32) for row in rows],
+            [np.frombuffer(row.logprobs, np.float64).astype(np.float32) for row in rows],
+            [row.finished for row in rows],
+        )
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _asked(self, frame: ToServer, answer: type[F]) -> F:
+        self._say(frame)
+        return self._heard(answer)
+
+    def _say(self, frame: ToServer) -> None:
+        try:
+            send(self._socket, frame)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _heard(self, wanted: type[F]) -> F:
+        try:
+            frame = receive(self._socket, FromServer)
+        except (OSError, EOFError, ValueError) as error:
+            raise self._lost(error) from error
+        if isinstance(frame, Refused):
+            raise LostServerError(f"{frame.why} ({self._log()})")
+        if not isinstance(frame, wanted):
+            raise LostServerError(f"it says {type(frame).__name__} where {wanted.__name__} was due")
+        return frame
+
+    def _lost(self, error: Exception) -> LostServerError:
+        why = _read(self._door.with_name(WHY)) or str(error) or type(error).__name__
+        return LostServerError(f"{why} ({self._log()})")
+
+    def _log(self) -> str:
+        return _read(self._door.with_name(LOG)) or "see its log"
+
+    def _work(self) -> int:
+        """That it does changes this; waiting does not."""
+        pid = _read(self._door.with_name(PID))
+        return work_done(int(pid)) if pid else 0
+
+
+def _signed(seed: int) -> int:
+    """The same 64 bits as vLLM takes them, for which -1 is no seed."""
+    signed = seed - (1 << 64) if seed >= 1 << 63 else seed
+    return 0 if signed == -1 else signed
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text()
+    return ""

@@ -1,0 +1,110 @@
+"""Runs whose responses vLLM itself makes: its log-probabilities are hpcrl's, before and after updates, and a run is
+made again to the bit. Skipped where `make vllm` has made no environment."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.chaos import create_run, finish, outputs
+from support.hosts import write_task
+from support.serving import REAL, served, servers_alive
+from support.struck_layouts import Blow, check_struck
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.models.pretrained import read_config, write_random_pretrained
+from hpcrl.recipes.ppo import PPOExperiment
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(REAL is None, reason="vLLM is not here: make vllm"),
+    pytest.mark.timeout(900),
+]
+HEADS = {"hidden_size": 64, "heads": 2, "kv_heads": 2, "head_dim": 32}
+"""vLLM's kernels for CPUs take no smaller heads."""
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen2 tied": {},
+    "llama": {"family": "llama", "qkv_bias": False, "tied": False},
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Model → a task for it."""
+
+    def made(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("task")
+        write_task(folder)
+        config = dataclasses.replace(read_config(folder / "model"), **HEADS, **MODELS[name])
+        (folder / "model").rename(folder / "tokenizer")
+        write_random_pretrained(folder / "model", config, 3, tokenizer_from=folder / "tokenizer")
+        return folder
+
+    return functools.cache(made)
+
+
+def asked(task: Path, dtype: str = "fp32", layout: str = "d1", workers: int = 1) -> PPOExperiment:
+    experiment = served(task, {"backend": "vllm", "python": REAL, "layout": layout}, f"d{workers}", workers)
+    roles: dict[str, Any] = {"dtype": dtype}
+    experiment = replace(
+        experiment,
+        cluster=replace(experiment.cluster, start_timeout_s=300.0),
+        actor=replace(experiment.actor, **roles),
+        reference=replace(experiment.reference, **roles),
+    )
+    assert isinstance(experiment, PPOExperiment)
+    return experiment
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tasks: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return whole(tmp_path_factory.mktemp("whole"), asked(tasks("qwen2 tied")))
+
+
+def whole(folder: Path, experiment: PPOExperiment) -> RunDirectory:
+    run = create_run(folder / "run", experiment)
+    assert finish(run, timeout_s=400) == [0], outputs(run)
+    return run
+
+
+def gaps(run: RunDirectory) -> list[float]:
+    """Of each step: the mean distance of vLLM's log-probabilities from hpcrl's."""
+    rows = [row for row in merged_metrics(run) if row["step"]]
+    assert len(rows) == 4
+    return [float(row["actor_train/logprob_gap"]) for row in rows]
+
+
+def test_its_log_probabilities_are_ours_whatever_was_learnt(undisturbed: RunDirectory) -> None:
+    assert max(gaps(undisturbed)) < 2e-6
+    assert servers_alive() == []
+
+
+@pytest.mark.parametrize(("model", "dtype", "most"), [("llama", "fp32", 2e-6), ("qwen2 tied", "bf16", 0.05)])
+def test_another_model_and_type(
+    tasks: Callable[[str], Path], tmp_path: Path, model: str, dtype: str, most: float
+) -> None:
+    """An output matrix of its own, and bf16."""
+    assert max(gaps(whole(tmp_path, asked(tasks(model), dtype)))) < most
+
+
+def test_two_workers_of_a_part_have_one_model(tasks: Callable[[str], Path], tmp_path: Path) -> None:
+    assert max(gaps(whole(tmp_path, asked(tasks("llama"), layout="t2", workers=2)))) < 2e-6
+    assert servers_alive() == []
+
+
+BLOWS = {
+    "a worker": Blow("worker-0", "worker.executed", 3),
+    "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
+}
+
+
+@pytest.mark.parametrize("name", BLOWS)
+def test_a_run_that_is_struck_ends_with_the_same_bits(
+    undisturbed: RunDirectory, tasks: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    check_struck(tmp_path, asked(tasks("qwen2 tied")), BLOWS[name], undisturbed, timeout_s=400.0)
+    assert servers_alive() == []

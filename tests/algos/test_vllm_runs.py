@@ -1,0 +1,102 @@
+"""Runs whose responses a server beside the workers makes, on real processes: the bits of one without it, also after
+kills. The server's vLLM is a stand-in with hpcrl's own sampler, so that bits can be compared; test_vllm_real.py has
+vLLM itself."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.hosts import write_task
+from support.serving import served, servers_alive, stand_in_python
+from support.struck_layouts import Blow, check_struck
+
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], RunDirectory]:
+    """On so many workers, which generate by themselves."""
+
+    def made(workers: int) -> RunDirectory:
+        own = served(task, {"backend": "native"}, f"d{workers}", workers)
+        return whole_run(tmp_path_factory.mktemp("native"), own)
+
+    return functools.cache(made)
+
+
+def test_a_run_has_the_bits_of_one_that_generates_itself(
+    undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
+) -> None:
+    python = stand_in_python(tmp_path)
+    run = whole_run(tmp_path, served(task, {"backend": "vllm", "python": python, "layout": "d2"}, "d2", 2))
+    assert remains(run) == remains(undisturbed(2))
+    assert run.numbers() == [0]
+    assert servers_alive() == []
+
+
+def pids(run: RunDirectory) -> list[set[int]]:
+    """Of the servers of each attempt, as its agent tells."""
+    logs = run.root.glob("attempts/*/logs/agent-0.jsonl")
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    forked = [line for line in lines if line["event"] == "forked" and line["ranks"]]
+    told = {line["attempt"]: set(line["servers"].values()) for line in forked}
+    return [told[attempt] for attempt in run.numbers()]
+
+
+def test_a_server_that_is_killed_begins_another_attempt_with_the_same_bits(
+    undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
+) -> None:
+    """First while it reads weights, then while it generates."""
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    for point in ("load", "generate"):
+        (faults / point).touch()
+    python = stand_in_python(tmp_path, faults)
+    run = create_run(tmp_path / "run", served(task, {"backend": "vllm", "python": python}))
+    assert finish(run) == [ExitCode.DONE], outputs(run)
+    assert sorted(path.name for path in faults.iterdir()) == ["generate.done", "load.done"]
+    assert remains(run) == remains(undisturbed(1)), outputs(run)
+    told = [run.events(attempt).read_text() for attempt in run.numbers()]
+    assert "giving vLLM new weights" in told[0] and "generating with vLLM" in told[1] and len(told) == 3
+    assert not set.intersection(*pids(run)[:2]) and servers_alive() == []
+
+
+def test_a_server_outlives_the_worker_that_it_serves(
+    undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
+) -> None:
+    python = stand_in_python(tmp_path)
+    experiment = served(task, {"backend": "vllm", "python": python})
+    check_struck(tmp_path, experiment, Blow("worker-0", "worker.executed", 3), undisturbed(1))
+    first, second = pids(RunDirectory(tmp_path / "run"))
+    assert first == second and len(first) == 1
+
+
+BLOWS = {
+    "while weights are moved": Blow("worker-0", "move.begin", 2),
+    "in a backward pass": Blow("worker-0", "backward.begin", 5),
+    "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
+    "all": Blow("master", "journal.after", 14, "all"),
+}
+
+
+@SLOW
+@pytest.mark.parametrize("name", BLOWS)
+def test_a_run_that_is_struck_ends_with_the_same_bits(
+    undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path, name: str
+) -> None:
+    python = stand_in_python(tmp_path)
+    check_struck(tmp_path, served(task, {"backend": "vllm", "python": python}), BLOWS[name], undisturbed(1))
+    assert servers_alive() == []

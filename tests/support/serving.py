@@ -1,0 +1,58 @@
+"""Runs whose responses a server makes: vLLM's, or the stand-in for it."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support.layout_runs import ppo
+
+from hpcrl.recipes.ppo import PPOExperiment
+
+STAND_IN = Path(__file__).parent / "vllm_stand_in"
+ROOT = Path(__file__).parents[2]
+_MADE = ROOT / ".vllm" / "bin" / "python"
+REAL = os.environ.get("HPCRL_VLLM_PYTHON") or (str(_MADE) if _MADE.exists() else None)
+"""An interpreter that has vLLM, made by `make vllm`."""
+MARK = "SERVERS_OF_TESTS_IN"
+"""In the environment of all that this process starts, with its number: other tests of this user have servers, too."""
+os.environ[MARK] = str(os.getpid())
+
+
+def stand_in_python(folder: Path, faults: Path | None = None) -> str:
+    """An interpreter whose vLLM is the stand-in; it dies where `faults` has a file that says so."""
+    path = folder / "python"
+    lines = ["#!/bin/sh", f'export PYTHONPATH="$PYTHONPATH:{STAND_IN}:{ROOT}"']
+    lines += [f'export STAND_IN_FAULTS="{faults}"'] if faults else []
+    path.write_text("\n".join([*lines, f'exec "{sys.executable}" "$@"', ""]))
+    path.chmod(0o700)
+    return str(path)
+
+
+def served(task: Path, entry: dict[str, Any], layout: str = "d1", workers: int = 1) -> PPOExperiment:
+    """PPO in fp32, whose training's responses are made as the entry says."""
+    whole = ppo(task, layout, workers)
+    roles: dict[str, Any] = {"dtype": "fp32"}
+    return replace(
+        whole,
+        actor=replace(whole.actor, **roles),
+        critic=replace(whole.critic, **roles),
+        reference=replace(whole.reference, **roles),
+        data=replace(whole.data, max_prompt_tokens=16),
+        ppo=replace(whole.ppo, old_logprobs="recomputed"),
+        calls={"actor_gen": entry},
+    )
+
+
+def servers_alive() -> list[int]:
+    """Processes that run a server's file and come of this one."""
+    found, mark = [], f"{MARK}={os.getpid()}".encode()
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes() if process.name.isdigit() else b""
+            if b"servers/serve_vllm.py" in command and mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,124 @@
+"""A stand-in for vLLM: what hpcrl's server asks of it, made by hpcrl's own sampler.
+
+A run with it has the numbers of one that generates under `native`, so all between master and server is compared to the
+bit. vLLM's own numbers are not its matter; tests/algos/test_vllm_real.py has those.
+"""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from array import array
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from hpcrl.engines.flat import FlatTransformer, new_model
+from hpcrl.models.generation import GenerationOptions, Generator
+from hpcrl.models.sampling import SamplingOptions
+
+__version__ = "0.32.0"
+sampling_params = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
+
+
+class SamplingParams(SimpleNamespace):
+    """Whatever it is given."""
+
+
+def fault(point: str) -> None:
+    """Die, once, where a test has put a file of this name into the folder that it names."""
+    mark = Path(os.environ.get("STAND_IN_FAULTS", "/nowhere"), point)
+    if mark.exists():
+        mark.rename(mark.with_name(f"{point}.done"))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class LLM:
+    """One model. Its engine makes all responses in the first step, and gives them one a step."""
+
+    def __init__(self, **given: Any) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        fault("start")
+        self._given = given
+        self._dtype = getattr(torch, given["dtype"])
+        self._model = self._read(Path(given["model"]))
+        extension, name = given["worker_extension_cls"].split(".")
+        assert hasattr(getattr(import_module(extension), name), "take_weights"), sys.path
+        self.llm_engine = Engine(self)
+        self.resets = 0
+
+    @property
+    def model(self) -> FlatTransformer:
+        return self._model
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        return self._given["max_num_seqs"], self._given["max_num_batched_tokens"]
+
+    def collective_rpc(self, method: str, args: tuple[str, ...]) -> None:
+        assert method == "take_weights"
+        fault("load")
+        self._model = self._read(Path(self._given["model"]), Path(args[0]))
+
+    def reset_prefix_cache(self) -> None:
+        self.resets += 1
+
+    def _read(self, folder: Path, weights: Path | None = None) -> FlatTransformer:
+        """A folder's model, or that with the weights of another."""
+        with tempfile.TemporaryDirectory() as whole:
+            (Path(whole) / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_bytes())))
+            for path in (weights or folder).glob("*.safetensors*"):
+                assert weights is None or path.stat().st_mode & 0o077 == 0, "weights are for their owner"
+                (Path(whole) / path.name).symlink_to(path.absolute())
+            return new_model(whole, dtype=self._dtype, trainable=False)
+
+
+class Engine:
+    """Of one LLM."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._asked: dict[str, tuple[np.ndarray, SamplingParams]] = {}
+        self._made: list[Any] = []
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], params: SamplingParams) -> None:
+        self._asked[name] = np.array(prompt["prompt_token_ids"], np.int32), params
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._asked or self._made)
+
+    def abort_request(self, names: list[str]) -> None:
+        self._asked, self._made = {}, []
+
+    def step(self) -> list[Any]:
+        if self._asked:
+            fault("generate")
+            self._make()
+            self._asked = {}
+        return [self._made.pop(0)] if self._made else []
+
+    def _make(self) -> None:
+        prompts, params = zip(*self._asked.values(), strict=True)
+        one, (slots, prefill) = params[0], self._llm.slots
+        options = GenerationOptions(
+            max_new_tokens=one.max_tokens,
+            min_new_tokens=one.min_tokens,
+            sampling=SamplingOptions(one.temperature or 1.0, one.top_k, one.top_p, one.temperature == 0),
+            eos_token_ids=tuple(one.stop_token_ids),
+            slots=slots,
+            prefill_tokens=prefill,
+        )
+        made = Generator(self._llm.model, options).generate(prompts, [it.seed % 2**64 for it in params])
+        for name, tokens, logprobs, finished in zip(self._asked, *made, strict=True):
+            pairs = zip(tokens.tolist(), logprobs.tolist(), strict=True)
+            each = [{token: SimpleNamespace(logprob=logprob)} for token, logprob in pairs]
+            output = SimpleNamespace(
+                token_ids=array("i", tokens.tolist()), logprobs=each, finish_reason="stop" if finished else "length"
+            )
+            self._made.append(SimpleNamespace(request_id=name, finished=True, outputs=[output]))
