@@ -350,9 +350,14 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     ("placement/check_calls.py: Set {}.", ["calls={actor_gen: d2}"], ["calls={actor_gen: {layout: d2}}"]),
     (
-        "placement/check_calls.py: Set {} and {}, and leave out {}.",
+        "placement/check_calls.py: Set {} or {}.backend, and leave out {}.",
         ["calls={critic_train: {layout: d1, mesh: 0}}"],
         ["calls={}", "critic.layout=d1", "critic.mesh=0"],
+    ),
+    (
+        "placement/check_calls.py: Set {} or {}.backend, and leave out {}.",
+        ["calls={critic_train: {backend: fsdp}}"],
+        ["calls={}", "critic.backend=fsdp"],
     ),
     (
         "placement/check_calls.py: Set {} and {}, and leave out {}.",
@@ -396,6 +401,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ),
     (
         "placement/check_adapters.py: Set {}.lora.rank, or leave out {}.lora.{}.",
+        ["actor.lora.alpha=32"],
+        ["actor.lora.rank=4"],
+    ),
+    (
+        "placement/check_adapters.py: Set {}.lora.rank, or leave out {}.lora.{}.",
         ["actor.lora.targets=[q_proj]"],
         ["actor.lora.rank=4"],
     ),
@@ -405,7 +415,7 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
         ["actor.lora.targets=[q_proj]"],
     ),
     (
-        "placement/check_adapters.py: Set {}.",
+        "placement/check_adapters.py: Set {}{}.",
         ["actor.lora.rank=4", "actor.lora.path=nowhere"],
         ["actor.lora.path=null"],
     ),
@@ -1228,7 +1238,7 @@ ELSEWHERE = {
     "parallel/megatron.py: This version is not tested with this release of hpcrl: install one that is.": (
         "engines/test_megatron.py::test_a_version_that_lays_parameters_out_otherwise_is_refused"
     ),
-    "placement/check_calls.py: Set calls.{}.backend to one that has a server, or leave out its python.": (
+    "placement/check_calls.py: Set {}.backend to {}, or leave out {}.python.": (
         "placement/test_check_servers.py::test_who_does_what_is_advised_is_not_refused"
     ),
     "placement/check_servers.py: Leave out {}.backend.": (
@@ -1264,7 +1274,7 @@ ELSEWHERE = {
     "placement/spaces.py: Leave {} as it was, or submit a new run.": (
         "launch/test_next_settings.py::test_a_head_that_the_other_code_has_not_keeps_the_code_that_it_has"
     ),
-    "placement/foreign_models.py: Set {} to {}.": (
+    "placement/foreign_models.py: Set {} to {}{}.": (
         "placement/test_foreign_models.py::test_layouts_and_backends_that_cut_it_are_refused"
     ),
     "launch/export.py: Name a folder that is not.": (

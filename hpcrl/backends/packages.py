@@ -38,7 +38,7 @@ def interpreter_problem(python: str | None, server: Server) -> str:
         found = _versions(server.package)
         names = "hpcrl's own interpreter"
     else:
-        names = python
+        names = "it"
         try:
             found = _asked(python, server.package)
         except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -122,7 +122,7 @@ class ModelConfig(PlacementConfig):
     """What of it leaves the devices between calls."""
     offload: Annotated[Literal["none", "parameters"], ChangeClass.PLACEMENT] = "none"
     """What of it is always in the host's memory: nothing, or each worker's part of its parameters, of which a device
-    has a block while that computes (backends fsdp and zero3, on several workers)."""
+    has a block only while it computes (backends fsdp and zero3, on several workers)."""
     experts: Annotated[Literal["inner", "whole"], ChangeClass.PLACEMENT] = "inner"
     """What a tensor-parallel worker has of a model with experts: some of the neurons of every expert (inner), which
     keeps all equally busy, or some experts whole, whose products are larger."""
@@ -182,9 +182,9 @@ class TrainedModelConfig(ModelConfig):
     between: TrainedBetweenConfig = TrainedBetweenConfig()
     """What of it leaves the devices between calls."""
     offload: Annotated[Offload, ChangeClass.PLACEMENT] = "none"  # type: ignore[assignment]  # One more than of others.
-    """What of it is always in the host's memory: nothing; its masters and moments (optimizer), which are updated there:
-    devices have the room, and an update waits for the host; or each worker's part of its parameters, too (parameters),
-    of which a device has a block while that computes (backends fsdp and zero3; on one worker it is optimizer)."""
+    """What of it is always in the host's memory: nothing; its masters and moments (optimizer), which are updated there,
+    more slowly (all backends but megatron); or each worker's part of its parameters, too (parameters), of which a
+    device has a block only while it computes (backends fsdp and zero3; on one worker it is optimizer)."""
 
 
 def offload_of(model: ModelConfig) -> Offload:

@@ -36,7 +36,7 @@ def check_backends(nodes: Sequence[NodeMeasurements]) -> Iterator[Finding]:
             value += f"; resumed up to rounding on {', '.join(backend.inexact_on)}"
         if backend.server is not None:
             here = interpreter_problem(None, backend.server)
-            value += "; in a server, for a call that names it" + (f" and a python: {here}" if here else "")
+            value += "; in a server, for a call that names it" + (f" and its python, since {here}" if here else "")
         wrong = list(package_problems(backend.packages))
         if not wrong:
             yield Finding("backends", name, value, Severity.OK)

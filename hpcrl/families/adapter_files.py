@@ -58,6 +58,9 @@ def adapter_config(config: DecoderConfig, base: str) -> dict[str, Any]:
 
 def adapter_tensors(folder: Path, config: DecoderConfig) -> dict[str, StoredTensor]:
     """What a folder has of a model's adapters, by their names. Raises DataError with all in which they differ."""
+    for name in (CONFIG, TENSORS):
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name} does not exist. Adapters are read from a folder that PEFT has written.")
     fields, stored = read_json(folder / CONFIG), _stored(folder)
     family = family_of(config)
     wanted = {
@@ -75,8 +78,6 @@ def _stored(folder: Path) -> dict[str, StoredTensor]:
     from safetensors import safe_open
 
     path = folder / TENSORS
-    if not path.is_file():
-        raise DataError(f"{path} does not exist. Adapters are read from a folder that PEFT has written.")
     with naming(path), safe_open(path, framework="np") as opened:
         names = list(opened.keys())
     return headers(folder, {name: (TENSORS, name) for name in names})

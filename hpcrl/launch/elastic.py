@@ -47,7 +47,9 @@ def describe_elastic(before: ExperimentConfig, after: ExperimentConfig, recovery
     if rounding:
         yield f"{', '.join(rounding)}: what is computed with another value is equal up to rounding"
     trained = any(_trained(old, call) != _trained(new, call) for call in new.changes)
-    if rounding or trained or any(_rounds(old, new, call, computing) for call in _in_both(old, new)):
+    if redrawn := [call for call in _in_both(old, new) if old.replica(call).served != new.replica(call).served]:
+        yield f"from here on {', '.join(redrawn)} will draw other responses than in an undisturbed run"
+    elif rounding or trained or any(_rounds(old, new, call, computing) for call in _in_both(old, new)):
         yield PROMISE
 
 
@@ -108,10 +110,12 @@ def _other_layouts(old: Plan, new: Plan, computing: Collection[str]) -> Iterator
         if held := not (was.is_home and now.is_home) and was.backend != now.backend:
             cuts = f"{cuts[0]} of {was.backend}", f"{cuts[1]} of {now.backend}"
         if held or (cuts[0] != cuts[1] and not (_over_all(old, was) and _over_all(new, now))):
-            equal = "up to rounding" if _rounds(old, new, call, computing) else "to the bit"
+            equal = "equal up to rounding" if _rounds(old, new, call, computing) else "equal to the bit"
+            if was.served != now.served:
+                equal = "other draws"
             alike[*cuts, equal].append(call)
     for (was_cut, now_cut, equal), calls in alike.items():
-        yield f"{', '.join(calls)}: {was_cut} → {now_cut}, equal {equal}"
+        yield f"{', '.join(calls)}: {was_cut} → {now_cut}, {equal}"
 
 
 def _in_both(old: Plan, new: Plan) -> list[str]:

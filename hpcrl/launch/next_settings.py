@@ -135,7 +135,7 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
     old, new = ({call.name: call for call in recipe(experiment)} for experiment in (before, after))
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if differing:
-        keys = tuple(change.key for change in changes(before, after, [ChangeClass.NUMBERS]))
+        keys = tuple(change.key for change in changes(before, after, [ChangeClass.NUMBERS, ChangeClass.PLACEMENT]))
         yield Problem(
             keys,
             f"with {', '.join(keys)} as given the steps of the run would have other calls ({', '.join(differing)}), "

@@ -187,7 +187,7 @@ def _home_problem(chosen: Chosen, calls: Sequence[MFC], device: str) -> Problem:
     makes = [f", and calls.{call.name}.backend to {name}" for call in calls if call.kind == "generate"][:1]
     return Problem(
         (key,),
-        f"{key} = {name} makes responses with a copy of a model, and holds none itself.",
+        f"{key} = {name} makes responses for a call with a copy of a model, and cannot hold a role.",
         f"Set {key} to {able_backends(chosen.model, lambda _: True, device)}{''.join(makes)}.",
     )
 
@@ -282,14 +282,6 @@ def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator
     if key != f"{role}.backend" or (what := offload_of(model)) == "none":
         return
     offload_key = f"{role}.offload"
-    if what not in backend.offloads:
-        keeps = "updates" if what == "optimizer" else "keeps parameters"
-        yield Problem(
-            (offload_key, key),
-            f"{offload_key} = {what}, but {key} = {model.backend} {keeps} on its devices.",
-            f"Leave out {offload_key}, or set {key} to "
-            f"{able_backends(model, lambda other: what in other.offloads, device)}.",
-        )
     if (lora := lora_of(model)) is not None:
         lora_key, rank_key = f"{role}.lora", f"{role}.lora.rank"
         adapters = "has masters and moments of adapters alone, which are small and stay on the device"
@@ -298,6 +290,14 @@ def _offload_problems(chosen: Chosen, backend: Backend, device: str) -> Iterator
             (offload_key, rank_key),
             f"{offload_key} = {what}, but {rank_key} = {lora.rank} {stays}.",
             f"Leave out {offload_key} or {lora_key}.",
+        )
+    elif what not in backend.offloads:
+        keeps = "updates" if what == "optimizer" else "keeps parameters"
+        yield Problem(
+            (offload_key, key),
+            f"{offload_key} = {what}, but {key} = {model.backend} {keeps} on its devices.",
+            f"Leave out {offload_key}, or set {key} to "
+            f"{able_backends(model, lambda other: what in other.offloads, device)}.",
         )
     there = {"parameters": "parameters"} if what == "parameters" else {}
     for kind, named in ({"optimizer": "masters and moments"} | there).items():

@@ -143,7 +143,10 @@ def _remedy(experiment: ExperimentConfig, capacity: Capacity) -> str:
         loads = peaks(plan, estimate_models(plan, changed), changed.cluster.device, lasting=True)
         if _need(plan, loads, capacity)[0] <= (capacity.bytes or 0.0):
             return f"It fits with {what}."
-    return "Neither bf16 nor more nodes make it fit: take smaller models, or nodes with more memory."
+    return (
+        "Neither bf16 nor more nodes make it fit: shard or offload models (docs/backends.md), take smaller ones, or "
+        "nodes with more memory."
+    )
 
 
 def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:

@@ -51,8 +51,8 @@ def shared_problems(experiment: ExperimentConfig, calls: tuple[MFC, ...]) -> Ite
 
 
 def _unused(role: str, lora: LoraConfig) -> Iterator[Problem]:
-    for name in ("targets", "path"):
-        if getattr(lora, name):
+    for name in ("alpha", "targets", "path"):
+        if getattr(lora, name) != getattr(LoraConfig, name):
             yield Problem(
                 (f"{role}.lora.{name}", f"{role}.lora.rank"),
                 f"{role}.lora.{name} is of adapters, but {role}.lora.rank = null trains all parameters.",
@@ -83,8 +83,10 @@ def _of_model(role: str, lora: LoraConfig, model: DecoderConfig) -> Iterator[Pro
             adapter_tensors(Path(lora.path), with_adapters(model, lora))
         except DataError as error:
             for line in str(error).splitlines():
-                text = line.replace("lora.", f"{key}.") if "but lora." in line or "which lora." in line else line
-                yield Problem((f"{key}.path", path), f"{key}.path: {text}", f"Set {key}.")
+                of_settings = "but lora." in line or "which lora." in line
+                text = line.replace("lora.", f"{key}.") if of_settings else line
+                part = "" if of_settings else ".path"
+                yield Problem((f"{key}.path", path), f"{key}.path: {text}", f"Set {key}{part}.")
 
 
 def _needless(role: str, of: str, config: ReferenceConfig) -> Iterator[Problem]:

@@ -51,14 +51,14 @@ def _entry_problems(
     try:
         entry = msgspec.convert(value, CallPlacement)
     except msgspec.ValidationError as error:
-        text = f"{key} = {value} may have a layout, a mesh, a backend and between ({error})."
+        text = f"{key} = {value} must be a mapping with layout, mesh, backend, python or between ({error})."
         yield Problem(("calls",), text, f"Set {key}.")
         return
     role, section = call.role, getattr(experiment, call.role)
     home = (f"{role}.layout", f"{role}.mesh")
     if call.changes:
         text = f"{key} places a {call.kind}, but what changes a role is done at its home."
-        yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
+        yield Problem(("calls", *home), text, f"Set {', '.join(home)} or {role}.backend, and leave out {key}.")
     elif isinstance(section, WHOLE):
         text = f"{key} places a call of {role}, which is where it is loaded: no parameters of it are sent."
         yield Problem(("calls", *home), text, f"Set {home[0]} and {home[1]}, and leave out {key}.")
@@ -72,10 +72,9 @@ def _backend_problems(experiment: ExperimentConfig, call: MFC, section: Any, ent
     """Of a call's own backend, if it has one."""
     if entry.backend is None:
         if entry.python is not None:
-            text = f"calls.{call.name}.python = {entry.python} runs a backend's server, and there is no backend."
-            yield Problem(
-                ("calls",), text, f"Set calls.{call.name}.backend to one that has a server, or leave out its python."
-            )
+            key, serving = f"calls.{call.name}", " or ".join(name for name in names(BACKENDS) if server_of(name))
+            text = f"{key}.python = {entry.python} is the interpreter of a server, but {key}.backend is null."
+            yield Problem(("calls",), text, f"Set {key}.backend to {serving}, or leave out {key}.python.")
         return
     key, known = f"calls.{call.name}.backend", names(BACKENDS)
     if not isinstance(section, ModelConfig):
@@ -86,7 +85,9 @@ def _backend_problems(experiment: ExperimentConfig, call: MFC, section: Any, ent
         yield Problem(("calls",), f"{text}: {why}.", f"Set {key}, or {call.role}.backend.")
     else:
         yield from backend_problems(_chosen(call, section, entry.backend), [call], experiment.cluster.device)
-        yield from server_problems(experiment, call, section, entry, server_of(entry.backend))
+        server = server_of(entry.backend)
+        if server is None or call.kind == "generate":
+            yield from server_problems(experiment, call, section, entry, server)
 
 
 def _chosen(call: MFC, model: ModelConfig, backend: str) -> Chosen:

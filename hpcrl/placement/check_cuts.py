@@ -52,8 +52,8 @@ def cut_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfi
         if role not in models or layout.size != len(ranks) or axes_problem(key, str(layout), layout, axes):
             continue
         model, path = models[role], f"{role}.path"
-        whole = f"transformers computes {path}, whole on each worker"
-        if isinstance(model, ForeignConfig) and (cut := axes_problem(key, str(layout), layout, ("dp",), whole)):
+        whole = f"transformers computes {path} whole on each worker"
+        if isinstance(model, ForeignConfig) and (cut := axes_problem(key, layout.short, layout, ("dp",), whole)):
             yield replace(cut, keys=(*settings_of(key), path))
             continue
         if words := uncut(model, layout.tp):

@@ -30,10 +30,11 @@ def foreign_problems(
             continue
         if not _holds(backend):
             keys, why = settings_of(under.key, path), f"transformers computes {path}: {model.because}"
+            own = f", or {under.role}.model to auto" if under.model.model == KIND else ""
             yield Problem(
                 keys,
                 f"{under.key} = {under.name} holds hpcrl's own models only, but {why}.",
-                f"Set {under.key} to {able_backends(under.model, _holds)}.",
+                f"Set {under.key} to {able_backends(under.model, _holds)}{own}.",
             )
 
 

@@ -54,9 +54,16 @@ class Movements:
                 if replica.of:
                     yield f"{replica.role}, which is {replica.of} without its adapters"
                     continue
-                waits = waiting(self._models, replica, rank) if replica.is_home else 0.0
-                later = f", {size_in_words(waits)} of it in the memory of its host between calls" if waits else ""
-                yield f"{part} ({size_in_words(size)}{later})" if size else part
+                yield f"{part} ({size_in_words(size)}{self._on_host(replica, rank)})" if size else part
+
+    def _on_host(self, replica: ReplicaPlan, rank: int) -> str:
+        """What a home has in its host's memory: always, and of its size between calls."""
+        if not replica.is_home:
+            return ""
+        always = of_worker(self._models, replica, rank).offloaded
+        waits = waiting(self._models, replica, rank) - always
+        said = f", {size_in_words(waits)} of it in the memory of its host between calls" if waits else ""
+        return said + (f", {size_in_words(always)} always in the memory of its host" if always else "")
 
     def around(self, rank: int) -> Iterator[str]:
         """What a worker receives, sends and releases, a copy each."""

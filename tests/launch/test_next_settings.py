@@ -7,6 +7,7 @@ import pytest
 from support.chaos import create_run, patient_experiment, remains
 from support.elastic import finish_on
 from support.hosts import write_task
+from support.serving import stand_in_python
 
 from hpcrl.cli.main import main
 from hpcrl.config.changes import with_settings
@@ -146,6 +147,10 @@ def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None
     said = refusal(run, "ppo.kl.coef=0", "ppo.clip_low=0.1")
     assert "with ppo.clip_low, ppo.kl.coef as given the steps of the run would have other calls (ref_inf" in said
     assert "Set what you change so that the calls stay" in said
+    served = f"calls={{actor_gen: {{backend: vllm, python: {stand_in_python(tmp_path)}}}}}"
+    short = experiment_from(with_settings(run.read_run().experiment, {"data.max_prompt_tokens": 8}))
+    said = refusal(create_run(tmp_path / "short", short), served)
+    assert "with calls as given the steps of the run would have other calls" in said
     assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip_low=0.1"]).after.ppo.kl.coef == 0.5
 
 

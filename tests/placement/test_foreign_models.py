@@ -116,7 +116,7 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
     load()
     (cut,) = problems(load, "actor.layout=t2")
     assert cut == (
-        "actor.layout = d1t2p1 splits a model over workers by tp, but transformers computes actor.path, whole on each "
+        "actor.layout = t2 splits a model over workers by tp, but transformers computes actor.path whole on each "
         "worker. Set actor.layout to d2."
     )
     load("actor.backend=fsdp", "critic.backend=native")
@@ -125,6 +125,8 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
         "actor.backend = megatron holds hpcrl's own models only, but transformers computes actor.path: rope_wobble = 3 "
         "is not known here and may change the mathematics. Set actor.backend to fsdp, native, zero1, zero2 or zero3."
     )
+    chosen = problems(load, "actor.backend=megatron", "actor.model=transformers", "cluster.device=cuda")[0]
+    assert chosen.endswith("Set actor.backend to fsdp, native, zero1, zero2 or zero3, or actor.model to auto.")
     assert len(problems(load, "actor.backend=fsdp", "critic.layout=p2")) == 1
     (none,) = problems(load, "actor.router_aux_coef=0.1")
     assert "has no experts" in none

@@ -7,6 +7,7 @@ import pytest
 from support.chaos import toy_experiment
 from support.experiments import load_config, ppo_values, write_config, write_inputs
 
+from hpcrl.config.model import TrainedBetweenConfig
 from hpcrl.families.reader import read_config
 from hpcrl.placement.memory import estimate_models, parameters_held, size_in_words
 from hpcrl.placement.movements import Movements, part_of
@@ -55,6 +56,13 @@ def test_a_stage_receives_the_other_half(experiment):
     assert after.startswith("receives its first half (")
     assert after.endswith(f" for actor_gen, then releases {whole}")
     assert next(told.around(0)).startswith("receives its second half (")
+
+
+def test_what_is_always_in_the_hosts_memory_is_told_apart_from_what_waits_there(experiment):
+    always = next(movements(experiment, {"offload": "optimizer"}).holds(0))
+    waits = next(movements(experiment, {"between": TrainedBetweenConfig(optimizer="host")}).holds(0))
+    assert always.endswith(" always in the memory of its host)") and " of it " not in always
+    assert waits.endswith(" of it in the memory of its host between calls)")
 
 
 def test_who_has_nothing_of_a_model_receives_its_part_and_who_is_not_asked_sends(experiment):
