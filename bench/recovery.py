@@ -18,16 +18,8 @@ PATIENCE_S = 120.0
 
 
 def recovery(work: Path, demos: Path) -> list[Figure]:
-    run = RunDirectory(work / time.strftime("run-%Y%m%d-%H%M%S"))
-    with (work / "submit.log").open("w") as log:
-        submitted = subprocess.Popen(_submit(run, demos), stdout=log, stderr=log, env=environment())
-        try:
-            wait_for_step(run, since=0.0, least=FIRST_STEPS)
-            dice = random.Random(0)
-            kills = [kill_and_wait(run, dice) for _ in range(KILLS)]
-        finally:
-            subprocess.run(hpcrl("stop", str(run.root), "--now"), stdout=log, stderr=log, env=environment())
-            submitted.wait(60)
+    demo = last_demo(demos).root.parent
+    kills = struck(work, demo, max((demo / "sft/export/actor").glob("step-*")))
     parts = {name: median([kill[name] for kill in kills]) for name in kills[0]}
     detail = (
         f"{KILLS} kills, {min(kill['total'] for kill in kills):.1f} … {max(kill['total'] for kill in kills):.1f} s; "
@@ -37,13 +29,22 @@ def recovery(work: Path, demos: Path) -> list[Figure]:
     return [Figure("from SIGKILL of a worker to the next train step", parts["total"], "s", "≤ 5", detail)]
 
 
-def _submit(run: RunDirectory, demos: Path) -> list[str]:
-    demo = last_demo(demos).root.parent
-    model = max((demo / "sft/export/actor").glob("step-*"))
+def struck(work: Path, data: Path, model: Path, *more: str) -> list[dict[str, float]]:
+    """PPO on a folder's sums from a model, with more settings, whose workers are killed one after another."""
+    run = RunDirectory(work / time.strftime("run-%Y%m%d-%H%M%S"))
+    told = ["--data.train", str(data / "train.jsonl"), "--data.evaluate", str(data / "test.jsonl")]
+    told += [word for role in ("actor", "critic", "reference") for word in (f"--{role}.path", str(model))]
     recipe = str(ROOT / "examples/addition/ppo.yaml")
-    data = ["--data.train", str(demo / "train.jsonl"), "--data.evaluate", str(demo / "test.jsonl")]
-    roles = [word for role in ("actor", "critic", "reference") for word in (f"--{role}.path", str(model))]
-    return hpcrl("submit", recipe, "--run-dir", str(run.root), "--control.steps", "1000", *data, *roles)
+    command = hpcrl("submit", recipe, "--run-dir", str(run.root), "--control.steps", "1000", *told, *more)
+    with (work / "submit.log").open("w") as log:
+        submitted = subprocess.Popen(command, stdout=log, stderr=log, env=environment())
+        try:
+            wait_for_step(run, since=0.0, least=FIRST_STEPS)
+            dice = random.Random(0)
+            return [kill_and_wait(run, dice) for _ in range(KILLS)]
+        finally:
+            subprocess.run(hpcrl("stop", str(run.root), "--now"), stdout=log, stderr=log, env=environment())
+            submitted.wait(60)
 
 
 def kill_and_wait(run: RunDirectory, dice: random.Random) -> dict[str, float]:

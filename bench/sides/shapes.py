@@ -50,6 +50,16 @@ def prompts() -> list[list[int]]:
     return [text for text in texts for _ in range(SAMPLES)]
 
 
+def limits(how: str) -> list[int]:
+    """How long each response is to be: `equal`, or `skewed`, spread evenly in the logarithm."""
+    rows = PROMPTS * SAMPLES
+    if how == "equal":
+        return [RESPONSE_TOKENS] * rows
+    lengths = [round(SHORTEST * (LONGEST / SHORTEST) ** (row / (rows - 1))) for row in range(rows)]
+    random.Random(0).shuffle(lengths)
+    return lengths
+
+
 def group_prompts() -> list[list[int]]:
     """Each prompt of a group method, once."""
     draw = random.Random(2)
