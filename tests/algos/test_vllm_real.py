@@ -14,6 +14,7 @@ from support.hosts import write_task
 from support.serving import REAL, served, servers_alive
 from support.struck_layouts import Blow, check_struck
 
+from hpcrl.config.model import LoraConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
 from hpcrl.models.pretrained import read_config, write_random_pretrained
@@ -89,6 +90,22 @@ def test_another_model_and_type(
 ) -> None:
     """An output matrix of its own, and bf16."""
     assert max(gaps(whole(tmp_path, asked(tasks(model), dtype)))) < most
+
+
+TRAINED: dict[str, tuple[int, dict[str, Any]]] = {
+    "adapters": (1, {"lora": LoraConfig(rank=4)}),
+    "transformers": (1, {"model": "transformers"}),
+    "fsdp": (2, {"backend": "fsdp"}),
+}
+
+
+@pytest.mark.parametrize("how", TRAINED)
+def test_whoever_has_trained_the_model(tasks: Callable[[str], Path], tmp_path: Path, how: str) -> None:
+    workers, values = TRAINED[how]
+    experiment = asked(tasks("qwen2 tied"), layout=f"d{workers}", workers=workers)
+    computed = {"model": values.get("model", "auto")}
+    roles = {"actor": replace(experiment.actor, **values), "reference": replace(experiment.reference, **computed)}
+    assert max(gaps(whole(tmp_path, replace(experiment, **roles)))) < 2e-6
 
 
 def test_two_workers_of_a_part_have_one_model(tasks: Callable[[str], Path], tmp_path: Path) -> None:
