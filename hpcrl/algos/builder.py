@@ -9,11 +9,11 @@ import torch
 from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.engines.engine import Engine, EngineContext
-from hpcrl.errors import DataError
+from hpcrl.errors import ConfigurationError, DataError
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.replica import ReplicaGroups
-from hpcrl.placement.abilities import Chosen
+from hpcrl.placement.abilities import Chosen, device_problems
 from hpcrl.placement.judges import model_of
 from hpcrl.placement.placing import under
 from hpcrl.plugins import load
@@ -70,7 +70,11 @@ class Builder(RoleContext[E]):
             told=self.told,
             server=self.server,
         )
+        chosen = Chosen.at_home(self.role, config)
+        said = f"cluster.device = {self.experiment.cluster.device} has come to {self.device.type} on this worker's node"
+        if wrong := list(device_problems(chosen, self.device.type, said)):
+            raise ConfigurationError(wrong)
         try:
-            return load(Chosen.at_home(self.role, config).backend().engine).open(context)
+            return load(chosen.backend().engine).open(context)
         except DataError as error:
             raise DataError(f"{self.role}.path = {config.path} is no model for this role.\n{error}") from None

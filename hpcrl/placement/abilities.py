@@ -199,6 +199,17 @@ def backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str = ANY_DEV
         yield replace(problem, keys=settings_of(*problem.keys))
 
 
+def device_problems(chosen: Chosen, device: str, said: str) -> Iterator[Problem]:
+    """Where the backend does not compute on a device; `said` is what has chosen this one."""
+    backend, key = chosen.backend(), chosen.key
+    if device not in (ANY_DEVICE, *backend.devices):
+        yield Problem(
+            (key, "cluster.device"),
+            f"{key} = {chosen.name} computes on {', '.join(backend.devices)} only, but {said}.",
+            f"Set {key} to {able_backends(chosen.model, lambda other: True, device)}.",
+        )
+
+
 def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iterator[Problem]:
     (role, model, key), dtype_key = chosen, f"{chosen.role}.dtype"
     try:
@@ -224,12 +235,7 @@ def _backend_problems(chosen: Chosen, calls: Sequence[MFC], device: str) -> Iter
             f"Set {key} to {able_backends(model, lambda other: other.lora, device)}, or leave out {role}.lora.",
         )
     yield from _offload_problems(chosen, backend, device)
-    if device not in (ANY_DEVICE, *backend.devices):
-        yield Problem(
-            (key, "cluster.device"),
-            f"{key} = {model.backend} computes on {', '.join(backend.devices)} only, but cluster.device = {device}.",
-            f"Set {key} to {able_backends(model, lambda other: True, device)}.",
-        )
+    yield from device_problems(chosen, device, f"cluster.device = {device}")
     for wrong, advice in package_problems(backend.packages):
         yield Problem((key,), f"{key} = {model.backend}, but {wrong}.", f"{advice}; or set {key}.")
     kinds: tuple[tuple[str, str, Callable[[Backend], bool]], ...] = (

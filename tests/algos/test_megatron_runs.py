@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import megatron_cpu
-from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.chaos import begin, create_run, finish, outputs, remains, whole_run
 from support.hosts import write_task
 from support.layout_runs import check_alike, ppo
 from support.phases import Cut, Phased
@@ -48,6 +48,20 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDire
 @pytest.mark.slow
 def test_a_run_learns_what_hpcrls_own_backend_does(undisturbed: RunDirectory, task: Path, tmp_path: Path) -> None:
     check_alike(undisturbed, whole_run(tmp_path, cut(task, "native")))
+
+
+def test_a_node_without_gpus_refuses_what_computes_on_them_alone(task: Path, tmp_path: Path) -> None:
+    """Megatron-core itself. Before a run has nodes, nobody can say so."""
+    experiment = cut(task, "megatron")
+    run = create_run(tmp_path / "run", replace(experiment, cluster=replace(experiment.cluster, device="auto")))
+    jobs = begin(run, "s0")
+    try:
+        assert jobs.wait_for("master", 60) == ExitCode.CONFIGURATION, outputs(run)
+    finally:
+        jobs.kill_all()
+    verdict = run.read_verdict(0)
+    assert verdict is not None
+    assert "backend = megatron computes on cuda only, but cluster.device = auto has come to cpu" in verdict.reason
 
 
 BLOWS = {
