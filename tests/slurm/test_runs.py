@@ -195,7 +195,9 @@ def test_jobs_that_start_together_come_back_together(slurm: SlurmCluster, refere
 
 def test_a_job_whose_batch_step_was_killed_comes_back_or_ends_and_is_never_left_empty(slurm: SlurmCluster) -> None:
     """Slurm itself notices at the next registration of the node: after half an hour, on the test cluster a minute."""
-    run = SlurmRun.submit(slurm, toy_values("low", topology="hetjob") | {"control": {"steps": 12}})
+    values = toy_values("low", topology="hetjob") | {"control": {"steps": 12}}
+    values["toy"]["delay_s"] = 0.5  # it is not to be done before it is struck
+    run = SlurmRun.submit(slurm, values)
     (job,) = run.jobs("run")
     run.wait_steps(2)
     slurm.kill_batch_step(job, script=True)
