@@ -18,9 +18,9 @@ from hpcrl.agent.servers import Server, Where
 from hpcrl.backends.backend import BACKENDS
 from hpcrl.engines.flat import FlatParameters
 from hpcrl.engines.servers.ask_vllm import Connection
-from hpcrl.engines.vllm import WEIGHTS, WeightFiles
+from hpcrl.engines.vllm import WeightFiles
 from hpcrl.models.pretrained import read_config, write_random_pretrained
-from hpcrl.placement.servers import ServerPlan
+from hpcrl.placement.servers import WEIGHTS, ServerPlan
 from hpcrl.placement.shards import WHOLE
 from hpcrl.plugins import find
 from hpcrl.workers.host import nobody_is_told
@@ -102,7 +102,7 @@ def _told(python: Path, model: Path) -> ServerPlan:
         "cache_bytes": 1 << 29,
     }
     return ServerPlan(
-        "actor", 0, (0,), str(python), server.file, tuple(settings.items()), 1 << 30, server.folders, server.variables
+        "actor", 0, (0,), str(python), server.module, tuple(settings.items()), 1 << 30, server.folders, server.variables
     )
 
 

@@ -20,14 +20,12 @@ import msgspec
 from hpcrl.agent.compile_caches import CompileCaches
 from hpcrl.agent.gpus import DeviceBinding
 from hpcrl.backends.packages import OWN_VARIABLES
-from hpcrl.placement.servers import ServerPlan
+from hpcrl.placement.servers import LOG, PID, WEIGHTS, WHY, ServerPlan
 from hpcrl.processes import kill_group
 from hpcrl.scratch import ScratchFolder
 
 PREFIX = "hpcrl-served-"
 SHARED = Path("/dev/shm")
-WHY = "why"
-"""The file beside the socket in which a server says why it serves no more, before it ends."""
 WAITING = 8
 """Workers at the door."""
 
@@ -62,7 +60,7 @@ class Server:
         self._folder = ScratchFolder(PREFIX, _roomy(told.weight_bytes))
         self._caches = CompileCaches(os.environ, told.folders)
         folder = self._folder.path
-        (folder / "weights").mkdir(mode=0o700)
+        (folder / WEIGHTS).mkdir(mode=0o700)
         self.socket = folder / "socket"
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -72,8 +70,8 @@ class Server:
             self._process = self._started(listener, out)
         finally:
             listener.close()  # the server's own stays: who waits at its door learns when it is gone
-        (folder / "log").write_text(str(out))
-        (folder / "pid").write_text(str(self._process.pid))
+        (folder / LOG).write_text(str(out))
+        (folder / PID).write_text(str(self._process.pid))
 
     @property
     def is_alive(self) -> bool:

@@ -25,8 +25,8 @@ class Package:
 class Server:
     """A program that makes responses in a process of its own, under an interpreter that has these packages."""
 
-    file: str
-    """Its module in hpcrl, which that interpreter runs as a file."""
+    module: str
+    """Its own in hpcrl, which that interpreter runs as a file."""
     package: tuple[str, ...]
     """The names that the distribution may have."""
     tested: tuple[str, str]

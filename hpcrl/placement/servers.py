@@ -18,6 +18,9 @@ from hpcrl.placement.plan import Plan, ReplicaPlan
 from hpcrl.placement.served_memory import cache_bytes
 from hpcrl.recipes.algorithm import algorithm_of
 
+WEIGHTS, PID, LOG, WHY = "weights", "pid", "log", "why"
+"""Beside a server's socket: the folder into which new weights are written; who serves; where it prints; and why it
+serves no more, before it ends. (Its own file, which imports nothing of hpcrl, has the last, too.)"""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -72,5 +75,5 @@ def _server(replica: ReplicaPlan, head: int, ranks: Ranks, experiment: Experimen
         "cache_bytes": cache_bytes(model, replica.arrangement, generation.slots, longest, size),
     }
     weights = parameter_count(model) * size
-    told = replica.python, server.file, tuple(settings.items()), weights, server.folders, server.variables
+    told = replica.python, server.module, tuple(settings.items()), weights, server.folders, server.variables
     return ServerPlan(str(replica.model), head, ranks, *told)

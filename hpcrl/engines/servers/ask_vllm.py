@@ -14,7 +14,6 @@ import numpy as np
 
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.engines.servers.serve_vllm import (
-    WHY,
     FromServer,
     Generate,
     Hello,
@@ -29,11 +28,9 @@ from hpcrl.engines.servers.serve_vllm import (
     send,
 )
 from hpcrl.models.generation import Generated
+from hpcrl.placement.servers import LOG, PID, WHY
 from hpcrl.processes import work_done
 
-PID = "pid"
-"""Beside the socket: who serves, and where it prints what it has to say."""
-LOG = "log"
 LOOK_S = 1.0
 F = TypeVar("F", bound=FromServer)
 
