@@ -73,8 +73,7 @@ def _weights(python: Path, small: Path, work: Path) -> Figure:
         given, copied = [], []
         for number in range(LOADS + 1):  # the first warms up
             begun = time.perf_counter()
-            asked.load(files.write(memory), str(number))
-            files.remove()
+            files.bring(memory, asked, str(number))
             given.append(time.perf_counter() - begun)
             begun = time.perf_counter()
             memory.data.numpy().tofile(copy)

@@ -31,7 +31,7 @@ ELSEWHERE = {
 
 
 def own_files(name: str) -> set[str]:
-    servers = {f"engines/servers/serve_{name}.py", f"engines/servers/ask_{name}.py"}
+    servers = {f"engines/servers/{file}.py" for file in (f"serve_{name}", f"ask_{name}", f"{name}_weights")}
     return servers | {
         f"{room}/{name}.py"
         for room in ("recipes", "algos", "families", "backends", "engines", "models", "parallel", "workers")

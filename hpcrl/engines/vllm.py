@@ -4,6 +4,7 @@ The first worker of a part receives the whole model, writes it into memory that 
 others of the part only wait with it: their devices are the server's.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -34,33 +35,50 @@ from hpcrl.engines.servers.ask_vllm import Connection
 from hpcrl.errors import InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
+from hpcrl.families.reader import parameters_of
 from hpcrl.models.generation import Generated
 from hpcrl.placement.exporting import DTYPES as STORED
 from hpcrl.placement.servers import WEIGHTS
 from hpcrl.placement.shards import WHOLE
+
+PARTS = 16
+"""Files of weights, about: a server reads one while the next is written."""
 
 
 class WeightFiles:
     """Where a server reads new weights: files that are there while it does, and no longer."""
 
     def __init__(self, folder: Path, config: DecoderConfig, dtype: str) -> None:
-        self._folder = folder
-        self._files = ModelFolder.of(config, STORED[dtype])
+        total = sum(parameter.numel for parameter in parameters_of(config)) * DTYPES[dtype].itemsize
+        self._folder, self._unfinished = folder, folder / "unfinished"
+        self._files = ModelFolder.of(config, STORED[dtype], -(-total // PARTS))
 
-    def write(self, memory: FlatParameters) -> Path:
-        """All of them, for this user alone. Raises InternalError where there is no room."""
-        self.remove()  # what an earlier worker has left
+    def bring(self, memory: FlatParameters, server: Connection, digest: str) -> None:
+        """Have the server read them, file after file. Raises InternalError where there is no room for them, and
+        LostServerError."""
+        self._remove()  # what an earlier worker has left
         try:
-            for file in self._files.files:
-                (self._folder / file).touch(mode=0o600)
-                self._files.write_file(self._folder, file, lambda it: _numbers(memory, it))
+            server.load(self._folder, list(self._files.files), digest, lambda: self._write(memory))
         except OSError as error:
-            self.remove()
             advice = "Give each node as much shared memory (/dev/shm) or room in $TMPDIR as the model's weights have."
             raise InternalError(f"Weights cannot be written to {self._folder}: {error}.", advice) from error
-        return self._folder
+        finally:
+            self._remove()
 
-    def remove(self) -> None:
+    def _write(self, memory: FlatParameters) -> None:
+        self._unfinished.mkdir(mode=0o700)
+        for file in self._files.files:
+            self._write_file(file, memory)
+
+    def _write_file(self, file: str, memory: FlatParameters) -> None:
+        """For this user alone; it gets its name when it is whole."""
+        path = self._unfinished / file
+        path.touch(mode=0o600)
+        self._files.write_file(path.parent, file, lambda it: _numbers(memory, it))
+        path.rename(self._folder / file)
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._unfinished, ignore_errors=True)
         for path in self._folder.iterdir():
             path.unlink(missing_ok=True)
 
@@ -175,13 +193,8 @@ class VllmEngine:
         memory, self._memory = self._memory, None
         if memory is None or server.digest == self._digest:
             return
-        folder = self._files.write(memory)
-        del memory
-        try:
-            with self._asking("giving vLLM new weights"):
-                server.load(folder, self._digest)
-        finally:
-            self._files.remove()
+        with self._asking("giving vLLM new weights"):
+            self._files.bring(memory, server, self._digest)
 
 
 def _of_role(context: EngineContext) -> Callable[[str], None]:

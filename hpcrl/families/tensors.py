@@ -19,6 +19,8 @@ STORED: Mapping[str, tuple[str, np.dtype]] = {
 
 _AT_ONCE = 1 << 16
 """Numbers that are rounded at once: what it takes besides stays small."""
+_ROWS_AT_ONCE = 32
+"""Rows of a matrix that are transposed at once."""
 
 
 def tensors_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -66,7 +68,10 @@ def fused(
         if not whole.size:
             whole = np.empty(parameter.shape, tensor.dtype)
         rows = _pairs(tensor, head_dim) if each.piece.paired else tensor
-        each.of(whole)[...] = rows.T if each.piece.transposed else rows
+        if each.piece.transposed:
+            _transpose(rows, each.of(whole))
+        else:
+            each.of(whole)[...] = rows
     return whole
 
 
@@ -100,10 +105,18 @@ def _bf16(numbers: np.ndarray) -> np.ndarray:
 
 def _as_stored(part: np.ndarray, piece: Piece, head_dim: int) -> np.ndarray:
     if piece.transposed:
-        part = part.T
+        part = _transpose(part, np.empty(part.shape[::-1], part.dtype))
     if piece.paired:
         part = _halves(part, head_dim)
     return np.ascontiguousarray(part)
+
+
+def _transpose(source: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Fill the target. A whole line of cache is written at once: numpy's own way takes three times as long."""
+    for begin in range(0, len(source), _ROWS_AT_ONCE):
+        rows = slice(begin, begin + _ROWS_AT_ONCE)
+        target[:, rows] = source[rows].T
+    return target
 
 
 def _pairs(rows: np.ndarray, head_dim: int) -> np.ndarray:

@@ -114,6 +114,7 @@ def test_two_workers_of_a_part_have_one_model(tasks: Callable[[str], Path], tmp_
 
 
 BLOWS = {
+    "while weights are written": Blow("worker-0", "give.begin", 15),
     "a worker": Blow("worker-0", "worker.executed", 3),
     "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
 }

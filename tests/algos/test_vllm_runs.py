@@ -85,6 +85,7 @@ def test_a_server_outlives_the_worker_that_it_serves(
 
 
 BLOWS = {
+    "while weights are written": Blow("worker-0", "give.begin", 15),
     "while weights are moved": Blow("worker-0", "move.begin", 2),
     "in a backward pass": Blow("worker-0", "backward.begin", 5),
     "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),

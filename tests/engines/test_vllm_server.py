@@ -4,7 +4,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from hpcrl.engines.servers.serve_vllm import (
     receive,
     send,
 )
+from hpcrl.engines.servers.vllm_weights import arriving, writing
 from hpcrl.workers.host import nobody_is_told
 
 
@@ -43,10 +44,12 @@ class MadeUp:
         self.goes_on.set()
         self.given_up = threading.Event()
 
-    def load(self, folder: str) -> None:
-        self.did.append(("load", folder))
-        if folder == "bad":
+    def load(self, folder: str, files: Sequence[str]) -> bool:
+        come = [path.name for path in arriving(Path(folder), files)]
+        self.did.append(("load", come))
+        if "bad" in come:
             raise RuntimeError("no such weights")
+        return len(come) == len(files)
 
     def sleep(self, level: int) -> None:
         self.did.append(("sleep", level))
@@ -109,10 +112,10 @@ def test_responses_are_those_of_their_prompts_in_whatever_order_they_come(served
     assert (engine.did[1].temperature, engine.did[1].top_k) == (0.0, 0)
 
 
-def test_weights_are_known_by_their_digest_until_they_are_forgotten(served: Served) -> None:
+def test_weights_are_known_by_their_digest_until_they_are_forgotten(served: Served, tmp_path: Path) -> None:
     door, engine, _ = served
     first = Connection(door, 0, nobody_is_told)
-    first.load(Path("one"), "abc")
+    first.load(tmp_path, ["one"], "abc", (tmp_path / "one").touch)
     first.sleep(forget=False)
     first.close()
     second = Connection(door, 1, nobody_is_told)
@@ -120,7 +123,7 @@ def test_weights_are_known_by_their_digest_until_they_are_forgotten(served: Serv
     second.sleep(forget=True)
     assert second.digest == ""
     assert Connection(door, 2, nobody_is_told).digest == ""
-    assert engine.did == [("load", "one"), ("sleep", 1), ("sleep", 2)]
+    assert engine.did == [("load", ["one"]), ("sleep", 1), ("sleep", 2)]
 
 
 def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: Served) -> None:
@@ -190,11 +193,11 @@ def test_a_stranger_is_not_served(served: Served, monkeypatch: pytest.MonkeyPatc
         Connection(door, 0, nobody_is_told)
 
 
-def test_what_an_engine_does_not_survive_is_told_before_it_ends(served: Served) -> None:
+def test_what_an_engine_does_not_survive_is_told_before_it_ends(served: Served, tmp_path: Path) -> None:
     door, _, thread = served
     connection = Connection(door, 0, nobody_is_told)
     with pytest.raises(LostServerError, match="RuntimeError: no such weights"):
-        connection.load(Path("bad"), "abc")
+        connection.load(tmp_path, ["bad"], "abc", (tmp_path / "bad").touch)
     thread.join(10)
     assert not thread.is_alive()
     with pytest.raises(LostServerError):
@@ -203,18 +206,39 @@ def test_what_an_engine_does_not_survive_is_told_before_it_ends(served: Served) 
         Connection(door, 1, nobody_is_told)
 
 
-def test_weights_under_another_name_than_they_were_given_are_refused(served: Served) -> None:
+def test_weights_under_another_name_than_they_were_given_are_refused(served: Served, tmp_path: Path) -> None:
     door, _, _ = served
     connection = Connection(door, 0, nobody_is_told)
-    send(connection._socket, Load("x", "one"))
+    with writing(tmp_path):
+        send(connection._socket, Load(str(tmp_path), (), "one"))
     assert receive(connection._socket, FromServer) == Loaded("one", 1)
     send(connection._socket, Sleep(1))
     with pytest.raises(LostServerError, match="it has loaded one, and was given two"):
-        connection.load(Path("y"), "two")
+        connection.load(tmp_path, [], "two", lambda: None)
+
+
+def test_weights_that_were_given_up_are_nobodys(served: Served, tmp_path: Path) -> None:
+    """The server goes on; what it has now is to be replaced before it makes anything."""
+    door, engine, _ = served
+
+    def give_up() -> None:
+        (tmp_path / "one").touch()
+        raise OSError("no room")
+
+    first = Connection(door, 0, nobody_is_told)
+    first.load(tmp_path, ["one"], "abc", (tmp_path / "one").touch)
+    with pytest.raises(OSError, match="no room"):
+        first.load(tmp_path, ["one", "two"], "def", give_up)
+    first.close()
+    second = Connection(door, 1, nobody_is_told)
+    assert second.digest == ""
+    second.load(tmp_path, ["one"], "ghi", lambda: None)
+    assert engine.did == [("load", ["one"]), ("load", ["one"]), ("load", ["one"])]
+    assert Connection(door, 2, nobody_is_told).digest == "ghi"
 
 
 def test_a_frame_too_long_to_be_meant_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, _theirs = socket.socketpair()
     monkeypatch.setattr(serve_vllm, "LONGEST_FRAME", 8)
     with pytest.raises(ValueError, match="is longer than 8"):
-        send(ours, Load("a long folder", "abc"))
+        send(ours, Load("a long folder", (), "abc"))

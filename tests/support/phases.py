@@ -33,6 +33,7 @@ PHASES = {
     "reduce": "hpcrl.parallel.context:Group.reduce_scatter",
     "blend": "hpcrl.engines.composed:ComposedEngine.blend",
     "carry": "hpcrl.algos.host:TorchHost._carry_out",
+    "give": "hpcrl.engines.vllm:WeightFiles._write_file",
     "let_go": "hpcrl.algos.host:TorchHost.let_go",
     "release": "hpcrl.engines.release:DeviceBuffers._room",
     "restore": "hpcrl.engines.release:DeviceBuffers.need",
@@ -46,8 +47,8 @@ PHASES = {
 join, form: group creation; build, load: weights, and a checkpoint's shards; decode: a token of all rows that are being
 generated; inference: a forward call without gradients; judge: a reward model's call; minibatch: all of one; forward: of
 one micro-batch, in inference too; total, reduce, gather: the collectives of statistics, gradients and parameters;
-carry: what a rank sends and receives in a move or a blend; release: into host memory; restore: also of what never left;
-snapshot: a checkpoint's copy.
+carry: what a rank sends and receives in a move or a blend; give: a file of weights, for vLLM; release: into host
+memory; restore: also of what never left; snapshot: a checkpoint's copy.
 Where one member of a group waits at `reduce.begin`, or dies there, the others are inside that collective.
 """
 

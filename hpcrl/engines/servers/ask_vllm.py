@@ -27,6 +27,7 @@ from hpcrl.engines.servers.serve_vllm import (
     receive,
     send,
 )
+from hpcrl.engines.servers.vllm_weights import writing
 from hpcrl.models.generation import Generated
 from hpcrl.placement.servers import LOG, PID, WHY
 from hpcrl.processes import work_done
@@ -56,10 +57,13 @@ class Connection:
         welcome = self._heard(Welcome)
         self.version, self.digest = welcome.version, welcome.digest
 
-    def load(self, folder: Path, digest: str) -> None:
-        """Have it read new weights. Raises LostServerError."""
+    def load(self, folder: Path, files: Sequence[str], digest: str, write: Callable[[], None]) -> None:
+        """Have it read new weights, of files that `write` brings into the folder meanwhile. Raises LostServerError."""
         self.digest = ""
-        loaded = self._asked(Load(str(folder), digest), Loaded)
+        with writing(folder):
+            self._say(Load(str(folder), tuple(files), digest))
+            write()
+        loaded = self._heard(Loaded)
         if loaded.digest != digest:
             raise LostServerError(f"it has loaded {loaded.digest}, and was given {digest}")
         self.digest = digest

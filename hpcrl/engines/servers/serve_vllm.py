@@ -1,14 +1,13 @@
 """A server that makes responses with vLLM, and what is said to it. It runs under vLLM's own interpreter.
 
 An agent starts it, with a listening Unix socket, by this file's path: it imports vLLM, msgspec and Python's own modules
-and nothing of hpcrl. It outlives workers and dies with its agent. One worker is served at a time, the newest attempt's;
-a newer one takes its place, and what was being made for the older is dropped. Frames are msgpack of the types below,
-each after its length; nothing is unpickled.
+and nothing of hpcrl; vLLM itself imports vllm_weights.py, beside it. It outlives workers and dies with its agent. One
+worker is served at a time, the newest attempt's; a newer one takes its place, and what was being made for the older is
+dropped. Frames are msgpack of the types below, each after its length; nothing is unpickled.
 """
 
 import contextlib
 import ctypes
-import logging
 import os
 import select
 import signal
@@ -17,8 +16,7 @@ import struct
 import sys
 import traceback
 from array import array
-from collections.abc import Callable, Iterator, Set
-from logging.handlers import BufferingHandler
+from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ import msgspec
 
 LONGEST_FRAME = 1 << 30  # bytes; about 250 million prompt tokens
 WHY, PR_SET_PDEATHSIG, GREETING_S = "why", 1, 5.0  # WHY: the file beside the socket that says why nobody serves
+EXTENSION = "vllm_weights.Extension"  # beside this file
 WEIGHTS, ALL = "weights", frozenset({"weights", "kv_cache"})  # what sleeps, as vLLM calls it
 
 
@@ -58,9 +57,10 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
-    """Read the safetensors of a folder, in which nothing changes until the answer; `digest` is that of parameters."""
+    """Read these safetensors of a folder as they come to be there; `digest` is that of the parameters in them."""
 
     folder: str
+    files: tuple[str, ...]
     digest: str
 
 
@@ -95,7 +95,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):
-    """It has the weights of so many loads, and what they are called; of none that are there, nothing."""
+    """It has the weights of so many loads, and what they are called; nothing where some are missing."""
 
     digest: str
     loads: int
@@ -153,45 +153,6 @@ def is_own(peer: socket.socket) -> bool:
     return bool(struct.unpack("3i", said)[1] == os.getuid())
 
 
-class Extension:
-    """What vLLM mixes into each of its workers, by this name: so nothing is pickled for them to run."""
-
-    def take_weights(self, folder: str) -> None:
-        """Read a folder's weights. A head that is the embedding has on CPUs a packed copy, which vLLM does not renew.
-
-        Raises RuntimeError where a layer has kept its old weights, of which vLLM only warns. It warns of buffers too.
-        """
-        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
-
-        worker: Any = self
-        heard, logger = BufferingHandler(1 << 20), logging.getLogger("vllm")
-        logger.addHandler(heard)
-        try:
-            worker.reload_weights(weights_path=folder)
-        finally:
-            logger.removeHandler(heard)
-        layers = list(worker.model_runner.get_model().modules())
-        due = {type(layer).__name__ for layer in layers if _has_weights(layer)}
-        if getattr(worker.model_config.hf_text_config, "tie_word_embeddings", False):
-            due -= {ParallelLMHead.__name__}
-        if stale := [said for it in heard.buffer if _tells_of_old(said := it.getMessage(), due)]:
-            raise RuntimeError(f"vLLM has kept old weights: {'; '.join(stale)}")
-        for head in (layer for layer in layers if isinstance(layer, ParallelLMHead)):
-            head.quant_method.process_weights_after_loading(head)
-
-
-def _has_weights(layer: Any) -> bool:
-    """Whether a folder has any for it here. It may have buffers alone, or rows of a vocabulary that only fill it up."""
-    rows = getattr(layer, "shard_indices", None)
-    return any(True for _ in layer.parameters(recurse=False)) and (rows is None or rows.num_org_elements > 0)
-
-
-def _tells_of_old(said: str, due: Set[str]) -> bool:
-    """Whether vLLM says so that weights are missing which layers of these types have."""
-    layer, names_it, _ = said.partition(": Failed to load weights")
-    return layer in due if names_it else "weights were not loaded" in said
-
-
 class Served:
     """vLLM's, of one model. Knows nothing of sockets."""
 
@@ -218,14 +179,15 @@ class Served:
             enforce_eager=not args.cuda,
             enable_sleep_mode=args.cuda,
             logprobs_mode="processed_logprobs",
-            worker_extension_cls=f"{Path(__file__).stem}.{Extension.__name__}",
+            worker_extension_cls=EXTENSION,
             disable_log_stats=True,
             seed=0,
         )
 
-    def load(self, folder: str) -> None:
+    def load(self, folder: str, files: Sequence[str]) -> bool:
+        """Whether all came."""
         self._wake({WEIGHTS})
-        self._llm.collective_rpc("take_weights", args=(folder,))
+        return all(self._llm.collective_rpc("take_weights", args=(folder, files)))
 
     def sleep(self, level: int) -> None:
         if self._cuda and not self._asleep:
@@ -330,11 +292,11 @@ class Server:
 
     def _answer(self, worker: socket.socket, frame: ToServer) -> None:
         match frame:
-            case Load(folder, digest):
+            case Load(folder, files, digest):
                 self._digest = ""
-                self._engine.load(folder)
-                self._digest, self._loads = digest, self._loads + 1
-                self._tell(worker, Loaded(digest, self._loads))
+                if self._engine.load(folder, files):
+                    self._digest, self._loads = digest, self._loads + 1
+                self._tell(worker, Loaded(self._digest, self._loads))
             case Sleep(level):
                 self._engine.sleep(level)
                 self._digest = self._digest if level < 2 else ""

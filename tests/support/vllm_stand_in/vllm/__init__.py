@@ -10,14 +10,17 @@ import signal
 import sys
 import tempfile
 from array import array
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 
 from hpcrl.engines.flat import FlatTransformer, new_model
+from hpcrl.engines.servers.vllm_weights import arriving
 from hpcrl.models.generation import GenerationOptions, Generator
 from hpcrl.models.sampling import SamplingOptions
 
@@ -61,10 +64,14 @@ class LLM:
     def slots(self) -> tuple[int, int]:
         return self._given["max_num_seqs"], self._given["max_num_batched_tokens"]
 
-    def collective_rpc(self, method: str, args: tuple[str, ...]) -> None:
+    def collective_rpc(self, method: str, args: tuple[str, Sequence[str]]) -> list[bool]:
         assert method == "take_weights"
         fault("load")
-        self._model = self._read(Path(self._given["model"]), Path(args[0]))
+        folder, files = Path(args[0]), args[1]
+        come = list(arriving(folder, files))
+        if len(come) == len(files):
+            self._model = self._read(Path(self._given["model"]), folder)
+        return [len(come) == len(files)]
 
     def reset_prefix_cache(self) -> None:
         self.resets += 1
@@ -76,7 +83,15 @@ class LLM:
             for path in (weights or folder).glob("*.safetensors*"):
                 assert weights is None or path.stat().st_mode & 0o077 == 0, "weights are for their owner"
                 (Path(whole) / path.name).symlink_to(path.absolute())
+            if weights is not None:
+                files = {name: path.name for path in weights.glob("*.safetensors") for name in _names(path)}
+                (Path(whole) / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
             return new_model(whole, dtype=self._dtype, trainable=False)
+
+
+def _names(path: Path) -> list[str]:
+    with safe_open(path, "np") as file:
+        return list(file.keys())
 
 
 class Engine:
