@@ -4,14 +4,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from hpcrl.config.changes import Change, changes, with_settings
 from hpcrl.config.control import ControlConfig
-from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.fields import ChangeClass, sections_of
 from hpcrl.config.load import OF_A_RUN, change_settings
 from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.rows.kind import Indexes
+from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.indexes import indexes_to_try
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.recovery import RecoveryPlan, plan_next_attempt
@@ -132,10 +135,18 @@ def _other_calls(before: ExperimentConfig, after: ExperimentConfig) -> Iterator[
     """What would make a step of other calls, or have them read other keys than are recorded. A fork begins with a step
     of its own, and may."""
     recipe = algorithm_of(after).recipe
-    old, new = ({call.name: call for call in recipe(experiment)} for experiment in (before, after))
+
+    def made(experiment: ExperimentConfig) -> dict[str, MFC]:
+        return {call.name: call for call in recipe(experiment)}
+
+    old, new = made(before), made(after)
     differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if differing:
-        keys = tuple(change.key for change in changes(before, after, [ChangeClass.NUMBERS, ChangeClass.PLACEMENT]))
+        free = ChangeClass.NUMBERS, ChangeClass.PLACEMENT
+        found = {change.key: change.value for change in changes(before, after, free)}
+        each = {key: with_settings(to_dict(before), {key: value}) for key, value in found.items()}
+        alone = [key for key, values in each.items() if made(msgspec.convert(values, type(before))) != old]
+        keys = tuple(alone or found)
         yield Problem(
             keys,
             f"with {', '.join(keys)} as given the steps of the run would have other calls ({', '.join(differing)}), "

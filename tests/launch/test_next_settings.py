@@ -145,11 +145,11 @@ def test_a_first_value_that_is_past_is_told_of_and_others_are_not(tmp_path: Path
 def test_numbers_that_would_make_other_calls_are_refused(tmp_path: Path) -> None:
     run = ppo_run(tmp_path)
     said = refusal(run, "ppo.kl.coef=0", "ppo.clip_low=0.1")
-    assert "with ppo.clip_low, ppo.kl.coef as given the steps of the run would have other calls (ref_inf" in said
+    assert "with ppo.kl.coef as given the steps of the run would have other calls (ref_inf" in said
     assert "Set what you change so that the calls stay" in said
     served = f"calls={{actor_gen: {{backend: vllm, python: {stand_in_python(tmp_path)}}}}}"
     short = experiment_from(with_settings(run.read_run().experiment, {"data.max_prompt_tokens": 8}))
-    said = refusal(create_run(tmp_path / "short", short), served)
+    said = refusal(create_run(tmp_path / "short", short), served, "actor.micro_batch_tokens=512")
     assert "with calls as given the steps of the run would have other calls" in said
     assert next_settings(run, ["ppo.kl.coef=0.5", "ppo.clip_low=0.1"]).after.ppo.kl.coef == 0.5
 
