@@ -60,14 +60,14 @@ def cut_problems(experiment: ExperimentConfig, models: Mapping[str, DecoderConfi
             fitting = ", ".join(f"t{tp}" for tp in range(1, LARGEST_TP + 1) if not uncut(model, tp))
             yield Problem(
                 (*settings_of(key), path),
-                f"{key} = {layout} cuts each layer over tp = {layout.tp} workers, but {path} has {words}.",
+                f"{key} = {layout.short} cuts each layer over tp = {layout.tp} workers, but {path} has {words}.",
                 f"Set {key} to one with {fitting}.",
             )
         if layout.pp > model.blocks:
             yield Problem(
                 (*settings_of(key), path),
-                f"{key} = {layout} has pp = {layout.pp} stages, but {path} has {model.blocks} blocks, and each stage "
-                "needs one.",
+                f"{key} = {layout.short} has pp = {layout.pp} stages, but {path} has {model.blocks} blocks, and each "
+                "stage needs one.",
                 f"Set {key} to one with at most p{model.blocks}.",
             )
 
@@ -118,7 +118,7 @@ def tensor_notices(experiment: ExperimentConfig) -> Iterator[str]:
         if group := _crossing(layout, ranks, slots):
             nodes = sorted({rank // slots for rank in group})
             yield (
-                f"{key} = {layout} cuts each layer over workers {', '.join(map(str, group))}, which are on nodes "
+                f"{key} = {layout.short} cuts each layer over workers {', '.join(map(str, group))}, which are on nodes "
                 f"{', '.join(map(str, nodes))}: every layer waits for the network. Have tp at most the workers of a "
                 "node, and stages (pp) on different nodes."
             )

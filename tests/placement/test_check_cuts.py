@@ -58,7 +58,7 @@ def test_tensor_ranks_have_whole_heads(load, layout, words, right):
         return
     problem = refused(load, f"actor.layout={layout}")
     assert problem.text.endswith(words)
-    assert problem.text.startswith("actor.layout = d4t3p1 cuts each layer over tp = 3 workers, but actor.path has ")
+    assert problem.text.startswith("actor.layout = d4t3 cuts each layer over tp = 3 workers, but actor.path has ")
     assert problem.advice == "Set actor.layout to one with t1, t2, t4, t6, t12."
     assert load(f"actor.layout={right}")
 
@@ -99,7 +99,7 @@ def test_whole_experts_are_cut_by_their_number(load):
 def test_every_stage_has_a_block(load):
     problem = refused(load, "actor.layout=d2p6")
     assert problem.text == (
-        "actor.layout = d2t1p6 has pp = 6 stages, but actor.path has 4 blocks, and each stage needs one."
+        "actor.layout = d2p6 has pp = 6 stages, but actor.path has 4 blocks, and each stage needs one."
     )
     assert problem.advice == "Set actor.layout to one with at most p4."
     assert load("actor.layout=d3p4")
@@ -122,6 +122,6 @@ def test_layers_over_several_nodes_are_told(load):
     assert list(tensor_notices(load("actor.layout=t2p2", "actor.mesh=node0:4,5,node1:0,1"))) == []
     (notice,) = tensor_notices(load("actor.layout=t4", "actor.mesh=4-7"))
     assert notice == (
-        "actor.layout = d1t4p1 cuts each layer over workers 4, 5, 6, 7, which are on nodes 0, 1: every layer waits for "
+        "actor.layout = t4 cuts each layer over workers 4, 5, 6, 7, which are on nodes 0, 1: every layer waits for "
         "the network. Have tp at most the workers of a node, and stages (pp) on different nodes."
     )
