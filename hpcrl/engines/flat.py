@@ -16,7 +16,7 @@ from hpcrl.families.reader import fingerprint, parameters_of
 from hpcrl.families.stacks import Stack, stacks_of
 from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
-from hpcrl.placement.buffers import ALIGNMENT, lay_out
+from hpcrl.placement.buffers import lay_out, unaligned
 from hpcrl.placement.shards import WHOLE, Cut, held
 
 
@@ -83,10 +83,7 @@ class FlatParameters:
         first, *others = (self.offsets[parameter.name] for parameter in stack.parameters)
         for parameter, end in zip(stack.parameters, others, strict=False):
             if self.offsets[parameter.name] + parameter.numel != end:
-                raise DataError(
-                    f"{stack.name}: an expert's matrix has {parameter.numel} numbers; a multiple of {ALIGNMENT} is "
-                    "needed."
-                )
+                raise DataError(f"{unaligned(stack)}.")
         return first
 
     def layers(self) -> dict[int, slice]:

@@ -6,7 +6,7 @@ model is where its tensors belong, not what it computes.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class ForeignConfig(DecoderConfig):
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Name and shape of each, layer by layer."""
     library: LibraryModel = UNKNOWN
-    because: str = ""
+    because: str = field(default="", compare=False)
     """Why hpcrl's own code does not run it."""
     found: HeadKind = "vocabulary"
     """The head that its folder has."""

@@ -38,7 +38,7 @@ def read_config(folder: Path, family: str | None = None, setting: str = SETTING,
     except (ValueError, RecursionError) as error:
         raise ConfigurationError([f"{path} is no JSON: {error}."]) from None
     if kind == "transformers" and isinstance(values, Mapping):
-        return read_foreign(folder, values, str(path), "its model is set to transformers")
+        return read_foreign(folder, values, str(path), f"{setting.rpartition('.')[0]}.model = transformers")
     try:
         return config_from_json(values, str(path), family, setting)
     except ConfigurationError as error:

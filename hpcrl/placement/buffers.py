@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hpcrl.families.family import Parameter
+from hpcrl.families.stacks import Stack
 
 ALIGNMENT = 64
 """Parameters begin at multiples of so many elements: 128 bytes of half precision, which a GPU loads at once. It is
@@ -34,6 +35,14 @@ def lay_out(parameters: Iterable[Parameter]) -> ParameterLayout:
         offsets.append(end)
         end += -(-parameter.numel // ALIGNMENT) * ALIGNMENT
     return ParameterLayout(placed, tuple(offsets), -(-end // ROOM) * ROOM)
+
+
+def unaligned(stack: Stack) -> str:
+    """Why the experts of a stack cannot lie side by side in a buffer; empty where they can, or there are none."""
+    numel = stack.parameters[0].numel
+    if not stack.holds_experts or numel % ALIGNMENT == 0:
+        return ""
+    return f"{stack.name}: an expert's matrix has {numel} numbers; a multiple of {ALIGNMENT} is needed"
 
 
 def shard_bounds(total: int, ranks: int) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from hpcrl.placement.check_adapters import adapter_problems, shared_problems
 from hpcrl.placement.check_calls import calls_problems
 from hpcrl.placement.check_cuts import cut_problems, router_problems
 from hpcrl.placement.check_layouts import WORLD, Written, batch_problems, layout_problems, mesh_problem
-from hpcrl.placement.foreign_models import foreign_problems, headless
+from hpcrl.placement.foreign_models import foreign_problems, unheld
 from hpcrl.placement.judges import judges_held, release_problems
 from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.placing import cpu_roles, entries_of, mesh_of
@@ -169,9 +169,9 @@ def _model_problems(experiment: ExperimentConfig, algorithm: Algorithm[Any]) -> 
     heads = {role: algorithm.roles[role].head for role in models}
     chosen = _chosen(experiment, algorithm.calls(experiment))
     yield from foreign_problems(chosen, models, heads)
-    models = {role: model for role, model in models.items() if not headless(model, heads[role])}
+    models = {role: model for role, model in models.items() if not unheld(model, heads[role])}
     cut = {role: model.with_head(heads[role]) for role, model in models.items()}
-    judges = {role: read_config(Path(judge.path), kind=judge.model) for role, judge in judges_held(experiment).items()}
+    judges = {role: _read(judge, f"{role}.family") for role, judge in judges_held(experiment).items()}
     yield from cut_problems(experiment, cut | judges)
     yield from router_problems(experiment, cut)
     yield from adapter_problems(experiment, cut)

@@ -6,7 +6,9 @@ from hpcrl.backends.backend import Backend
 from hpcrl.errors import ConfigurationError, Problem
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.foreign import ForeignConfig, head_problem
+from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import Chosen, able_backends, settings_of
+from hpcrl.placement.buffers import unaligned
 
 KIND = "transformers"
 """What `<role>.model` and a backend's declaration call such models."""
@@ -15,14 +17,15 @@ KIND = "transformers"
 def foreign_problems(
     chosen: Iterable[Chosen], models: Mapping[str, DecoderConfig], heads: Mapping[str, HeadKind | None]
 ) -> Iterator[Problem]:
-    """Heads that transformers has no class for; backends that hold hpcrl's own models only."""
+    """Heads that transformers has no class for; experts that no backend holds; backends that hold hpcrl's own models
+    only."""
     said: set[str] = set()
     for under in chosen:
         model, path = models.get(under.role), f"{under.role}.path"
         if not isinstance(model, ForeignConfig):
             continue
-        if under.role not in said and (problem := headless(model, heads[under.role])):
-            yield _of_head(under, problem)
+        if under.role not in said and (problem := unheld(model, heads[under.role])):
+            yield _of_model(under, problem)
         said.add(under.role)
         try:
             backend = under.backend()
@@ -38,7 +41,7 @@ def foreign_problems(
             )
 
 
-def _of_head(under: Chosen, problem: str) -> Problem:
+def _of_model(under: Chosen, problem: str) -> Problem:
     path, code = f"{under.role}.path", f"{under.role}.model"
     if under.model.model == KIND:
         text = f"{code} = {KIND}, but {path}: {problem}."
@@ -50,6 +53,8 @@ def _holds(backend: Backend) -> bool:
     return KIND in backend.model_kinds
 
 
-def headless(model: DecoderConfig, head: HeadKind | None) -> str:
+def unheld(model: DecoderConfig, head: HeadKind | None) -> str:
     """Why a model cannot be had under a head by transformers' classes; empty where it can."""
-    return head_problem(model, head) if isinstance(model, ForeignConfig) else ""
+    if not isinstance(model, ForeignConfig):
+        return ""
+    return head_problem(model, head) or next(filter(None, map(unaligned, stacks_of(model))), "")

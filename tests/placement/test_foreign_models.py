@@ -126,10 +126,26 @@ def test_layouts_and_backends_that_cut_it_are_refused(load: Any, tmp_path: Path)
         "is not known here and may change the mathematics. Set actor.backend to fsdp, native, zero1, zero2 or zero3."
     )
     chosen = problems(load, "actor.backend=megatron", "actor.model=transformers", "cluster.device=cuda")[0]
-    assert chosen.endswith("Set actor.backend to fsdp, native, zero1, zero2 or zero3, or actor.model to auto.")
+    assert chosen.endswith(
+        "transformers computes actor.path: actor.model = transformers. Set actor.backend to fsdp, native, zero1, zero2 "
+        "or zero3, or actor.model to auto."
+    )
     assert len(problems(load, "actor.backend=fsdp", "critic.layout=p2")) == 1
     (none,) = problems(load, "actor.router_aux_coef=0.1")
     assert "has no experts" in none
+
+
+def test_experts_whose_numbers_do_not_lie_side_by_side_are_refused(load: Any, tmp_path: Path) -> None:
+    whole = {"model.embed_tokens.weight": (64, 32), "model.layers.0.mlp.up_proj.weight": (48, 32)}
+    experts = {
+        f"model.layers.0.mlp.experts.{number}.{name}.weight": (13, 20) for number in range(2) for name in ("w1", "w3")
+    }
+    write(tmp_path / "model", QWEN2_TINY | {"rope_wobble": 3}, whole | experts)
+    of_actor = [problem for problem in problems(load) if problem.startswith("actor")]
+    assert of_actor == [
+        "actor.path: model.layers.0.mlp.experts.gate_up_proj: an expert's matrix has 260 numbers; a multiple of 64 is "
+        "needed. Set actor.path to another model."
+    ]
 
 
 def test_code_that_was_chosen_and_does_not_have_the_model_is_refused_by_its_name(load: Any, tmp_path: Path) -> None:
