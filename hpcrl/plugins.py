@@ -38,8 +38,9 @@ def names(room: Room[D]) -> tuple[str, ...]:
     return tuple(file.name.removesuffix(".py") for file in modules if _line_of(file, room.attribute))
 
 
-def find(room: Room[D], name: str, setting: str) -> D:
-    """What is declared under a name of the room's, or in the user's `file.py:NAME`.
+def find(room: Room[D], name: str, setting: str, fitting: Callable[[str], bool] = lambda _: True) -> D:
+    """What is declared under a name of the room's, or in the user's `file.py:NAME`. Of names, those that are `fitting`
+    are proposed for one that is not known.
 
     Raises:
         ConfigurationError: names `setting`, and the file and line where there is one to fix.
@@ -52,7 +53,7 @@ def find(room: Room[D], name: str, setting: str) -> D:
         path, attribute = files(room.package) / f"{name}.py", room.attribute
         importing = functools.partial(importlib.import_module, f"{room.package}.{name}")
     else:
-        raise _unknown(given, name, names(room))
+        raise _unknown(given, name, tuple(filter(fitting, names(room))))
     found = _declared(path, importing, attribute, given)
     if not isinstance(found, room.type):
         line, is_, needed = _line_of(path, attribute) or 1, _a(type(found).__name__), _a(room.type.__name__)

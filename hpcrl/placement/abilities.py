@@ -44,7 +44,7 @@ class Chosen(NamedTuple):
 
     def backend(self) -> Backend:
         """Raises ConfigurationError where there is no such backend."""
-        return find(BACKENDS, self.name, self.key)
+        return find(BACKENDS, self.name, self.key, _holds_roles)
 
 
 def all_chosen(experiment: Any, calls: Sequence[MFC]) -> Iterator[Chosen]:
@@ -72,7 +72,12 @@ def packages_of(backends: Iterable[str]) -> list[str]:
 
 def backend_of(name: str) -> Backend:
     """Raises ConfigurationError where there is no such backend."""
-    return find(BACKENDS, name, "<role>.backend")
+    return find(BACKENDS, name, "<role>.backend", _holds_roles)
+
+
+def _holds_roles(name: str) -> bool:
+    """Whether a backend of hpcrl's own holds roles, rather than copies that make responses alone."""
+    return find(BACKENDS, name, "<role>.backend").server is None
 
 
 def cut_by(backend: str) -> CutBy | Literal[""]:

@@ -44,7 +44,7 @@ def test_every_backend_of_hpcrls_own_declares():
 
 def test_an_unknown_backend_is_refused_with_the_nearest(problems):
     assert problems("critic.backend=nativ", "critic.layout=t2") == [
-        "critic.backend = nativ must be one of fsdp, megatron, native, vllm, zero1, zero2, zero3, or file.py:NAME. "
+        "critic.backend = nativ must be one of fsdp, megatron, native, zero1, zero2, zero3, or file.py:NAME. "
         "Set critic.backend, probably to native."
     ]
 
@@ -88,7 +88,7 @@ def test_layouts_that_fsdp_does_not_split_are_refused_together_before_anything_i
         "Set actor.layout to d2, or actor.backend to megatron or native.",
         "  - critic.layout = p2 splits a model over workers by pp, but critic.backend = fsdp splits over dp only. "
         "Set critic.layout to d2, or critic.backend to megatron or native.",
-        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, vllm, zero1, zero2, zero3, or "
+        "  - reference.backend = fsdpp must be one of fsdp, megatron, native, zero1, zero2, zero3, or "
         "file.py:NAME. "
         "Set reference.backend, probably to fsdp.",
         "  - calls.actor_gen.layout = t2 splits a model over workers by tp, but actor.backend = fsdp splits over dp "
