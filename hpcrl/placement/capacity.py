@@ -1,21 +1,27 @@
 """Whether the workers' memory fits what their nodes have: what cannot fit is refused, what may not is said."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from hpcrl.backends.backend import BACKENDS
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.model import models_of
+from hpcrl.config.model import ModelConfig, models_of
 from hpcrl.config.validate import collect
 from hpcrl.errors import ConfigurationError
+from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
 from hpcrl.placement.memory import GIB, Models, estimate_models, of_worker
 from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan
 from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
+from hpcrl.plugins import names
 
 E = TypeVar("E", bound=ExperimentConfig)
+
+Fields = Mapping[str, Mapping[str, str]]
+"""Role → setting of it → value."""
 
 MANY_NODES = 64
 """Up to so many times as many nodes are tried before more nodes are no longer proposed."""
@@ -134,36 +140,65 @@ def _too_much(lasting: float, at: Load, capacity: Capacity) -> str:
 
 
 def _remedy(experiment: ExperimentConfig, capacity: Capacity) -> str:
-    """The smallest change of types, allocation or nodes, or of types and nodes, with which the run fits and can be
-    planned."""
+    """The smallest change of types, allocation, what holds models or nodes, or of several of these, with which the run
+    fits and can be planned."""
     for what, changed in _changes(experiment):
-        if collect(changed, ALL_CHECKS, ()):
-            continue
-        plan = make_plan(changed, changed.cluster.nodes)
-        loads = peaks(plan, estimate_models(plan, changed), changed.cluster.device, lasting=True)
-        if _need(plan, loads, capacity)[0] <= (capacity.bytes or 0.0):
+        if not collect(changed, ALL_CHECKS, ()) and _fits(changed, capacity):
             return f"It fits with {what}."
     return (
-        "Neither bf16 nor more nodes make it fit: shard or offload models (docs/backends.md), take smaller ones, or "
-        "nodes with more memory."
+        "Neither bf16, nor another backend, nor offload, nor more nodes make it fit: take smaller models, or nodes "
+        "with more memory."
     )
+
+
+def _fits(experiment: ExperimentConfig, capacity: Capacity) -> bool:
+    """Whether what is kept does, on the devices and beside them."""
+    plan, device = make_plan(experiment, experiment.cluster.nodes), experiment.cluster.device
+    models = estimate_models(plan, experiment)
+    if _need(plan, peaks(plan, models, device, lasting=True), capacity)[0] > (capacity.bytes or 0.0):
+        return False
+    try:
+        if device == "cuda" and capacity.host is not None:
+            list(_check_host(plan, models, capacity.host))
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _changes(experiment: Any) -> Iterator[tuple[str, Any]]:
     models = models_of(experiment)
-    wide = {role: replace(model, dtype="bf16") for role, model in models.items() if model.dtype != "bf16"}
-    frozen = {role: model for role, model in wide.items() if not hasattr(model, "optimizer")}
+    wide = {role: {"dtype": "bf16"} for role, model in models.items() if model.dtype != "bf16"}
+    frozen = {role: fields for role, fields in wide.items() if not hasattr(models[role], "optimizer")}
     nodes, factor = experiment.cluster.nodes, 1
     while factor <= MANY_NODES:
         more = replace(experiment, cluster=replace(experiment.cluster, nodes=nodes * factor))
         said = [f"cluster.nodes = {nodes * factor}"] if factor > 1 else []
-        for part in ({}, frozen, wide) if frozen and frozen != wide else ({}, wide):
-            types = [f"{role}.dtype = bf16" for role in part]
-            if said or types:
-                yield " and ".join([*said, *types]), replace(more, **part)
+        types: Sequence[Fields] = ({}, frozen, wide) if frozen and frozen != wide else ({}, wide)
+        yield from (_with(more, said, fields) for fields in types if said or fields)
         if factor == 1:
             yield from _allocated(experiment)
+        for held in _held_otherwise(models):
+            both = {role: {**held.get(role, {}), **wide.get(role, {})} for role in models}
+            yield from (_with(more, said, fields) for fields in (held, both))
         factor *= 2
+
+
+def _with(experiment: Any, said: Sequence[str], fields: Fields) -> tuple[str, Any]:
+    """With these fields of roles, in words after what is said already."""
+    settings = [f"{role}.{name} = {value}" for role, of_role in fields.items() for name, value in of_role.items()]
+    roles = {role: replace(getattr(experiment, role), **of_role) for role, of_role in fields.items()}
+    return " and ".join([*said, *settings]), replace(experiment, **roles)
+
+
+def _held_otherwise(models: Mapping[str, ModelConfig]) -> Iterator[Fields]:
+    """What is kept up to date in the host's memory; parameters cut over workers; both."""
+    offloading = [role for role, model in models.items() if "optimizer" in backend_of(model.backend).offloads]
+    yield {role: {"offload": "optimizer"} for role in offloading if hasattr(models[role], "optimizer")}
+    cutting = {name: backend for name in names(BACKENDS) if (backend := backend_of(name)).shards}
+    yield from ({role: {"backend": name} for role in models} for name in cutting)
+    for name, backend in cutting.items():
+        if "parameters" in backend.offloads:
+            yield {role: {"backend": name, "offload": "parameters"} for role in models}
 
 
 def _allocated(experiment: Any) -> Iterator[tuple[str, Any]]:

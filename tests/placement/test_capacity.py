@@ -36,11 +36,12 @@ def refused(experiment, capacity):
     return problem
 
 
-def test_models_that_cannot_fit_are_refused_with_the_sizes_of_each_role(load):
-    problem = refused(load(), Capacity(24 * GIB, "worker", HERE))
+def test_models_that_cannot_fit_are_refused_with_the_sizes_of_each_role(load, monkeypatch):
+    monkeypatch.setattr("hpcrl.placement.capacity.MANY_NODES", 1)
+    problem = refused(load("cluster.device=cpu"), Capacity(24 * GIB, "worker", HERE))
     assert "of a worker need 172.3 GiB (on worker 0 in actor_train: actor 73.8, reference 24.6, critic 73.8" in problem
     assert "this machine has 24.0 GiB." in problem
-    assert "Neither bf16 nor more nodes make it fit" in problem
+    assert "Neither bf16, nor another backend, nor offload, nor more nodes make it fit" in problem
 
 
 def test_the_workers_of_a_node_share_what_it_has(load):
@@ -112,13 +113,29 @@ def test_a_nodes_memory_is_asked_for_only_where_something_waits_there(load):
     assert asked == [400]
 
 
-@pytest.mark.parametrize("gib", [130, 150, 170])
-def test_the_advice_fits(load, gib):
-    capacity = Capacity(gib * GIB, "worker", HERE)
-    advice = refused(load(), capacity).partition("It fits with ")[2].rstrip(".")
+ADVICE = [
+    ("cpu", 60, "cluster.nodes = 4 and actor.backend = fsdp"),
+    ("cpu", 130, "allocation = pipe_model"),
+    ("cuda", 24, "actor.backend = fsdp and actor.offload = parameters"),
+    ("cuda", 100, "actor.offload = optimizer and actor.dtype = bf16"),
+    ("cuda", 170, "reference.dtype = bf16"),
+]
+
+
+@pytest.mark.parametrize(("device", "gib", "first"), ADVICE)
+def test_the_advice_fits(load, device, gib, first):
+    """The nodes have enough for what is offloaded."""
+    capacity = Capacity(gib * GIB, "worker", HERE, host=lambda: Capacity(300 * GIB, "node", HERE))
+    given = f"cluster.device={device}"
+    advice = refused(load(given), capacity).partition("It fits with ")[2].rstrip(".")
+    assert advice.startswith(first)
     overrides = [setting.replace(" = ", "=") for setting in advice.split(" and ")]
-    assert overrides != [""]
-    list(check_memory(settle(load(*overrides)), capacity))
+    list(check_memory(settle(load(given, *overrides)), capacity))
+
+
+def test_what_does_not_fit_the_nodes_is_no_advice(load):
+    capacity = Capacity(24 * GIB, "worker", HERE, host=lambda: Capacity(60 * GIB, "node", HERE))
+    assert "It fits with cluster.nodes = " in refused(load("cluster.device=cuda"), capacity)
 
 
 def test_models_that_are_cut_need_no_more_nodes(load):
