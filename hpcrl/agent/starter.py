@@ -39,6 +39,8 @@ class Starter:
     def start(self, order: StartWorkers, log: EventLog, master: str) -> None:
         """Fork the ordered workers; the old ones are dead. Raises OSError where a server cannot be started."""
         if not order.ranks:  # it may hear so before the attempt has a plan
+            if not order.over:
+                self.servers.close()
             log.write(WorkersForked(order.attempt, (), [], list(self.devices)))
             return
         plan = read_plan(self.run, order.attempt)

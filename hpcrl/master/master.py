@@ -157,7 +157,7 @@ class Master:
     def _idle(self, attempt: int) -> None:
         """End the workers of all nodes until the next attempt has everybody."""
         for node in self._reactor.members.agents:
-            self._reactor.send_to_node(node, StartWorkers(attempt, ()))
+            self._reactor.send_to_node(node, StartWorkers(attempt, (), over=True))
 
     def _guarded(self, work: Callable[[], Ending], attempt: int | None = None) -> Ending:
         """What is raised is an ending too; `attempt` is the one that is under way."""

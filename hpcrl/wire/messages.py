@@ -187,10 +187,13 @@ class Here(msgspec.Struct, frozen=True, tag=True):
 
 # ── master → agent ────────────────────────────────────────────────────────────────────────────────────────────────────
 class StartWorkers(msgspec.Struct, frozen=True, tag=True):
-    """Kill every worker that you have, then fork these ranks for this attempt."""
+    """Kill every worker that you have, then fork these ranks for this attempt; none where it is over, or has no use
+    for the node."""
 
     attempt: int
     ranks: tuple[int, ...]
+    over: bool = False
+    """Whether it is; what makes responses beside workers stays for the next."""
 
 
 class WorkersConnected(msgspec.Struct, frozen=True, tag=True):
