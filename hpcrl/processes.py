@@ -14,7 +14,7 @@ from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS, SHARED = Path("/sys/fs/cgroup"), Path("/dev/shm")
 DRAINING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 OOM_COUNTER = "memory.oom_control"
 TICKS_OF_WORK = os.sysconf("SC_CLK_TCK") // 5
@@ -138,6 +138,25 @@ def children_of(pid: int) -> list[int]:
     with suppress(OSError):
         threads = os.listdir(f"/proc/{pid}/task")
     return [int(child) for thread in threads for child in _read(Path(f"/proc/{pid}/task/{thread}/children")).split()]
+
+
+def shared_memory_of(pid: int, since: float) -> set[Path]:
+    """This user's files in shared memory, made since then, that a process or one below it has mapped: the kernel keeps
+    them when these are killed."""
+    mapped, found = mapped_shared(pid), set()
+    for path in SHARED.glob("*"):
+        with suppress(OSError):
+            known = path.lstat()
+            if known.st_ino in mapped and known.st_uid == os.getuid() and known.st_ctime >= since:
+                found.add(path)
+    return found
+
+
+def mapped_shared(pid: int) -> set[int]:
+    """The inodes of what a process, or one below it, has mapped of shared memory; its names may be others by now."""
+    maps = [line.split(maxsplit=5) for line in _read(Path(f"/proc/{pid}/maps")).splitlines()]
+    own = {int(fields[4]) for fields in maps if len(fields) == 6 and fields[5].startswith(f"{SHARED}/")}
+    return own.union(*map(mapped_shared, children_of(pid)))
 
 
 def _work_of(pid: int) -> int:

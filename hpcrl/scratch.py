@@ -7,10 +7,13 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
 NEW_S = 60.0
 """A folder that is younger may not be held yet."""
+ELSEWHERE = "elsewhere"
+"""The file in a folder that names what is not in it and goes with it."""
 
 
 class ScratchFolder:
@@ -28,20 +31,35 @@ class ScratchFolder:
         self._end()
 
 
+def goes_with(folder: Path, files: Iterable[Path]) -> None:
+    """These are elsewhere, and are removed with a scratch folder. Whoever finds them may say so."""
+    if lines := [f"{file}\n" for file in files]:
+        with open(folder / ELSEWHERE, "a") as listed:
+            listed.write("".join(lines))
+
+
 def remove_abandoned(prefix: str, where: Path | None = None) -> None:
-    """Remove the folders that nobody holds: whoever made them was killed."""
+    """Remove this user's folders that nobody holds: whoever made them was killed."""
     for folder in (where or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime < NEW_S:
+            found = folder.stat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < NEW_S:
                 continue
             held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                _clear(folder)
             finally:
                 os.close(held)
 
 
 def _remove(folder: Path, held: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    _clear(folder)
     os.close(held)
+
+
+def _clear(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        for file in (folder / ELSEWHERE).read_text().splitlines():
+            Path(file).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

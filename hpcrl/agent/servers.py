@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +21,11 @@ import msgspec
 from hpcrl.agent.compile_caches import CompileCaches
 from hpcrl.agent.gpus import DeviceBinding
 from hpcrl.backends.packages import OWN_VARIABLES
-from hpcrl.placement.servers import LOG, PID, WEIGHTS, WHY, ServerPlan
-from hpcrl.processes import kill_group
-from hpcrl.scratch import ScratchFolder
+from hpcrl.placement.servers import LOG, PID, TEMPORARY, WEIGHTS, WHY, ServerPlan
+from hpcrl.processes import SHARED, kill_group, shared_memory_of
+from hpcrl.scratch import ScratchFolder, goes_with
 
 PREFIX = "hpcrl-served-"
-SHARED = Path("/dev/shm")
 WAITING = 8
 """Workers at the door."""
 
@@ -60,9 +60,10 @@ class Server:
         self._folder = ScratchFolder(PREFIX, _roomy(told.weight_bytes))
         self._caches = CompileCaches(os.environ, told.folders)
         folder = self._folder.path
-        (folder / WEIGHTS).mkdir(mode=0o700)
+        for name in (WEIGHTS, TEMPORARY):
+            (folder / name).mkdir(mode=0o700)
         self.socket = folder / "socket"
-        listener = socket.socket(socket.AF_UNIX)
+        listener, self._began = socket.socket(socket.AF_UNIX), time.time()
         try:
             listener.bind(str(self.socket))
             self.socket.chmod(0o600)
@@ -83,6 +84,7 @@ class Server:
 
     def close(self) -> None:
         """End it, and all that it has started."""
+        goes_with(self._folder.path, shared_memory_of(self._process.pid, self._began))
         kill_group(self._process.pid)
         self._process.wait()
         self._folder.remove()
@@ -96,6 +98,7 @@ class Server:
         args = msgspec.json.encode(dict(told.settings) | own).decode()
         environment = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         environment |= {"OMP_NUM_THREADS": str(where.threads), "PYTHONPATH": str(Path(spec.origin).parent)}
+        environment |= {"TMPDIR": str(self._folder.path / TEMPORARY)}
         environment |= dict(told.variables) | self._caches.environment() | dict(where.environment)
         opened = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -55,7 +55,7 @@ class ClusterConfig:
     kernel's net.ipv4.ip_local_port_range."""
     start_timeout_s: Positive = 300.0
     """How long the master waits for nodes, and for workers that come no further with importing, compiling and loading;
-    those that do have as long as they take."""
+    those that do have as long as they take. A server of responses may do nothing for half as long when it is asked."""
     heartbeat_s: Positive = 1.0
     """How often each process shows that it is alive."""
     lost_after_s: Positive = 9.0

@@ -102,10 +102,10 @@ class VllmEngine:
         self._server: Connection | None = None
         if self._is_head:
             assert context.server is not None, "the agent starts a server for each part's first worker"
-            door, attempt = context.server
+            door, attempt, patience_s = context.server
             self._files = WeightFiles(door.parent / WEIGHTS, config, context.model.dtype)
             with self._asking("meeting the server of vLLM"):
-                self._server = Connection(door, attempt, _of_role(context))
+                self._server = Connection(door, attempt, _of_role(context), patience_s)
 
     @classmethod
     def open(cls, context: EngineContext) -> "VllmEngine":

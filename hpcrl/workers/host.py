@@ -27,10 +27,11 @@ def nobody_is_told(_what: str) -> None:
 
 
 class Door(NamedTuple):
-    """Where a server is reached: a socket, and the attempt that it is told."""
+    """Where a server is reached: a socket, the attempt that it is told, and how long it may do nothing when asked."""
 
     socket: Path
     attempt: int
+    patience_s: float
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class ModelWorker:
         )
 
     def _host_context(self) -> HostContext:
-        args = self._args
+        args, patience_s = self._args, self._experiment.cluster.start_timeout_s / 2  # before the master's is at its end
         return HostContext(
             rank=args.rank,
             plan=self._plan,
@@ -130,7 +130,7 @@ class ModelWorker:
             device=args.device,
             device_uuid=args.device_uuid,
             network=args.network,
-            servers={model: Door(Path(door), args.attempt) for model, door in args.servers.items()},
+            servers={model: Door(Path(door), args.attempt, patience_s) for model, door in args.servers.items()},
             told=self._mailbox.starting,
         )
 

@@ -10,26 +10,42 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from support.chaos import create_run
 from support.hosts import write_task
-from support.serving import ROOT, served, servers_alive, stand_in_python
+from support.serving import ROOT, served, servers_alive, shared, stand_in_python
 
-from hpcrl.agent.gpus import DeviceBinding
+from hpcrl.agent.compile_caches import CompileCaches
+from hpcrl.agent.gpus import CPU_WORKER, DeviceBinding
 from hpcrl.agent.servers import PREFIX, Server, Servers, Where
+from hpcrl.agent.starter import Starter
+from hpcrl.agent.zygote import Zygote
 from hpcrl.engines.servers.ask_vllm import Connection, LostServerError
+from hpcrl.event_log import EventLog
 from hpcrl.placement.plan import make_plan
 from hpcrl.placement.servers import ServerPlan, servers_of
+from hpcrl.processes import SHARED
+from hpcrl.scratch import NEW_S, remove_abandoned
+from hpcrl.wire.address import LOOPBACK
+from hpcrl.wire.messages import StartWorkers
+from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.host import nobody_is_told
 
 HERE = Where(cuda=False, environment={}, cpus=(), threads=1)
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> ServerPlan:
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("task")
     write_task(folder)
-    experiment = served(folder, {"backend": "vllm", "python": stand_in_python(folder)})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(task: Path) -> ServerPlan:
+    experiment = served(task, {"backend": "vllm", "python": stand_in_python(task)})
     (server,) = servers_of(make_plan(experiment, 1), experiment, (0,))
     return server
 
@@ -56,13 +72,15 @@ def test_what_is_told_the_same_is_taken_over_and_else_begins_anew(
         Connection(first.socket, 2, nobody_is_told)
     longer = replace(told, settings=(*(it for it in told.settings if it[0] != "slots"), ("slots", 9)))
     (second,) = servers.serve({longer: HERE}, tmp_path / "c.jsonl")
-    assert second.pid != first.pid and not folder.exists() and not first.is_alive
+    assert second.pid != first.pid and not folder.exists() and not first.is_alive and not shared(first.pid).exists()
     assert (tmp_path / "a-0.out").exists() and (tmp_path / "c-0.out").exists()
+    Connection(second.socket, 0, nobody_is_told)
+    assert shared(second.pid).exists()
     os.kill(second.pid, signal.SIGKILL)
     while second.is_alive:
         time.sleep(0.01)
     (third,) = servers.serve({longer: HERE}, tmp_path / "d.jsonl")
-    assert third.pid != second.pid
+    assert third.pid != second.pid and not shared(second.pid).exists()
     assert servers.serve({}, tmp_path / "e.jsonl") == []
     assert servers_alive() == [] and not third.socket.parent.exists()
 
@@ -88,6 +106,35 @@ def test_one_that_has_said_why_it_ends_is_not_taken_over(servers: Servers, told:
     (second,) = servers.serve({told: HERE}, tmp_path / "b.jsonl")
     assert second is not first
     assert Connection(second.socket, 1, nobody_is_told).digest == ""
+
+
+class Forked:
+    """In the place of a zygote: the workers that it was to fork."""
+
+    def __init__(self) -> None:
+        self.caches, self.workers = CompileCaches({}), list[WorkerArgs]()
+
+    def fork(self, worker: WorkerArgs) -> None:
+        self.workers.append(worker)
+
+
+def test_it_stays_between_attempts_and_ends_with_one_that_has_no_use_for_its_node(
+    servers: Servers, task: Path, tmp_path: Path
+) -> None:
+    experiment = served(task, {"backend": "vllm", "python": stand_in_python(task)})
+    run, forked = create_run(tmp_path / "run", experiment), Forked()
+    starter = Starter(run, experiment, LOOPBACK, cast(Zygote, forked), (CPU_WORKER,), servers)
+    plan, log = make_plan(experiment, 1), EventLog(tmp_path / "agent.jsonl")
+    for _ in range(2):
+        number = run.claim_attempt("s")
+        run.files.publish(run.plan(number), plan.to_json(), "plan")
+    for order in (StartWorkers(0, (0,)), StartWorkers(0, (), over=True), StartWorkers(1, (0,))):
+        starter.start(order, log, "")
+    first, second = forked.workers
+    (door,) = first.servers.values()
+    assert first.servers == second.servers and Path(door).exists()
+    starter.start(StartWorkers(2, ()), log, "")
+    assert not Path(door).exists() and servers_alive() == [] and len(forked.workers) == 2
 
 
 def test_an_interpreter_that_is_not_there_is_an_error_of_the_system(told: ServerPlan, tmp_path: Path) -> None:
@@ -117,7 +164,7 @@ time.sleep(100)
 """
 
 
-def test_it_dies_with_its_agent(told: ServerPlan, tmp_path: Path) -> None:
+def test_it_dies_with_its_agent_and_what_both_leave_goes_with_the_next(told: ServerPlan, tmp_path: Path) -> None:
     import msgspec
 
     command = [sys.executable, "-c", AGENT, msgspec.json.encode(told).decode(), str(tmp_path / "out")]
@@ -126,9 +173,15 @@ def test_it_dies_with_its_agent(told: ServerPlan, tmp_path: Path) -> None:
     pid, door = agent.stdout.readline().split()
     Connection(Path(door), 0, nobody_is_told)  # it has started, and says who it is
     assert servers_alive() == [int(pid)]
+    folder, segment = Path(door).parent, shared(int(pid))
     agent.kill()
     agent.wait()
     deadline = time.monotonic() + 10
     while servers_alive() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert servers_alive() == []
+    assert folder.exists() and segment.exists()
+    old = folder.stat().st_mtime - 2 * NEW_S
+    os.utime(folder, (old, old))
+    remove_abandoned(PREFIX, SHARED)
+    assert not folder.exists() and not segment.exists()

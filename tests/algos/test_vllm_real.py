@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.chaos import create_run, finish, outputs
 from support.hosts import write_task
-from support.serving import REAL, served, servers_alive
+from support.serving import REAL, folders_of, served, servers_alive, unmapped
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.config.model import LoraConfig
@@ -108,8 +108,21 @@ def test_whoever_has_trained_the_model(tasks: Callable[[str], Path], tmp_path: P
     assert max(gaps(whole(tmp_path, replace(experiment, **roles)))) < 2e-6
 
 
-def test_two_workers_of_a_part_have_one_model(tasks: Callable[[str], Path], tmp_path: Path) -> None:
-    assert max(gaps(whole(tmp_path, asked(tasks("llama"), layout="t2", workers=2)))) < 2e-6
+def on_two(tasks: Callable[[str], Path]) -> PPOExperiment:
+    """vLLM has a process for each worker of a part, beside its own."""
+    return asked(tasks("llama"), layout="t2", workers=2)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_on_two(tasks: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder, before = tmp_path_factory.mktemp("two"), unmapped()
+    run = whole(folder, on_two(tasks))
+    assert unmapped() - before == set() and folders_of(folder) == []
+    return run
+
+
+def test_two_workers_of_a_part_have_one_model(undisturbed_on_two: RunDirectory) -> None:
+    assert max(gaps(undisturbed_on_two)) < 2e-6
     assert servers_alive() == []
 
 
@@ -117,6 +130,9 @@ BLOWS = {
     "while weights are written": Blow("worker-0", "give.begin", 15),
     "a worker": Blow("worker-0", "worker.executed", 3),
     "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
+    "the server as it loads": Blow("worker-0", "said.end", 3, "server"),
+    "the server as it generates": Blow("worker-0", "heard.end", 14, "server"),
+    "a server that hangs": Blow("worker-0", "heard.end", 14, "server", what="STOP"),
 }
 
 
@@ -124,5 +140,29 @@ BLOWS = {
 def test_a_run_that_is_struck_ends_with_the_same_bits(
     undisturbed: RunDirectory, tasks: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
-    check_struck(tmp_path, asked(tasks("qwen2 tied")), BLOWS[name], undisturbed, timeout_s=400.0)
+    check(tmp_path, asked(tasks("qwen2 tied")), BLOWS[name], undisturbed)
+
+
+CHILDREN = {
+    "as it loads": Blow("worker-0", "said.end", 3, "server's child"),
+    "as it generates": Blow("worker-0", "heard.end", 14, "server's child"),
+    "hangs as it loads": Blow("worker-0", "said.end", 3, "server's child", what="STOP"),
+    "its parent": Blow("worker-0", "heard.end", 14, "server"),
+}
+
+
+@pytest.mark.parametrize("name", CHILDREN)
+def test_a_process_below_the_server_is_struck(
+    undisturbed_on_two: RunDirectory, tasks: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    check(tmp_path, on_two(tasks), CHILDREN[name], undisturbed_on_two)
+
+
+def check(folder: Path, experiment: PPOExperiment, blow: Blow, undisturbed: RunDirectory) -> None:
+    """Also that nothing of vLLM is left, but by an agent that was killed: the next to start removes it."""
+    before, cluster = unmapped(), experiment.cluster
+    if blow.what == "STOP":
+        experiment = replace(experiment, cluster=replace(cluster, start_timeout_s=60.0))
+    check_struck(folder, experiment, blow, undisturbed, timeout_s=400.0)
     assert servers_alive() == []
+    assert blow.target.startswith("agent") or (unmapped() - before == set() and folders_of(folder) == [])

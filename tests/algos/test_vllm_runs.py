@@ -5,12 +5,13 @@ vLLM itself."""
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.hosts import write_task
-from support.serving import served, servers_alive, stand_in_python
+from support.serving import served, servers_alive, shared, stand_in_python
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.durable.rundir import RunDirectory
@@ -63,7 +64,7 @@ def test_a_server_that_is_killed_begins_another_attempt_with_the_same_bits(
     faults = tmp_path / "faults"
     faults.mkdir()
     for point in ("load", "generate"):
-        (faults / point).touch()
+        (faults / point).write_text("SIGKILL")
     python = stand_in_python(tmp_path, faults)
     run = create_run(tmp_path / "run", served(task, {"backend": "vllm", "python": python}))
     assert finish(run) == [ExitCode.DONE], outputs(run)
@@ -72,6 +73,25 @@ def test_a_server_that_is_killed_begins_another_attempt_with_the_same_bits(
     told = [run.events(attempt).read_text() for attempt in run.numbers()]
     assert "giving vLLM new weights" in told[0] and "generating with vLLM" in told[1] and len(told) == 3
     assert not set.intersection(*pids(run)[:2]) and servers_alive() == []
+    assert not [pid for told in pids(run) for pid in told if shared(pid).exists()]
+
+
+@SLOW
+def test_a_server_that_does_nothing_is_as_one_that_is_gone(
+    undisturbed: Callable[[int], RunDirectory], task: Path, tmp_path: Path
+) -> None:
+    """Stopped while it generates: for as long as workers may make no progress in starting, halved."""
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    (faults / "generate").write_text("SIGSTOP")
+    experiment = served(task, {"backend": "vllm", "python": stand_in_python(tmp_path, faults)})
+    patient = replace(experiment, cluster=replace(experiment.cluster, start_timeout_s=30.0))
+    run = create_run(tmp_path / "run", patient)
+    assert finish(run) == [ExitCode.DONE], outputs(run)
+    assert remains(run) == remains(undisturbed(1)), outputs(run)
+    first, second = pids(run)
+    assert not first & second and servers_alive() == []
+    assert "it has done nothing for 15 s" in run.events(0).read_text()
 
 
 def test_a_server_outlives_the_worker_that_it_serves(

@@ -30,6 +30,7 @@ from hpcrl.engines.servers.serve_vllm import (
     send,
 )
 from hpcrl.engines.servers.vllm_weights import arriving, writing
+from hpcrl.placement.servers import WHY
 from hpcrl.workers.host import nobody_is_told
 
 
@@ -143,6 +144,15 @@ def test_a_newer_attempt_takes_its_place_in_the_middle_of_a_generation(served: S
     assert len(newer.generate([np.array([1])], [3], GenerationConfig(), []).tokens) == 1
     with pytest.raises(LostServerError, match="Attempt 1 is served"):
         Connection(door, 0, nobody_is_told)
+
+
+def test_one_that_does_nothing_when_it_is_asked_is_lost_and_nobody_takes_it_over(served: Served) -> None:
+    door, engine, _ = served
+    engine.goes_on.clear()
+    connection = Connection(door, 0, nobody_is_told, patience_s=0.2)
+    with pytest.raises(LostServerError, match=r"it has done nothing for 0\.2 s"):
+        connection.generate([np.array([1])], [3], GenerationConfig(), [])
+    assert door.with_name(WHY).read_text() == "it has done nothing for 0.2 s"
 
 
 def test_what_a_worker_left_is_dropped_when_it_goes(served: Served) -> None:

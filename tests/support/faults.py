@@ -16,13 +16,16 @@ from support.cluster import children_of, command_of
 
 from hpcrl import processes
 from hpcrl.agent import zygote
+from hpcrl.agent.servers import PREFIX
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import UserCodeError
 from hpcrl.master.control import POLL_S
+from hpcrl.placement.servers import LOG, PID
+from hpcrl.processes import SHARED
 from hpcrl.workers import mailbox
 
-REWARD = "hpcrl.rewards.process"
+REWARD, TRACKER = "hpcrl.rewards.process", "multiprocessing.resource_tracker"
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 PIDS_WAIT_S = 30.0
 SLEEP_S = 120.0
@@ -35,8 +38,9 @@ class Strike:
     A process says who it is by passing the point `as NAME`. `what` is KILL, TERM, STOP, FULL (the operation finds no
     room), RAISE (the user's code raises), EXIT (it calls sys.exit), SLEEP (the thread that passes does nothing for a
     while), or anything else, which only leaves the mark. `target` is "self", "all" (jobs), the name of a job whose
-    process id stands in `folder/pids`, `worker-N`, or `reward-N`: the process of worker N in which the user's reward
-    function runs. With `always` it strikes at every passage from the `nth` on. Who was hit stands in the mark.
+    process id stands in `folder/pids`, `worker-N`, `reward-N`: the process of worker N in which the user's reward
+    function runs, `server`: what makes responses beside a worker, or `server's child`: one in which that computes. With
+    `always` it strikes at every passage from the `nth` on. Who was hit stands in the mark.
     """
 
     folder: Path
@@ -99,6 +103,10 @@ class Strike:
         if self.target.startswith("reward-"):
             children = children_of(self._worker(f"worker-{self.target.removeprefix('reward-')}"))
             return [pid for pid in children if REWARD in command_of(pid)]
+        if self.target.startswith("server"):
+            server = self._server()
+            children = [pid for pid in children_of(server) if TRACKER not in command_of(pid)]
+            return [server] if self.target == "server" else children[:1]
         deadline = time.monotonic() + PIDS_WAIT_S
         while not (self.folder / "pids").exists() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -110,6 +118,11 @@ class Strike:
     def _worker(self, name: str) -> int:
         """The newest process that is this worker."""
         return int((self.folder / f"{name}.pid").read_text())
+
+    def _server(self) -> int:
+        """The newest one of this folder's run."""
+        logs = (path for path in SHARED.glob(f"{PREFIX}*/{LOG}") if path.read_text().startswith(f"{self.folder}/"))
+        return int(max(logs, key=lambda path: path.stat().st_mtime).with_name(PID).read_text())
 
     @property
     def hit(self) -> list[int]:

@@ -8,6 +8,9 @@ from typing import Any
 
 from support.layout_runs import ppo
 
+from hpcrl.agent.servers import PREFIX
+from hpcrl.placement.servers import LOG
+from hpcrl.processes import SHARED, mapped_shared
 from hpcrl.recipes.ppo import PPOExperiment
 
 STAND_IN = Path(__file__).parent / "vllm_stand_in"
@@ -43,6 +46,23 @@ def served(task: Path, entry: dict[str, Any], layout: str = "d1", workers: int =
         ppo=replace(whole.ppo, old_logprobs="recomputed"),
         calls={"actor_gen": entry},
     )
+
+
+def shared(pid: int) -> Path:
+    """What a stand-in has in shared memory."""
+    return Path("/dev/shm", f"vllm-stand-in-{pid}")
+
+
+def unmapped() -> set[Path]:
+    """Files in shared memory that are vLLM's, and that no process of this machine has mapped."""
+    mapped = set[int]().union(*(mapped_shared(int(it.name)) for it in Path("/proc").glob("[0-9]*")))
+    files = (path for pattern in ("psm_*", "sem.mp-*", "vllm_*") for path in SHARED.glob(pattern))
+    return {path for path in files if path.stat().st_ino not in mapped}
+
+
+def folders_of(run: Path) -> list[Path]:
+    """Of servers that have printed to below here."""
+    return [path.parent for path in SHARED.glob(f"{PREFIX}*/{LOG}") if path.read_text().startswith(f"{run}/")]
 
 
 def servers_alive() -> list[int]:

@@ -13,17 +13,19 @@ from hpcrl.durable.rundir import RunDirectory
 
 @dataclass(frozen=True)
 class Blow:
-    """KILL for the target when a process passes a point for the nth time, counted from another passage on."""
+    """KILL, or another signal, for the target when a process passes a point for the nth time, counted from another
+    passage on."""
 
     who: str
     point: str
     nth: int
     target: str = "self"
     after: tuple[str, str, int] | None = None
+    what: str = "KILL"
 
     def strikes(self, folder: Path) -> tuple[Strike, ...]:
         """Those that only mark come first."""
-        words = (folder, "kill", self.who, self.point, "KILL", self.target, self.nth)
+        words = (folder, "kill", self.who, self.point, self.what, self.target, self.nth)
         if self.after is None:
             return (Strike(*words),)
         who, point, nth = self.after

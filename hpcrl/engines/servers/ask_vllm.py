@@ -5,6 +5,7 @@ Knows neither layouts nor moves. What it raises tells of the server, never of th
 
 import select
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,9 +31,10 @@ from hpcrl.engines.servers.serve_vllm import (
 from hpcrl.engines.servers.vllm_weights import writing
 from hpcrl.models.generation import Generated
 from hpcrl.placement.servers import LOG, PID, WHY
-from hpcrl.processes import work_done
+from hpcrl.processes import shared_memory_of, work_done
+from hpcrl.scratch import goes_with
 
-LOOK_S = 1.0
+LOOK_S, PATIENCE_S = 1.0, 150.0
 F = TypeVar("F", bound=FromServer)
 
 
@@ -43,18 +45,20 @@ class LostServerError(RuntimeError):
 class Connection:
     """With the server behind a socket, for one attempt."""
 
-    def __init__(self, door: Path, attempt: int, told: Callable[[str], None]) -> None:
-        """Waits until it is ready. `told` is told how far it is. Raises LostServerError."""
-        self._door = door
+    def __init__(self, door: Path, attempt: int, told: Callable[[str], None], patience_s: float = PATIENCE_S) -> None:
+        """Waits until it is ready. `told` is told how far it is. One that has done nothing for so long, here or when it
+        is asked for something, is lost. Raises LostServerError."""
+        self._door, self._patience_s = door, patience_s
+        self._noted: set[Path] = set()
         self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(patience_s)
         try:
             self._socket.connect(str(door))
             send(self._socket, Hello(attempt))
-            while not select.select((self._socket,), (), (), LOOK_S)[0]:
-                told(f"vLLM is starting, {self._work()} units of work so far")
         except OSError as error:
             raise self._lost(error) from error
-        welcome = self._heard(Welcome)
+        welcome = self._heard(Welcome, lambda work: told(f"vLLM is starting, {work} units of work so far"))
+        self._note_shared_memory()
         self.version, self.digest = welcome.version, welcome.digest
 
     def load(self, folder: Path, files: Sequence[str], digest: str, write: Callable[[], None]) -> None:
@@ -112,8 +116,9 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from error
 
-    def _heard(self, wanted: type[F]) -> F:
+    def _heard(self, wanted: type[F], told: Callable[[int], None] = lambda _: None) -> F:
         try:
+            self._wait(told)
             frame = receive(self._socket, FromServer)
         except (OSError, EOFError, ValueError) as error:
             raise self._lost(error) from error
@@ -123,7 +128,29 @@ class Connection:
             raise LostServerError(f"it says {type(frame).__name__} where {wanted.__name__} was due")
         return frame
 
+    def _wait(self, told: Callable[[int], None]) -> None:
+        """Until it says something. `told` is told what it has done meanwhile. Raises TimeoutError."""
+        done, since = 0, time.monotonic()
+        while not select.select((self._socket,), (), (), LOOK_S)[0]:
+            if (work := self._work()) != done:
+                done, since = work, time.monotonic()
+            if time.monotonic() - since > self._patience_s:
+                raise TimeoutError
+            told(work)
+            self._note_shared_memory()
+
+    def _note_shared_memory(self) -> None:
+        """What it would leave if it were killed goes with the folder that its agent has made for it."""
+        with suppress(OSError):
+            pid = self._door.with_name(PID)
+            found = shared_memory_of(int(pid.read_text()), pid.stat().st_mtime) - self._noted
+            goes_with(self._door.parent, found)
+            self._noted |= found
+
     def _lost(self, error: Exception) -> LostServerError:
+        if isinstance(error, TimeoutError):
+            with suppress(OSError):  # nor is it taken over: its agent reads this
+                self._door.with_name(WHY).write_text(f"it has done nothing for {self._patience_s:g} s")
         why = _read(self._door.with_name(WHY)) or str(error) or type(error).__name__
         return LostServerError(f"{why} ({self._log()})")
 

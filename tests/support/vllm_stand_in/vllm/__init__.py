@@ -28,16 +28,19 @@ __version__ = "0.32.0"
 sampling_params = SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2))
 
 
+NAME = "vllm-stand-in"
+
+
 class SamplingParams(SimpleNamespace):
     """Whatever it is given."""
 
 
 def fault(point: str) -> None:
-    """Die, once, where a test has put a file of this name into the folder that it names."""
+    """Get the signal that a file of this name says, once, where a test has put one into the folder that it names."""
     mark = Path(os.environ.get("STAND_IN_FAULTS", "/nowhere"), point)
     if mark.exists():
-        mark.rename(mark.with_name(f"{point}.done"))
-        os.kill(os.getpid(), signal.SIGKILL)
+        mark.rename(done := mark.with_name(f"{point}.done"))
+        os.kill(os.getpid(), signal.Signals[done.read_text()])
 
 
 class LLM:
@@ -47,6 +50,7 @@ class LLM:
         import torch
 
         torch.set_num_threads(1)
+        self._shared = np.memmap(f"/dev/shm/{NAME}-{os.getpid()}", mode="w+", shape=1)  # as vLLM has for its processes
         fault("start")
         self._given = given
         self._dtype = getattr(torch, given["dtype"])
