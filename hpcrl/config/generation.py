@@ -1,7 +1,7 @@
 """How responses are sampled."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -61,3 +61,6 @@ class GenerationConfig:
     reward sees the text before the string."""
     slots: Annotated[Count, ChangeClass.PLACEMENT] = 64
     """Sequences that a worker decodes at the same time; the next one enters when one ends."""
+    cuda_graphs: Annotated[Literal["auto", "off"], ChangeClass.PLACEMENT] = "auto"
+    """Where hpcrl generates on GPUs: record what a GPU does for a token of each sequence, and replay it (auto), or
+    launch each kernel anew (off). Tensor ranks always launch them anew."""

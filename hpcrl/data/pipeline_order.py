@@ -87,9 +87,19 @@ def generation_ticks(stage: int, stages: int) -> Iterator[Tick]:
 
 
 def cohorts(
-    stages: int, prompt_lengths: Sequence[int], slots: int, prefill_tokens: int, prompts: Sequence[int]
+    stages: int,
+    prompt_lengths: Sequence[int],
+    slots: int,
+    prefill_tokens: int,
+    prompts: Sequence[int],
+    *,
+    limits: Sequence[int] | None = None,
+    spare: int | None = None,
 ) -> list[Scheduler]:
     """The schedulers of as many cohorts as there are stages, each of a part of the slots; a row waits for all of them,
     and enters the first that has room when it is visited."""
     waiting = deque(range(len(prompt_lengths)))
-    return [Scheduler(prompt_lengths, -(-slots // stages), prefill_tokens, prompts, waiting) for _ in range(stages)]
+    return [
+        Scheduler(prompt_lengths, -(-slots // stages), prefill_tokens, prompts, waiting, limits=limits, spare=spare)
+        for _ in range(stages)
+    ]

@@ -1,9 +1,12 @@
 """Which row of a generation batch sits in which slot of the cache. Knows lengths and slots: no tensors, no time."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+FEWEST_ROWS = 4
+"""That a recorded step has."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,10 @@ class Admission(NamedTuple):
 class Scheduler:
     """Active rows fill the slots 0 … active - 1 without holes; waiting rows enter in order as slots become free.
 
-    What it decides is a function of prompts, slots and of which rows ended at which step, so equal batches are
+    What it decides is a function of prompts, limits, slots and of which rows ended at which step, so equal batches are
     scheduled alike on any machine. Rows of one number in `prompts` have the same prompt, which is read once for those
-    that enter together and for those that enter while one of them is active. Rows that wait may be `waiting` for
-    several schedulers, each with slots of its own.
+    that enter together and for those that enter while one of them is active and has at most `spare` tokens more (None:
+    however many it has). Rows that wait may be `waiting` for several schedulers, each with slots of its own.
     """
 
     def __init__(
@@ -43,13 +46,20 @@ class Scheduler:
         prefill_tokens: int,
         prompts: Sequence[int] | None = None,
         waiting: deque[int] | None = None,
+        *,
+        limits: Sequence[int] | None = None,
+        spare: int | None = None,
     ) -> None:
         self._lengths = prompt_lengths
         self._prompts = range(len(prompt_lengths)) if prompts is None else prompts
         self._waiting = deque(range(len(prompt_lengths))) if waiting is None else waiting
         self.slots = slots
         self._prefill_tokens = prefill_tokens
+        self._limits = limits
+        self._spare = spare
+        self._drawn = [0] * len(prompt_lengths)
         self._seats: list[int] = []
+        self._full: list[int] = []
 
     @property
     def active(self) -> int:
@@ -64,7 +74,7 @@ class Scheduler:
         admission = Admission([], [], [])
         if not self._waiting or self.active == self.slots:
             return admission
-        slot_of = {self._prompts[row]: slot for slot, row in enumerate(self._seats)}
+        slot_of = {self._prompts[row]: slot for slot, row in enumerate(self._seats) if self._is_whole(row)}
         read: set[int] = set()
         tokens = 0
         free = self.slots - self.active
@@ -84,6 +94,28 @@ class Scheduler:
         self._seats += admission.rows
         return admission
 
+    def rows(self, span: slice) -> list[int]:
+        """Those that sit in these slots."""
+        return self._seats[span]
+
+    def drew(self, rows: Sequence[int]) -> None:
+        """Each of these has one token more."""
+        drawn, limits = self._drawn, self._limits
+        for row in rows:
+            drawn[row] += 1
+        if limits is not None:
+            self._full.extend(row for row in rows if drawn[row] >= limits[row])
+
+    def longest(self) -> int:
+        """Tokens of the longest active row, its prompt included."""
+        return max([self._lengths[row] + self._drawn[row] for row in self._seats])
+
+    def leave(self, ended: Iterable[int]) -> list[Move]:
+        """Free the slots of the rows at their limits, and of these as far as they have one; the moves as `retire`."""
+        gone = {*ended, *self._full}
+        self._full.clear()
+        return self.retire([slot for slot, row in enumerate(self._seats) if row in gone]) if gone else []
+
     def awaited(self) -> set[int]:
         """The prompts of rows that wait."""
         return {self._prompts[row] for row in self._waiting}
@@ -100,3 +132,15 @@ class Scheduler:
             self._seats[move.target] = self._seats[move.source]
         del self._seats[left:]
         return moves
+
+    def _is_whole(self, row: int) -> bool:
+        """Whether its slot still has all of its prompt that the next token sees."""
+        return self._spare is None or self._drawn[row] <= self._spare
+
+
+def rounded_rows(count: int) -> int:
+    """How many rows a step that is recorded for `count` of them has: few different numbers, and never twice as many."""
+    if count <= FEWEST_ROWS:
+        return FEWEST_ROWS
+    step = 8 if count <= 128 else 32
+    return -(-count // step) * step

@@ -43,7 +43,7 @@ from hpcrl.families.adapters import with_adapters
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
 from hpcrl.families.spaces import Space, space_of
-from hpcrl.models.generation import Generated
+from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.models.output import Predictions

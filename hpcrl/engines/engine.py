@@ -18,7 +18,7 @@ from hpcrl.data.prefixes import prompt_numbers
 from hpcrl.engines.shard import CopiedShard, Shard
 from hpcrl.families.config import DecoderConfig, HeadKind
 from hpcrl.families.spaces import Space
-from hpcrl.models.generation import Generated
+from hpcrl.models.history import Generated
 from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.replica import ReplicaGroups

@@ -17,7 +17,8 @@ from hpcrl.errors import DataError, InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.places import Span
 from hpcrl.models.attention import kernels_on
-from hpcrl.models.generation import Generated, GenerationOptions, Generator
+from hpcrl.models.generation import GenerationOptions, Generator
+from hpcrl.models.history import Generated
 from hpcrl.models.lessons import Lessons
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing

@@ -10,7 +10,8 @@ import numpy as np
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.engines.model import PackedModel, finite
-from hpcrl.models.generation import Generated, GenerationOptions
+from hpcrl.models.generation import GenerationOptions
+from hpcrl.models.history import Generated
 from hpcrl.models.sampling import SamplingOptions
 from hpcrl.models.stopping import StopStrings
 from hpcrl.parallel.group import Group
@@ -46,6 +47,7 @@ class Sampler:
             stops=partial(StopStrings, self._tokens, config.stop) if config.stop else None,
             slots=config.slots,
             prefill_tokens=self.prefill_tokens,
+            cuda_graphs=config.cuda_graphs == "auto",
         )
         generated = self.model.transformer.generator(options, self.pp).generate(prompts, seeds)
         finite(self.model.role, "log-probabilities of sampled tokens", np.concatenate(generated.logprobs))

@@ -36,7 +36,7 @@ from hpcrl.errors import InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import parameters_of
-from hpcrl.models.generation import Generated
+from hpcrl.models.history import Generated
 from hpcrl.placement.exporting import DTYPES as STORED
 from hpcrl.placement.servers import WEIGHTS
 from hpcrl.placement.shards import WHOLE

@@ -21,7 +21,7 @@ from hpcrl.engines.engine import (
     Update,
 )
 from hpcrl.errors import InternalError
-from hpcrl.models.generation import Generated
+from hpcrl.models.history import Generated
 
 
 class WithoutAdapters:

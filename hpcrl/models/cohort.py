@@ -3,17 +3,22 @@
 Shapes: T packed prompt tokens, N rows, E hidden size, V vocabulary.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcrl.data.slots import Admission, Move, Scheduler
+from hpcrl.models.decode_steps import DecodeSteps, Made
 from hpcrl.models.decoder import Decoder
+from hpcrl.models.history import History
 from hpcrl.models.slot_table import SlotTable
+from hpcrl.models.transfers import Reading
 
 
 @dataclass(frozen=True)
@@ -35,28 +40,52 @@ class Wanted:
         return max(length + limit for length, limit in zip(self.lengths, self.limits, strict=True))
 
 
-class Cohort:
-    """Owns slots of one stage. What it plans follows from the rows, and from which of them have ended: all stages plan
-    alike."""
+class _Drawn(NamedTuple):
+    """Tokens of a visit, on their way to the host."""
 
-    def __init__(self, scheduler: Scheduler, decoder: Decoder, table: SlotTable, wanted: Wanted) -> None:
-        self.table = table
+    rows: list[int]
+    tokens: Reading
+    logprobs: Tensor
+
+
+class Cohort:
+    """Owns slots of one stage. What it plans follows from the rows, their limits, and from which of them were ended by
+    a token `late` visits before the last one or earlier: all stages plan alike, however fast each is.
+
+    With `late` = 0 the host waits for the tokens of a visit before it plans the next one. With 1 it reads them while
+    the next one is on its way: a row that has ended may get one token more, which the history throws away.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        decoder: Decoder,
+        table: SlotTable,
+        steps: DecodeSteps,
+        wanted: Wanted,
+        history: History,
+        late: int,
+    ) -> None:
         self.span = slice(0, 0)
         """The slots that get a token at the visit that was planned last."""
         self._scheduler = scheduler
         self._decoder = decoder
+        self._table = table
+        self._steps = steps
         self._wanted = wanted
+        self._history = history
+        self._late = late
+        self._unread: deque[_Drawn] = deque()
         self._begin = _Begin(decoder, wanted)
         self._admission = Admission([], [], [])
 
     def plan(self) -> bool:
-        """Plan the next visit: rows enter, or those that are there go on. Whether there is any."""
+        """Plan the next visit: rows leave, rows enter, or those that are there go on. Whether there is any."""
+        self._retire(self._read(self._late))
         first, wanted = self._scheduler.active, self._wanted
         self._admission = self._scheduler.admit()
-        rows = self._admission.rows
-        if rows:
-            columns = (wanted.seeds, wanted.limits, wanted.lengths)
-            self.table.begin(first, rows, *([column[row] for row in rows] for column in columns))
+        if rows := self._admission.rows:
+            self._table.begin(first, [wanted.seeds[row] for row in rows], [len(wanted.prompts[row]) for row in rows])
         self.span = slice(first if rows else 0, self._scheduler.active)
         return self.count > 0
 
@@ -69,19 +98,38 @@ class Cohort:
         """How many rows the planned visit needs of the stage before."""
         if self._admission.rows:
             return self._decoder.prefill_rows([self._wanted.prompts[row] for row in self._admission.prefilled])
-        return self._decoder.decode_rows(self.count) if self.count else 0
+        return self._steps.rows(self.count) if self.count else 0
 
-    def visit(self, given: Tensor | None = None) -> Tensor | None:
-        """Logits [N, V] of the span's next tokens; of stages but the last, rows for the next one, if it needs any."""
-        if self._admission.rows:
-            return self._begin.made(self._admission, self.span.start, self._scheduler.awaited(), given)
-        return self._decoder.decode(self.table.tokens(self.span), self.table.positions(self.span), given)
+    def visit(self, given: Tensor | None = None) -> Made | None:
+        """The span's next tokens; of stages but the last, rows for the next one, if it needs any."""
+        if not self._admission.rows:
+            return self._steps(self.count, self._scheduler.longest(), given)
+        made = self._begin.made(self._admission, self.span.start, self._scheduler.awaited(), given)
+        return None if made is None else self._steps.begun(made, self.span)
 
-    def retire(self, ended: Sequence[int]) -> None:
-        """Free these slots (ascending)."""
-        moves = self._scheduler.retire(ended) if ended else []
+    def take(self, tokens_N: Tensor, logprobs_N: Tensor) -> None:
+        """What was drawn at the visit that was planned last."""
+        rows = self._scheduler.rows(self.span)
+        self._table.advance(self.span, tokens_N)
+        self._scheduler.drew(rows)
+        self._unread.append(_Drawn(rows, Reading(tokens_N), logprobs_N))
+
+    def finish(self) -> None:
+        """Write down what is still on its way."""
+        self._read(0)
+
+    def _read(self, late: int) -> list[int]:
+        """Write down the tokens of all visits but the last `late`. The rows that were ended by them."""
+        ended: list[int] = []
+        while len(self._unread) > late:
+            drawn = self._unread.popleft()
+            ended += self._history.add(drawn.rows, drawn.tokens.numbers(), drawn.logprobs)
+        return ended
+
+    def _retire(self, ended: Sequence[int]) -> None:
+        moves = self._scheduler.leave(ended)
         self._decoder.move(moves)
-        self.table.move(moves)
+        self._table.move(moves)
 
 
 class _Begin:

@@ -15,12 +15,16 @@ from hpcrl.data.slots import Move
 from hpcrl.models.attention import attention
 from hpcrl.models.kv_cache import KVCache
 from hpcrl.models.layers import Block
-from hpcrl.models.packing import Packing, counting
+from hpcrl.models.packing import Packing
 from hpcrl.models.products import packs
+from hpcrl.models.transfers import sent
 from hpcrl.models.transformer import Transformer
 
 LEAST_ROWS = 4
 """Fewer rows than this are padded: on a CPU the bits of a row then do not depend on how many others there are."""
+
+LENGTHS_FROM = 256
+"""Recorded steps read lengths that are powers of two from this one on."""
 
 
 class Decoder:
@@ -32,8 +36,9 @@ class Decoder:
 
     def __init__(self, model: Transformer, slots: int, longest: int, head_EV: Tensor | None = None) -> None:
         self._model = model
+        self._longest = longest
         self._blocks = cast(list[Block], list(model.blocks))
-        slots = max(slots, LEAST_ROWS)
+        self.slots = slots = max(slots, LEAST_ROWS)
         _, *heads = self._blocks[0].heads
         windows = [block.window if block.window < longest else 0 for block in self._blocks]
         sizes, place, softcap = (heads, slots, longest), (model.dtype, model.device), model.config.attention_softcap
@@ -57,16 +62,19 @@ class Decoder:
     def decode_rows(count: int) -> int:
         return max(count, LEAST_ROWS)
 
+    def rounded_length(self, longest: int) -> int:
+        """What `decode` may be told instead of `longest`, to be told few different numbers."""
+        return min(self._longest, max(LENGTHS_FROM, 1 << (longest - 1).bit_length()))
+
     def prefill(self, prompts: Sequence[np.ndarray], first_slot: int, given_TE: Tensor | None = None) -> Tensor:
         """Cache these prompts in the slots from `first_slot` on; logits [N, V] of their next tokens, or rows [T, E].
 
         Equal prompts go through the model once.
         """
-        texts, indices = distinct(prompts)
-        text_of_row = torch.tensor(indices, device=self._model.device)
+        texts, text_of_row = distinct(prompts)
         packing = Packing.of([len(text) for text in texts], self._model.device)
         if given_TE is None:
-            tokens = torch.from_numpy(np.concatenate(texts)).to(self._model.device)
+            tokens = sent(np.concatenate(texts), self._model.device)
             given_TE = tokens if packing.order is None else tokens[packing.order]
         copies = {window: self._copies(packing, text_of_row, first_slot, it) for window, it in self._caches.items()}
         x = self._model.embedded(given_TE, packing.positions)
@@ -80,15 +88,18 @@ class Decoder:
         if not self.gives_logits:
             return x
         last, x = packing.last_rows(), self._model.ranks.gather(x, packing.tokens)
-        return self._logits(x[last if packing.inverse is None else packing.inverse[last]])[text_of_row]
+        rows = sent(text_of_row, self._model.device)
+        return self._logits(x[last if packing.inverse is None else packing.inverse[last]])[rows]
 
-    def decode(self, tokens_N: Tensor, positions_N: Tensor, given_NE: Tensor | None = None) -> Tensor:
-        """Cache one more token of the slots 0 … N - 1, at these positions; logits [N, V] of the tokens after them, or
-        rows, of which there are LEAST_ROWS at least."""
+    def decode(self, tokens_N: Tensor, positions_N: Tensor, longest: int, given_NE: Tensor | None = None) -> Tensor:
+        """Cache one more token of the slots 0 … N - 1, at these positions, with which none has more than `longest`;
+        logits [N, V] of the tokens after them, or rows, of which there are LEAST_ROWS at least."""
         rows = tokens_N.shape[0]
         tokens, positions = _at_least(tokens_N), _at_least(positions_N)
         slots = self._slots[: tokens.shape[0]]
-        seen = {window: (it.places(slots, positions), it.mask(positions)) for window, it in self._caches.items()}
+        seen = {
+            window: (it.places(slots, positions), it.mask(positions, longest)) for window, it in self._caches.items()
+        }
         x = self._model.embedded(tokens if given_NE is None else given_NE, positions)
         turns = self._model.turns(positions)
         for block, (window, number) in zip(self._blocks, self._homes, strict=True):
@@ -111,19 +122,19 @@ class Decoder:
         last = self._model.last
         return last.capped_(self._model.ranks.products.of(last.norm(_at_least(x_NE)), self._head_EV)[:rows])
 
-    def _copies(self, packing: Packing, text_of_row: Tensor, first_slot: int, cache: KVCache) -> tuple[Tensor, Tensor]:
+    def _copies(
+        self, packing: Packing, text_of_row: Sequence[int], first_slot: int, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
         """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several. Of a
         text that is longer than the cache, its end."""
-        lengths = torch.tensor(packing.lengths, device=text_of_row.device)
-        begins = (lengths.cumsum(0) - lengths)[text_of_row]
-        sizes = lengths[text_of_row]
-        within = counting(sizes)
-        source = begins.repeat_interleave(sizes) + within
-        slots = self._slots[first_slot : first_slot + sizes.shape[0]]
-        target = cache.places(slots.repeat_interleave(sizes), within)
-        if int(sizes.max()) > cache.capacity:
-            kept = within >= (sizes - cache.capacity).repeat_interleave(sizes)
-            source, target = source[kept], target[kept]
+        device = self._model.device
+        lengths = np.asarray(packing.lengths)
+        begins, sizes = (np.cumsum(lengths) - lengths)[text_of_row], lengths[text_of_row]
+        kept = np.minimum(sizes, cache.capacity)
+        within = np.arange(kept.sum()) - (np.cumsum(kept) - sizes).repeat(kept)
+        source = sent(begins.repeat(kept) + within, device)
+        slots = (first_slot + np.arange(len(sizes))).repeat(kept)
+        target = cache.places(sent(slots, device), sent(within, device))
         return source if packing.inverse is None else packing.inverse[source], target
 
 

@@ -69,6 +69,12 @@ class RoutedExperts(nn.Module):
         here = self.down_XIE.shape[0]
         self.here = slice(rank * here, (rank + 1) * here) if here < experts.count else None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the host must know how many rows each expert has before it can go on."""
+        widths = (*self.gate_up_XEO.shape[1:], self.down_XIE.shape[2])
+        return self.here is not None or not _is_grouped_at_once(self.gate_up_XEO, *widths)
+
     def forward(self, x_TE: Tensor) -> Tensor:
         """What the neurons or experts of this rank add to each row."""
         logits_TX = x_TE @ self.router_EX

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from hpcrl.errors import DataError
 from hpcrl.models.foreign import ForeignModel, takes
-from hpcrl.models.generation import Generated, GenerationOptions, History, check_rows
+from hpcrl.models.generation import GenerationOptions, check_rows
+from hpcrl.models.history import Generated, History
 from hpcrl.models.sampling import choose
 from hpcrl.models.slot_table import signed
 
@@ -39,7 +40,8 @@ class ForeignGenerator:
         lengths = [len(prompt) for prompt in prompts]
         check_rows(self._options, self._model.config.max_positions, lengths, seeds, limits)
         self._model.attend(self._model.usual)
-        history = History(self._options)
+        options = self._options
+        history = History(options.eos_token_ids, options.stops, options.min_new_tokens)
         for rows in self._batches(lengths):
             self._generate(rows, torch.tensor(np.stack([prompts[row] for row in rows])), seeds, history)
         return history.responses(len(prompts))
@@ -54,9 +56,8 @@ class ForeignGenerator:
 
     def _generate(self, rows: list[int], prompts_NL: Tensor, seeds: Sequence[int], history: History) -> None:
         device, options = self._model.device, self._options
-        number_N = torch.tensor(rows, device=device)
         seeds_N = torch.tensor([signed(seeds[row]) for row in rows], device=device)
-        active_N = torch.ones(len(rows), dtype=torch.bool, device=device)
+        active = np.ones(len(rows), bool)
         given, cache = prompts_NL.to(device, torch.int64), None
         for count in range(options.max_new_tokens):
             logits_NV, cache = self._step(given, cache)
@@ -64,17 +65,15 @@ class ForeignGenerator:
                 logits_NV[:, self._eos] = -torch.inf
             index_N = torch.full_like(seeds_N, count)
             tokens_N, logprobs_N = choose(logits_NV, seeds_N, index_N, options.sampling)
-            stopped = history.add(number_N[active_N], tokens_N[active_N], logprobs_N[active_N])
-            here = active_N.nonzero()[:, 0]
-            active_N &= ~torch.isin(tokens_N, self._eos) | (count < options.min_new_tokens)
-            active_N[here[stopped]] = False
-            left = int(active_N.sum())
-            if not left:
+            ended = history.add(rows, tokens_N.cpu().numpy(), logprobs_N)
+            active &= ~np.isin(rows, ended)
+            if not active.any():
                 return
-            if len(active_N) > NOT_FEWER and 2 * left <= len(active_N) and hasattr(cache, "batch_select_indices"):
-                cache.batch_select_indices(active_N.nonzero()[:, 0])
-                number_N, seeds_N, tokens_N = number_N[active_N], seeds_N[active_N], tokens_N[active_N]
-                active_N = active_N[active_N]
+            if len(rows) > NOT_FEWER and 2 * active.sum() <= len(rows) and hasattr(cache, "batch_select_indices"):
+                left = torch.from_numpy(active.nonzero()[0]).to(device)
+                cache.batch_select_indices(left)
+                seeds_N, tokens_N = seeds_N[left], tokens_N[left]
+                rows, active = [row for row, going in zip(rows, active, strict=True) if going], active[active]
             given = tokens_N[:, None]
 
     def _step(self, tokens_NL: Tensor, cache: Any) -> tuple[Tensor, Any]:

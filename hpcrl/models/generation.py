@@ -3,21 +3,24 @@
 The scheduler knows no tensors, the decoder no queues; a cohort has one of each, and `Generator` turns the crank.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcrl.data.pipeline_order import Tick, cohorts, generation_ticks
+from hpcrl.data.slots import rounded_rows
 from hpcrl.models.cohort import Cohort, Wanted
+from hpcrl.models.cuda_graphs import CudaGraphs
+from hpcrl.models.decode_steps import DecodeSteps, Recorder, recordable
 from hpcrl.models.decoder import Decoder, distinct, head_of
+from hpcrl.models.draw import Draw
+from hpcrl.models.history import Generated, History
+from hpcrl.models.kv_cache import spare_tokens
 from hpcrl.models.line import Line
 from hpcrl.models.sampling import SamplingOptions
-from hpcrl.models.sampling_together import choose_together
 from hpcrl.models.slot_table import SlotTable
 from hpcrl.models.stopping import StopStrings
 from hpcrl.models.transformer import Transformer
@@ -40,6 +43,8 @@ class GenerationOptions:
     """Makes what reads a response and says whether it ends; before `min_new_tokens` tokens it does not."""
     slots: int = 256
     prefill_tokens: int = 16384
+    cuda_graphs: bool = True
+    """Whether a GPU is given steps as recordings."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_new_tokens <= self.max_new_tokens or self.max_new_tokens < 1:
@@ -52,31 +57,43 @@ class GenerationOptions:
                 raise ValueError(f"{name} = {getattr(self, name)}; it must be at least 1.")
 
 
-class Generated(NamedTuple):
-    """Responses in the order of the prompts. `logprobs` are those of the distribution sampled from: after temperature,
-    top-k, top-p and the ban of EOS before `min_new_tokens`."""
+@dataclass(frozen=True)
+class Pace:
+    """How the host keeps up with a device. It decides which rows are side by side, and no token of them."""
 
-    tokens: list[np.ndarray]
-    """int32, with the ending token where there is one."""
-    logprobs: list[np.ndarray]
-    """One a token: float64 of a model in float64, else float32."""
-    finished: list[bool]
-    """Whether the row ended by a token of `eos_token_ids` or by its text, not by its limit."""
+    late: int = 0
+    """By how many visits the host reads tokens later than they are drawn; 0 waits for each, 1 never for the last."""
+    recorder: Recorder | None = None
+    """By which steps are recorded and replayed, where a model can be."""
+
+
+def pace_on(device: torch.device, cuda_graphs: bool) -> Pace:
+    """On a GPU the host runs ahead. A CPU is the host."""
+    if device.type != "cuda":
+        return Pace()
+    return Pace(late=1, recorder=CudaGraphs(device) if cuda_graphs else None)
 
 
 class Generator:
-    """Generates from a model as it is at each call. Owns the caches for the time of a call; keeps nothing between.
+    """Generates from a model as it is at each call. Owns the caches and recordings for the time of a call; keeps
+    nothing between.
 
     The ranks of `pp` have the model's stages, and generate the same rows; None where it is whole. While the last stage
     draws tokens for one cohort of rows, the others are at work for the next ones.
     """
 
-    def __init__(self, model: Transformer, options: GenerationOptions, pp: Group | None = None) -> None:
+    def __init__(
+        self, model: Transformer, options: GenerationOptions, pp: Group | None = None, pace: Pace | None = None
+    ) -> None:
+        """A `pace` of None is that of the model's device. It is the same on all ranks."""
         self._model = model
         self._options = options
         self._pp = pp
-        self._eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=model.device)
-        self._own_eos = model.vocabulary.local(self._eos)
+        self._pace = pace
+        self._draw: Draw | None = None
+        if model.cut.is_last:
+            least, ending = options.min_new_tokens, options.eos_token_ids
+            self._draw = Draw(options.sampling, model.vocabulary, least, ending, model.device)
 
     @torch.inference_mode()
     def generate(
@@ -94,16 +111,17 @@ class Generator:
             return self._generated(Wanted(prompts, distinct(prompts)[1], seeds, limits))
 
     def _generated(self, wanted: Wanted) -> Generated:
-        history, line, idle = History(self._options), Line(self._model, self._pp), 0
+        options, line, idle = self._options, Line(self._model, self._pp), 0
+        history = History(options.eos_token_ids, options.stops, options.min_new_tokens)
         unknown = torch.zeros(0, dtype=torch.promote_types(self._model.dtype, torch.float32))
-        row = self._cohorts(wanted)
+        row = self._cohorts(wanted, history)
         for tick in generation_ticks(line.stage, line.stages):
             if idle == line.stages:
                 break
             drawn, given = self._exchanged(tick, line, row)
             if drawn is not None:
                 assert tick.drawn is not None
-                self._take(row[tick.drawn % line.stages], drawn, unknown.new_zeros(len(drawn)), history)
+                row[tick.drawn % line.stages].take(drawn, unknown.new_zeros(len(drawn)))
             if tick.visit is None:
                 continue
             cohort = row[tick.visit % line.stages]
@@ -113,11 +131,11 @@ class Generator:
             if not cohort.count:
                 continue
             made = cohort.visit(given)
-            if line.is_last:
-                assert made is not None
-                made, logprobs = self._drawn(cohort, made)
-                self._take(cohort, made, logprobs, history)
-            line.keep(made)
+            if made is not None and made.logprobs is not None:
+                cohort.take(made.given, made.logprobs)
+            line.keep(None if made is None else made.given)
+        for cohort in row:
+            cohort.finish()
         generated = history.responses(len(wanted.prompts))
         return generated._replace(logprobs=line.told(generated.logprobs))
 
@@ -131,36 +149,29 @@ class Generator:
             tokens = row[tick.drawn % line.stages].count
         return line.exchange(tokens, rows)
 
-    def _cohorts(self, wanted: Wanted) -> list[Cohort]:
+    def _cohorts(self, wanted: Wanted, history: History) -> list[Cohort]:
         """As many as there are stages; they share the slots."""
         model, options, stages = self._model, self._options, self._model.cut.pp
+        pace = self._pace or pace_on(model.device, options.cuda_graphs)
+        recorder = pace.recorder if recordable(model) else None
         slots, head = min(options.slots, len(wanted.prompts)), head_of(model)
-        schedulers = cohorts(stages, wanted.lengths, slots, options.prefill_tokens, wanted.numbers)
-        return [
-            Cohort(
-                scheduler,
-                Decoder(model, scheduler.slots, wanted.longest, head),
-                SlotTable(scheduler.slots, model.device),
-                wanted,
-            )
-            for scheduler in schedulers
-        ]
-
-    def _drawn(self, cohort: Cohort, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The next token of the span's rows, and its log-probability."""
-        counts = cohort.table.counts(cohort.span)
-        if self._options.min_new_tokens and self._own_eos.numel():
-            early = (counts < self._options.min_new_tokens)[:, None]
-            logits[:, self._own_eos] = logits[:, self._own_eos].masked_fill(early, -torch.inf)
-        options, vocabulary = self._options.sampling, self._model.vocabulary
-        return choose_together(logits, cohort.table.seeds(cohort.span), counts, options, vocabulary)
-
-    def _take(self, cohort: Cohort, tokens: Tensor, logprobs: Tensor, history: "History") -> None:
-        """Write down what was drawn; rows that end by it leave."""
-        span, table = cohort.span, cohort.table
-        stopped = history.add(table.rows(span), tokens, logprobs)
-        ended = table.advance(span, tokens, self._eos)
-        cohort.retire(sorted({*ended, *(span.start + slot for slot in stopped)}) if stopped else ended)
+        windows = [model.config.window(layer) for layer in range(1, model.config.blocks + 1)]
+        schedulers = cohorts(
+            stages,
+            wanted.lengths,
+            slots,
+            options.prefill_tokens,
+            wanted.numbers,
+            limits=wanted.limits,
+            spare=spare_tokens(windows, wanted.longest),
+        )
+        found = []
+        for scheduler in schedulers:
+            room = scheduler.slots if recorder is None else rounded_rows(scheduler.slots)
+            decoder, table = Decoder(model, room, wanted.longest, head), SlotTable(room, model.device)
+            steps = DecodeSteps(model, decoder, table, self._draw, recorder)
+            found.append(Cohort(scheduler, decoder, table, steps, wanted, history, pace.late))
+        return found
 
 
 def check_rows(
@@ -182,39 +193,3 @@ def check_rows(
                 f"Prompt {row} has {length} tokens and may get {limit} new ones, more than the model's "
                 f"{positions} positions. Lower max_new_tokens or the prompts' length."
             )
-
-
-class History:
-    """What was drawn, step by step; turned into rows at the end."""
-
-    def __init__(self, options: GenerationOptions) -> None:
-        self._options = options
-        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._texts: defaultdict[int, StopStrings] | None = options.stops and defaultdict(options.stops)
-        self._counts: Counter[int] = Counter()
-
-    def add(self, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> list[int]:
-        """Which of these rows, by place, have come to a string that ends them."""
-        self._steps.append((rows.clone(), tokens, logprobs))
-        if self._texts is None:
-            return []
-        taken = list(zip(rows.tolist(), tokens.tolist(), strict=True))
-        self._counts.update(row for row, _ in taken)
-        stopped = [self._texts[row].take(token) for row, token in taken]
-        least = self._options.min_new_tokens
-        return [i for i, (row, _) in enumerate(taken) if stopped[i] and self._counts[row] >= least]
-
-    def responses(self, count: int) -> Generated:
-        rows, tokens, logprobs = (torch.cat(column).cpu().numpy() for column in zip(*self._steps, strict=True))
-        order = np.argsort(rows, kind="stable")
-        cuts = np.cumsum(np.bincount(rows, minlength=count))[:-1]
-        responses = np.split(tokens[order].astype(np.int32), cuts)
-        return Generated(
-            tokens=responses,
-            logprobs=np.split(logprobs[order], cuts),
-            finished=[self._is_finished(row, int(response[-1])) for row, response in enumerate(responses)],
-        )
-
-    def _is_finished(self, row: int, last: int) -> bool:
-        by_text = self._texts is not None and self._texts[row].stopped
-        return last in self._options.eos_token_ids or (by_text and self._counts[row] >= self._options.min_new_tokens)

@@ -4,7 +4,7 @@ Where tokens see a window, a slot is a ring that holds just so many: position p 
 Shapes: S slots, C capacity (tokens of a slot), N rows, L cached length, H query heads, K key/value heads, D of a head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,18 @@ LENGTH_STEP = 16
 def rounded(length: int) -> int:
     """`length` rounded up to a multiple of LENGTH_STEP."""
     return -(-length // LENGTH_STEP) * LENGTH_STEP
+
+
+def capacity(longest: int, window: int = 0) -> int:
+    """Tokens that a slot has room for, of rows of at most so many."""
+    return rounded(min(longest, window) if window else longest)
+
+
+def spare_tokens(windows: Iterable[int], longest: int) -> int | None:
+    """How many tokens a row may have beside its prompt before a token of this, which the one after the prompt sees, is
+    written over in a block with one of these windows (0: none); None: however many."""
+    rings = {(window, capacity(longest, window)) for window in windows if window}
+    return min((size - window + 2 for window, size in rings if size < longest), default=None)
 
 
 class KVCache:
@@ -38,7 +50,7 @@ class KVCache:
         softcap: float | None = None,
     ) -> None:
         """`heads` are K and D; `window` 0 sees all; a `softcap` is that of scores."""
-        self.capacity = rounded(min(longest, window) if window else longest)
+        self.capacity = capacity(longest, window)
         self._window = window
         self._softcap = softcap
         self._dtype = dtype
@@ -59,10 +71,10 @@ class KVCache:
         slot_size = len(self._first) * self.capacity
         return (slots_N * slot_size + positions_N % self.capacity)[:, None] + self._first
 
-    def mask(self, positions_N: Tensor) -> Tensor:
-        """What the token at a position of each of the first slots sees, once it is stored: zeros, and -inf for the
-        rest of the first L places, [N, 1, 1, L]."""
-        columns = self._columns[: rounded(min(int(positions_N.max()) + 1, self.capacity))]
+    def mask(self, positions_N: Tensor, longest: int) -> Tensor:
+        """What the token at a position of each of the first slots sees, once it is stored and no slot has more tokens
+        than `longest`: zeros, and -inf for the rest of the first L places, [N, 1, 1, L]."""
+        columns = self._columns[: rounded(min(longest, self.capacity))]
         if self._window:
             ages = (positions_N[:, None] - columns) % self.capacity
             unseen = ages > positions_N[:, None].clamp(max=self._window - 1)

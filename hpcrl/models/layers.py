@@ -31,15 +31,17 @@ class Embedding(nn.Module):
     def __init__(self, config: DecoderConfig, views: Mapping[str, nn.Parameter], vocabulary: Vocabulary) -> None:
         super().__init__()
         self.vocabulary = vocabulary
-        self.scaled = config.embedding_scaled
         self.embedding = views["layers.0.embedding"]
+        root = torch.tensor(sqrt(config.hidden_size), dtype=self.embedding.dtype)
+        self.factor = float(root) if config.embedding_scaled else None
+        """The root of the hidden size, rounded to the parameters' type."""
         self.positions = views.get("layers.0.positions")
 
     def forward(self, tokens_T: Tensor, positions_T: Tensor) -> Tensor:
         """This rank's rows."""
         x_tE = self.vocabulary.vectors(tokens_T, self.embedding)
-        if self.scaled:
-            x_tE = x_tE * torch.tensor(sqrt(x_tE.shape[-1]), dtype=x_tE.dtype, device=x_tE.device)
+        if self.factor is not None:
+            x_tE = x_tE * self.factor
         if self.positions is None:
             return x_tE
         return x_tE + embedding(self.vocabulary.ranks.own(positions_T), self.positions)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hpcrl.models.transfers import sent
+
 
 class Rectangle(NamedTuple):
     """Texts of one length after prefixes of one length, one after another."""
@@ -78,6 +80,7 @@ class Packing:
         """
         if not lengths or min(lengths) < 1:
             raise ValueError(f"A packed batch needs texts of at least one token; the lengths are {list(lengths)}.")
+        device = torch.device(device)
         given, owners = torch.tensor(lengths), torch.tensor(prefixes or [-1] * len(lengths))
         read = torch.where(owners < 0, 0, given[owners])
         ranks = given.argsort(stable=True)
@@ -93,12 +96,12 @@ class Packing:
         rows = [range(begins[i], begins[i] + lengths[i]) if i >= 0 else range(0) for i in owners[ranks].tolist()]
         return Packing(
             lengths=tuple(lengths),
-            positions=(positions + before.repeat_interleave(sizes)).to(device),
-            cu_seqlens=torch.cat([ends.new_zeros(1), ends]).to(torch.int32).to(device),
+            positions=sent(positions + before.repeat_interleave(sizes), device),
+            cu_seqlens=sent(torch.cat([ends.new_zeros(1), ends]).to(torch.int32), device),
             groups=tuple(_rectangles(sizes.tolist(), before.tolist())),
             prefixes=tuple(rows),
-            order=None if order is None else order.to(device),
-            inverse=None if inverse is None else inverse.to(device),
+            order=None if order is None else sent(order, device),
+            inverse=None if inverse is None else sent(inverse, device),
         )
 
     @property
@@ -140,7 +143,7 @@ class Packing:
 
     def last_rows(self) -> Tensor:
         """The row of each text's last token, in the caller's order; int64 [texts]."""
-        return (torch.tensor(self.lengths).cumsum(0) - 1).to(self.positions.device)
+        return sent(torch.tensor(self.lengths).cumsum(0) - 1, self.positions.device)
 
     def tail_rows(self, counts: Sequence[int]) -> Tensor:
         """The rows of each text's last `counts[text]` tokens, in the caller's order.

@@ -6,27 +6,25 @@ import torch
 from torch import Tensor
 
 from hpcrl.data.slots import Move
+from hpcrl.models.transfers import sent
 
-_ROW, _SEED, _LIMIT, _TOKEN, _COUNT, _POSITION = range(6)
+_SEED, _TOKEN, _COUNT, _POSITION = range(4)
 
 
 class SlotTable:
-    """int64 [6, S]: row, seed, limit, the token to be fed next, tokens generated so far, the next token's position."""
+    """int64 [4, S]: seed, the token to be fed next, tokens generated so far, the next token's position.
+
+    It stays where it is on the device, and nothing here waits for that: the host counts tokens by itself.
+    """
 
     def __init__(self, slots: int, device: torch.device) -> None:
-        self._table = torch.zeros((6, slots), dtype=torch.int64, device=device)
+        self._table = torch.zeros((4, slots), dtype=torch.int64, device=device)
 
-    def begin(
-        self, first: int, rows: Sequence[int], seeds: Sequence[int], limits: Sequence[int], prompts: Sequence[int]
-    ) -> None:
+    def begin(self, first: int, seeds: Sequence[int], prompts: Sequence[int]) -> None:
         """Seat rows in the slots from `first` on. `prompts` are prompt lengths; no token is generated yet."""
-        nothing = [0] * len(rows)
-        positions = [length - 1 for length in prompts]
-        columns = torch.tensor([rows, [signed(seed) for seed in seeds], limits, nothing, nothing, positions])
-        self._table[:, first : first + len(rows)] = columns
-
-    def rows(self, span: slice) -> Tensor:
-        return self._table[_ROW, span]
+        nothing = [0] * len(seeds)
+        columns = [[signed(seed) for seed in seeds], nothing, nothing, [length - 1 for length in prompts]]
+        self._table[:, first : first + len(seeds)] = sent(columns, self._table.device)
 
     def seeds(self, span: slice) -> Tensor:
         return self._table[_SEED, span]
@@ -40,20 +38,15 @@ class SlotTable:
     def positions(self, span: slice) -> Tensor:
         return self._table[_POSITION, span]
 
-    def advance(self, span: slice, tokens_N: Tensor, eos_E: Tensor) -> list[int]:
-        """Take one more token in each slot of the span. Returns the slots that ended by it, ascending."""
-        part = self._table[:, span]
-        part[_TOKEN] = tokens_N
-        part[_COUNT:] += 1
-        ended = part[_COUNT] >= part[_LIMIT]
-        if eos_E.numel():
-            ended |= (tokens_N[:, None] == eos_E).any(-1)
-        return [span.start + slot for slot in ended.nonzero()[:, 0].tolist()]
+    def advance(self, span: slice, tokens_N: Tensor) -> None:
+        """Take one more token in each slot of the span."""
+        self.tokens(span).copy_(tokens_N)
+        self._table[_COUNT:, span].add_(1)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Sources and targets are disjoint."""
-        if moves:
-            self._table[:, [move.target for move in moves]] = self._table[:, [move.source for move in moves]]
+        for move in moves:
+            self._table[:, move.target] = self._table[:, move.source]
 
 
 def signed(seed: int) -> int:

@@ -20,6 +20,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import family_of, parameter_count, read_config
 from hpcrl.families.stacks import stacks_of
 from hpcrl.placement.abilities import backend_of
+from hpcrl.placement.cache_memory import cached_numbers, is_recorded
 from hpcrl.placement.classifier_sizes import numbers_of_classifier
 from hpcrl.placement.cut_memory import ADDED_UP, cut_by_elements, cut_by_rows
 from hpcrl.placement.judges import models_held
@@ -299,8 +300,6 @@ def generating_memory(
     """The same role when it generates, too: a cache of all slots and what drawing from it takes, in the last stage."""
     size = BYTES[config.dtype]
     longest = longest_sequence(model, max_prompt_tokens, generation)
-    layers = [layer for layer in stages(model, layout.pp)[stage] if 1 <= layer <= model.blocks]
-    cached = sum(min(longest, model.window(layer) or longest) for layer in layers)
     longest_prompt = max(1, longest - generation.max_new_tokens)
     prefilled = min(config.micro_batch_tokens, generation.slots * longest_prompt)
     scores = _scores(model, prefilled, longest_prompt, device, layout) * state_size(config.dtype)
@@ -312,11 +311,11 @@ def generating_memory(
     head = draws * model.vocabulary_size * model.hidden_size / layout.tp
     packed = _packed(model, Cut(0, layout.tp, stage, layout.pp)) if device == "cpu" and size <= 4 else 0
     tables = draws * model.vocabulary_size * generation.slots * numbers
-    kv_size = model.kv_size / min(layout.tp, model.kv_heads)
+    layers, recorded = stages(model, layout.pp)[stage], is_recorded(generation, layout, device)
     return replace(
         memory,
-        kv_cache=generation.slots * cached * 2 * kv_size * size,
-        drawing=memory.drawing + (head + packed) * size + max(prefill, tables),
+        kv_cache=cached_numbers(model, layers, longest, generation, layout, device) * size,
+        drawing=memory.drawing + (head + packed) * size + (prefill + tables if recorded else max(prefill, tables)),
     )
 
 

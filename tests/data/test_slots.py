@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hpcrl.data.slots import Move, Scheduler
+from hpcrl.data.slots import Move, Scheduler, rounded_rows
 
 
 def simulate(lengths, ends, slots, prefill_tokens):
@@ -72,3 +72,36 @@ def test_rows_from_the_end_fill_the_holes():
     assert scheduler.retire([0, 2, 5]) == [Move(3, 0), Move(4, 2)]
     assert scheduler.active == 3
     assert scheduler.retire([2]) == []
+
+
+def test_rows_leave_at_their_limits_and_when_they_are_said_to_have_ended():
+    scheduler = Scheduler([5, 2, 3, 4], 4, 100, limits=[1, 3, 3, 9])
+    scheduler.drew(scheduler.admit().rows)
+    assert (scheduler.rows(slice(1, 3)), scheduler.longest()) == ([1, 2], 6)
+    assert scheduler.leave([]) == [Move(3, 0)]
+    scheduler.drew(scheduler.rows(slice(0, 3)))
+    assert scheduler.leave([2, 0]) == []
+    assert scheduler.rows(slice(0, 9)) == [3, 1]
+    scheduler.drew([3, 1])
+    assert scheduler.leave([2]) == []
+    assert scheduler.rows(slice(0, 9)) == [3]
+
+
+def test_a_prompt_is_not_copied_from_a_row_that_has_gone_too_far():
+    scheduler = Scheduler([6] * 4, 2, 100, prompts=[0, 1, 0, 1], limits=[9, 9, 9, 9], spare=2)
+    scheduler.drew(scheduler.admit().rows)
+    scheduler.leave([1])
+    assert scheduler.admit() == ([], [2], [0])
+    for _ in range(2):
+        scheduler.drew([0, 2])
+    scheduler.leave([2])
+    assert scheduler.admit() == ([3], [], [])
+
+
+def test_rounded_rows_are_few_and_never_twice_as_many():
+    rounded = [rounded_rows(count) for count in range(1, 513)]
+    assert rounded[:9] == [4, 4, 4, 4, 8, 8, 8, 8, 16]
+    assert all(count <= it for count, it in enumerate(rounded, 1)) and rounded == sorted(rounded)
+    assert all(it < 2 * count for count, it in enumerate(rounded, 1) if count > 4)
+    assert len(set(rounded)) <= 32
+    assert [rounded_rows(it) for it in rounded] == rounded

@@ -15,7 +15,7 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.data.tokens import load_tokens
 from hpcrl.engines.engine import Sequences, Update
-from hpcrl.models.generation import GenerationOptions, Generator
+from hpcrl.models.generation import GenerationOptions, Generator, Pace
 from hpcrl.models.stopping import StopStrings
 from hpcrl.placement.layouts import parse_layout
 
@@ -31,8 +31,9 @@ def pool():
         yield ranks
 
 
-def stopped(folder, groups=None):
-    """Responses in few slots, so that rows enter as others end; and whether they have ended."""
+def stopped(folder, groups=None, late=0):
+    """Responses in few slots, so that rows enter as others end; and whether they have ended. The host reads tokens so
+    many visits `late`."""
     tokens = load_tokens(folder)
     stops = partial(StopStrings, tokens, STRINGS)
     options = GenerationOptions(max_new_tokens=24, min_new_tokens=2, eos_token_ids=tokens.eos_ids, stops=stops, slots=9)
@@ -40,7 +41,10 @@ def stopped(folder, groups=None):
     if groups is not None:
         cut = {"cut": groups.cut, "tensor": groups.tp}
     generator = Generator(
-        tiny_model(config, seed=1, dtype=torch.float64, **cut), options, None if groups is None else groups.pp
+        tiny_model(config, seed=1, dtype=torch.float64, **cut),
+        options,
+        None if groups is None else groups.pp,
+        Pace(late),
     )
     made = generator.generate(STARTS, [7 * i for i in range(len(STARTS))])
     return [row.tolist() for row in made.tokens], made.logprobs, made.finished
@@ -48,7 +52,7 @@ def stopped(folder, groups=None):
 
 def stopped_on_rank(context, layout, folder):
     groups = groups_in(context, layout)
-    return None if groups is None else stopped(folder, groups)
+    return None if groups is None else [stopped(folder, groups, late) for late in (0, 1)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -56,8 +60,8 @@ def test_strings_end_the_same_rows_on_all_ranks_as_in_one_process(pool, tmp_path
     folder = train_tokenizer(tmp_path, ["na na na ab # é", "abab cd"], size=SIZE)
     tokens, logprobs, finished = stopped(folder)
     assert sum(finished) > 3 and len({len(row) for row in tokens}) > 3
-    for found in pool.run(stopped_on_rank, parse_layout(layout), folder):
-        if found is not None:
+    for of_rank in pool.run(stopped_on_rank, parse_layout(layout), folder):
+        for found in of_rank or ():
             assert (found[0], found[2]) == (tokens, finished)
             np.testing.assert_allclose(np.concatenate(found[1]), np.concatenate(logprobs), rtol=0, atol=1e-9)
 

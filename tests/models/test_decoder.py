@@ -28,7 +28,7 @@ def test_cached_steps_equal_the_whole_forward_pass(config):
         positions = torch.tensor([len(text) for text in texts])
         for place, text in enumerate(texts):
             text.append((7 * step + 13 * place) % 64)
-        logits = decoder.decode(torch.tensor([text[-1] for text in texts]), positions)
+        logits = decoder.decode(torch.tensor([text[-1] for text in texts]), positions, max(map(len, texts)))
 
 
 @torch.inference_mode()
@@ -36,6 +36,6 @@ def test_one_row_alone_has_the_same_logits():
     model = tiny_model(dtype=torch.float64)
     decoder = Decoder(model, slots=1, longest=10)
     torch.testing.assert_close(decoder.prefill(PROMPTS[:1], 0)[0], full_logits(model, [5, 9, 4]), atol=1e-12, rtol=0)
-    logits = decoder.decode(torch.tensor([33]), torch.tensor([3]))
+    logits = decoder.decode(torch.tensor([33]), torch.tensor([3]), 4)
     assert logits.shape == (1, 64)
     torch.testing.assert_close(logits[0], full_logits(model, [5, 9, 4, 33]), atol=1e-12, rtol=0)

@@ -124,6 +124,17 @@ def test_rows_of_one_prompt_are_the_same_to_the_bit_and_read_it_once_however_few
     assert sum(map(len, read)) < len(prompts) // 2
 
 
+@pytest.mark.parametrize("config", [gemma2_config, gemma3_config])
+def test_a_prompt_is_read_again_once_a_row_has_written_over_what_a_window_sees_of_it(config):
+    model, prompts = tiny_model(config(), dtype=torch.float64), [prompt for prompt in some_prompts(3) for _ in range(9)]
+    options = {"eos_token_ids": (2, 7, 9, 11), "max_new_tokens": 40}
+    whole, few = generate(model, prompts, **options), generate(model, prompts, slots=5, **options)
+    assert max(map(len, whole.tokens)) > 30
+    for row in range(len(prompts)):
+        assert few.tokens[row].tolist() == whole.tokens[row].tolist()
+        np.testing.assert_allclose(few.logprobs[row], whole.logprobs[row], atol=1e-12)
+
+
 def test_top_k_of_one_equals_greedy():
     model, prompts = tiny_model(), some_prompts(20)
     greedy, certain = generate(model, prompts, greedy=True), generate(model, prompts, top_k=1)

@@ -3,7 +3,7 @@ import torch
 from support.tiny_models import tiny_config
 
 from hpcrl.data.slots import Move
-from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded
+from hpcrl.models.kv_cache import LENGTH_STEP, KVCache, rounded, spare_tokens
 
 CONFIG = tiny_config(heads=4, kv_heads=2, head_dim=8, blocks=2)
 HEADS = (CONFIG.kv_heads, CONFIG.head_dim)
@@ -59,3 +59,21 @@ def test_a_moved_row_attends_to_what_it_did_before():
 def test_capacity_and_lengths_are_multiples_of_the_step():
     assert [rounded(length) for length in (1, 16, 17)] == [LENGTH_STEP, 16, 32]
     assert KVCache(CONFIG.blocks, HEADS, 1, 17, torch.float32, torch.device("cpu")).capacity == 32
+
+
+def test_a_ring_keeps_a_prompt_for_as_many_tokens_as_it_has_beyond_its_window():
+    assert spare_tokens([0, 0], 500) is None
+    assert spare_tokens([0, 40], 48) is None, "48 tokens are all of them"
+    assert spare_tokens([0, 40, 64, 30], 500) == 2
+    window, place = 40, torch.device("cpu")
+    ring = KVCache(1, HEADS, 1, 500, torch.float64, place, window)
+    prompt = 90
+    for drawn in range(1, 20):
+        cached = range(prompt + drawn - 1)
+        holds = {
+            int(at): position
+            for position in cached
+            for at in ring.places(torch.zeros(1).long(), torch.tensor([position]))[:, 0]
+        }
+        whole = set(range(prompt - window + 1, prompt)) <= set(holds.values())
+        assert whole == (drawn <= spare_tokens([window], 500))

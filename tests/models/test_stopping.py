@@ -15,7 +15,8 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.tokens import Tokens, before_stop, load_tokens
 from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
-from hpcrl.models.generation import Generated, GenerationOptions, Generator
+from hpcrl.models.generation import GenerationOptions, Generator
+from hpcrl.models.history import Generated
 from hpcrl.models.stopping import StopStrings
 
 STRINGS = ("é", "ab", "#", "na na")

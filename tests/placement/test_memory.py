@@ -53,6 +53,17 @@ def test_a_blended_model_has_masters_besides_of_which_dp_has_shares(dtype, maste
     assert (memory.gradients, memory.optimizer) == (0, masters / 2)
 
 
+@pytest.mark.parametrize(("recorded", "slots"), [("auto", 8), ("off", 5)])
+def test_recorded_steps_have_more_rows_and_keep_their_logits_while_prompts_are_read(recorded, slots):
+    config, generation = ModelConfig(path="m"), GenerationConfig(max_new_tokens=15, slots=5, cuda_graphs=recorded)
+    made = generating_memory(Memory(), MODEL, config, Layout(), generation, max_prompt_tokens=10, device="cuda")
+    plain = generating_memory(Memory(), MODEL, config, Layout(tp=2), generation, max_prompt_tokens=10, device="cuda")
+    assert made.kv_cache == slots * 25 * 2 * (2 * 16) * 4
+    assert plain.kv_cache == 5 * 25 * 2 * 16 * 4
+    tables, prefill = 64 * 5 * 16, 50 * VISITED * 4
+    assert made.drawing == 64 * 32 * 4 + (tables + prefill if recorded == "auto" else max(tables, prefill))
+
+
 def test_the_cache_holds_keys_and_values_of_every_block():
     config, generation = ModelConfig(path="m", dtype="bf16"), GenerationConfig(max_new_tokens=15, slots=4)
     memory = generating_memory(Memory(), MODEL, config, Layout(), generation, max_prompt_tokens=10)

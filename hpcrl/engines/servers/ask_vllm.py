@@ -29,7 +29,7 @@ from hpcrl.engines.servers.serve_vllm import (
     send,
 )
 from hpcrl.engines.servers.vllm_weights import writing
-from hpcrl.models.generation import Generated
+from hpcrl.models.history import Generated
 from hpcrl.placement.servers import LOG, PID, WHY
 from hpcrl.processes import shared_memory_of, work_done
 from hpcrl.scratch import goes_with
