@@ -20,15 +20,13 @@ ASKED_S = 60.0
 def package_problems(packages: Sequence[Package]) -> Iterator[tuple[str, str]]:
     """(what is wrong, what to do about it) of each that is missing, or of a version that was not tested."""
     for package in packages:
-        first, beyond = package.tested
         command = f"pip install 'hpcrl[{package.extra}]'"
         try:
             version = importlib.metadata.version(package.name)
         except importlib.metadata.PackageNotFoundError:
             yield f"{package.name} is not installed", f"Run: {command}"
             continue
-        if not Version(first) <= Version(version) < Version(beyond):
-            tested = f"versions from {first} to below {beyond} are tested"
+        if tested := _untested(version, package.tested):
             yield f"{package.name} is version {version}, and {tested}", f"Run: {command}"
 
 
@@ -46,10 +44,17 @@ def interpreter_problem(python: str | None, server: Server) -> str:
             return f"it does not run Python 3.11 or newer: {str(said).strip().splitlines()[-1]}"
     if not found:
         return f"{names} has no {' or '.join(server.package)}"
-    (name, version), (first, beyond) = next(iter(found.items())), server.tested
-    if not Version(first) <= Version(version) < Version(beyond):
-        return f"{names} has {name} {version}, and versions from {first} to below {beyond} are tested"
-    return ""
+    name, version = next(iter(found.items()))
+    tested = _untested(version, server.tested)
+    return f"{names} has {name} {version}, and {tested}" if tested else ""
+
+
+def _untested(version: str, tested: tuple[str, str]) -> str:
+    """The versions that are tested, in words, where this is none of them."""
+    first, beyond = tested
+    if Version(first) <= Version(version) < Version(beyond):
+        return ""
+    return f"versions from {first} to below {beyond} are tested"
 
 
 _ASK = """

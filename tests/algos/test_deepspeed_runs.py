@@ -1,13 +1,12 @@
 """Runs that DeepSpeed's ZeRO trains, on real processes: what hpcrl's own backend learns up to rounding, and the same
 bits after kills."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.chaos import create_run, finish, outputs, remains, whole_runs
 from support.hosts import write_task
 from support.layout_runs import check_alike, ppo
 from support.phases import Cut, Phased
@@ -43,7 +42,7 @@ def cut(task: Path, backend: str) -> PPOExperiment:
 @pytest.fixture(scope="module")
 def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
     """A run on each backend that a test asks for."""
-    return functools.cache(lambda backend: whole_run(tmp_path_factory.mktemp(backend), cut(task, backend)))
+    return whole_runs(tmp_path_factory, lambda backend: cut(task, backend))
 
 
 @pytest.mark.parametrize("backend", ["zero3", *(pytest.param(it, marks=SLOW) for it in ("zero1", "zero2"))])

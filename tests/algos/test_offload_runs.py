@@ -1,7 +1,6 @@
 """PPO whose masters and moments are updated in the host's memory, or whose parameters are there, too: the same run to
 the bit, killed or not."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.chaos import create_run, finish, outputs, remains, whole_run, whole_runs
 from support.elastic import begin_on, finish_on
 from support.faults import Strike
 from support.hosts import write_task
@@ -58,12 +57,11 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
     """A run that offloads nothing."""
 
-    def ran(kind: str) -> RunDirectory:
+    def kept(kind: str) -> PPOExperiment:
         whole = placed(task, kind, "none")
-        reference = replace(whole.reference, offload="none")
-        return whole_run(tmp_path_factory.mktemp("plain"), replace(whole, reference=reference))
+        return replace(whole, reference=replace(whole.reference, offload="none"))
 
-    return functools.cache(ran)
+    return whole_runs(tmp_path_factory, kept)
 
 
 STRIKES = {

@@ -2,14 +2,13 @@
 kills. The server's vLLM is a stand-in with hpcrl's own sampler, so that bits can be compared; test_vllm_real.py has
 vLLM itself."""
 
-import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.chaos import create_run, finish, outputs, remains, whole_run
+from support.chaos import create_run, finish, outputs, remains, whole_run, whole_runs
 from support.hosts import write_task
 from support.serving import served, servers_alive, shared, stand_in_python
 from support.struck_layouts import Blow, check_struck
@@ -30,12 +29,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], RunDirectory]:
     """On so many workers, which generate by themselves."""
-
-    def made(workers: int) -> RunDirectory:
-        own = served(task, {"backend": "native"}, f"d{workers}", workers)
-        return whole_run(tmp_path_factory.mktemp("native"), own)
-
-    return functools.cache(made)
+    return whole_runs(tmp_path_factory, lambda workers: served(task, {"backend": "native"}, f"d{workers}", workers))
 
 
 def test_a_run_has_the_bits_of_one_that_generates_itself(

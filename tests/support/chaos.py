@@ -1,6 +1,7 @@
 """Runs that are disturbed and resumed until they are done, and what is left of them to compare."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+import pytest
 from support.cluster import Jobs, alive_of, no_fault, start
 from support.faults import Strike, Strikes
 
@@ -34,6 +36,7 @@ from hpcrl.recipes.algorithm import algorithm_of, experiment_from
 from hpcrl.recipes.toy import ToyConfig, ToyExperiment
 from hpcrl.wire.channel import RunKey
 
+K = TypeVar("K")
 MOST_RESUMES = 8
 
 
@@ -71,6 +74,13 @@ def whole_run(folder: Path, experiment: ExperimentConfig) -> RunDirectory:
     run = create_run(folder / "run", experiment)
     assert finish(run) == [0], outputs(run)
     return run
+
+
+def whole_runs(
+    factory: pytest.TempPathFactory, experiment_of: Callable[[K], ExperimentConfig]
+) -> Callable[[K], RunDirectory]:
+    """Such runs by what their experiments are made of; each runs when it is first asked for."""
+    return functools.cache(lambda of: whole_run(factory.mktemp("whole"), experiment_of(of)))
 
 
 @dataclass(frozen=True)
