@@ -250,6 +250,7 @@ class Agent:
                     return "message lost"
                 if isinstance(envelope.body, Finish):
                     log.write(FinishHeard(envelope.body.exit_code))
+                    self.starter.servers.close()  # who waits for one does not hear that it is to leave
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
                 if isinstance(envelope.body, AreYouThere):

@@ -84,7 +84,8 @@ class Server:
 
     def close(self) -> None:
         """End it, and all that it has started."""
-        goes_with(self._folder.path, shared_memory_of(self._process.pid, self._began))
+        with suppress(OSError):  # there is no room even to note it
+            goes_with(self._folder.path, shared_memory_of(self._process.pid, self._began))
         kill_group(self._process.pid)
         self._process.wait()
         self._folder.remove()

@@ -18,7 +18,7 @@ from hpcrl.placement.plan import Plan, ReplicaPlan
 from hpcrl.placement.served_memory import cache_bytes
 from hpcrl.recipes.algorithm import algorithm_of
 
-WEIGHTS, TEMPORARY, PID, LOG, WHY = "weights", "temporary", "pid", "log", "why"
+WEIGHTS, TEMPORARY, PID, LOG, WHY = "weights", "tmp", "pid", "log", "why"
 """Beside a server's socket: the folder into which new weights are written; what is $TMPDIR to it; who serves; where it
 prints; and why it serves no more, before it ends. (Its own file, which imports nothing of hpcrl, has the last, too.)"""
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
