@@ -1,7 +1,6 @@
 """Runs whose responses vLLM itself makes: its log-probabilities are hpcrl's, before and after updates, and a run is
 made again to the bit. Skipped where `make vllm` has made no environment."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,14 +9,12 @@ from typing import Any
 
 import pytest
 from support.chaos import create_run, finish, outputs
-from support.hosts import write_task
-from support.serving import REAL, folders_of, served, servers_alive, unmapped
+from support.serving import REAL, folders_of, served, servers_alive, unmapped, write_served_task
 from support.struck_layouts import Blow, check_struck
 
 from hpcrl.config.model import LoraConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.models.pretrained import read_config, write_random_pretrained
 from hpcrl.recipes.ppo import PPOExperiment
 
 pytestmark = [
@@ -25,8 +22,6 @@ pytestmark = [
     pytest.mark.skipif(REAL is None, reason="vLLM is not here: make vllm"),
     pytest.mark.timeout(900),
 ]
-HEADS = {"hidden_size": 64, "heads": 2, "kv_heads": 2, "head_dim": 32}
-"""vLLM's kernels for CPUs take no smaller heads."""
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2 tied": {},
     "llama": {"family": "llama", "qkv_bias": False, "tied": False},
@@ -39,10 +34,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def made(name: str) -> Path:
         folder = tmp_path_factory.mktemp("task")
-        write_task(folder)
-        config = dataclasses.replace(read_config(folder / "model"), **HEADS, **MODELS[name])
-        (folder / "model").rename(folder / "tokenizer")
-        write_random_pretrained(folder / "model", config, 3, tokenizer_from=folder / "tokenizer")
+        write_served_task(folder, **MODELS[name])
         return folder
 
     return functools.cache(made)
@@ -126,13 +118,23 @@ def test_two_workers_of_a_part_have_one_model(undisturbed_on_two: RunDirectory) 
     assert servers_alive() == []
 
 
+def loading(target: str, what: str = "KILL") -> Blow:
+    """When half of the files of weights, of which it reads one after another, have come."""
+    return Blow("worker-0", "give.end", 8, target, what=what)
+
+
+def generating(target: str, what: str = "KILL") -> Blow:
+    """When two responses of its second generation have come."""
+    return Blow("worker-0", "hear.end", 2, target, after=("worker-0", "ask.begin", 2), what=what)
+
+
 BLOWS = {
     "while weights are written": Blow("worker-0", "give.begin", 15),
     "a worker": Blow("worker-0", "worker.executed", 3),
     "the agent": Blow("worker-0", "worker.executed", 7, "agent-0"),
-    "the server as it loads": Blow("worker-0", "said.end", 3, "server"),
-    "the server as it generates": Blow("worker-0", "heard.end", 14, "server"),
-    "a server that hangs": Blow("worker-0", "heard.end", 14, "server", what="STOP"),
+    "the server as it loads": loading("server"),
+    "the server as it generates": generating("server"),
+    "a server that hangs": generating("server", "STOP"),
 }
 
 
@@ -144,10 +146,11 @@ def test_a_run_that_is_struck_ends_with_the_same_bits(
 
 
 CHILDREN = {
-    "as it loads": Blow("worker-0", "said.end", 3, "server's child"),
-    "as it generates": Blow("worker-0", "heard.end", 14, "server's child"),
-    "hangs as it loads": Blow("worker-0", "said.end", 3, "server's child", what="STOP"),
-    "its parent": Blow("worker-0", "heard.end", 14, "server"),
+    "as it loads": loading("server's child"),
+    "as it generates": generating("server's child"),
+    "hangs as it loads": loading("server's child", "STOP"),
+    "hangs as it generates": generating("server's child", "STOP"),
+    "its parent": generating("server"),
 }
 
 
@@ -164,5 +167,8 @@ def check(folder: Path, experiment: PPOExperiment, blow: Blow, undisturbed: RunD
     if blow.what == "STOP":
         experiment = replace(experiment, cluster=replace(cluster, start_timeout_s=60.0))
     check_struck(folder, experiment, blow, undisturbed, timeout_s=400.0)
+    if blow.target.startswith("server"):
+        operation = "giving vLLM new weights" if blow.point.startswith("give") else "generating with vLLM"
+        assert operation in RunDirectory(folder / "run").events(0).read_text()
     assert servers_alive() == []
     assert blow.target.startswith("agent") or (unmapped() - before == set() and folders_of(folder) == [])

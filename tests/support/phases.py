@@ -22,8 +22,8 @@ PHASES = {
     "build": "hpcrl.algos.host:TorchHost._build",
     "load": "hpcrl.engines.composed:ComposedEngine.load",
     "generate": "hpcrl.engines.composed:ComposedEngine.generate",
-    "said": "hpcrl.engines.servers.ask_vllm:Connection._say",
-    "heard": "hpcrl.engines.servers.ask_vllm:Connection._heard",
+    "ask": "hpcrl.engines.servers.ask_vllm:Connection.generate",
+    "hear": "hpcrl.engines.servers.ask_vllm:Connection._heard",
     "decode": "hpcrl.models.decoder:Decoder.decode",
     "inference": "hpcrl.engines.composed:ComposedEngine.forward",
     "reward": "hpcrl.workers.rewards:Reward.inference",
@@ -46,12 +46,12 @@ PHASES = {
 }
 """Phase → what is wrapped.
 
-join, form: group creation; build, load: weights, and a checkpoint's shards; said, heard: one frame to or from a server
-that makes responses; decode: a token of all rows that are being
-generated; inference: a forward call without gradients; judge: a reward model's call; minibatch: all of one; forward: of
-one micro-batch, in inference too; total, reduce, gather: the collectives of statistics, gradients and parameters;
-carry: what a rank sends and receives in a move or a blend; give: a file of weights, for vLLM; release: into host
-memory; restore: also of what never left; snapshot: a checkpoint's copy.
+join, form: group creation; build, load: weights, and a checkpoint's shards; ask, hear: a generation that a server
+makes, and a response or another word of it; decode: a token of all rows that are being generated; inference: a forward
+call without gradients; judge: a reward model's call; minibatch: all of one; forward: of one micro-batch, in inference
+too; total, reduce, gather: the collectives of statistics, gradients and parameters; carry: what a rank sends and
+receives in a move or a blend; give: a file of weights, for vLLM; release: into host memory; restore: also of what never
+left; snapshot: a checkpoint's copy.
 Where one member of a group waits at `reduce.begin`, or dies there, the others are inside that collective.
 """
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from support.hosts import write_task
 from support.layout_runs import ppo
 
 from hpcrl.agent.servers import PREFIX
+from hpcrl.models.pretrained import read_config, write_random_pretrained
 from hpcrl.placement.servers import LOG
 from hpcrl.processes import SHARED, mapped_shared
 from hpcrl.recipes.ppo import PPOExperiment
@@ -31,6 +33,15 @@ def stand_in_python(folder: Path, faults: Path | None = None) -> str:
     path.write_text("\n".join([*lines, f'exec "{sys.executable}" "$@"', ""]))
     path.chmod(0o700)
     return str(path)
+
+
+def write_served_task(folder: Path, **fields: Any) -> None:
+    """As `write_task`, of a model with these fields that vLLM computes: its kernels for CPUs take no smaller heads."""
+    write_task(folder)
+    heads: dict[str, Any] = {"hidden_size": 64, "heads": 2, "kv_heads": 2, "head_dim": 32}
+    config = replace(read_config(folder / "model"), **heads, **fields)
+    (folder / "model").rename(folder / "tokenizer")
+    write_random_pretrained(folder / "model", config, 3, tokenizer_from=folder / "tokenizer")
 
 
 def served(task: Path, entry: dict[str, Any], layout: str = "d1", workers: int = 1) -> PPOExperiment:
