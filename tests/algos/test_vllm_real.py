@@ -45,7 +45,7 @@ def asked(task: Path, dtype: str = "fp32", layout: str = "d1", workers: int = 1)
     roles: dict[str, Any] = {"dtype": dtype}
     experiment = replace(
         experiment,
-        cluster=replace(experiment.cluster, start_timeout_s=300.0),
+        cluster=replace(experiment.cluster, start_timeout_s=300.0, lost_after_s=20.0),
         actor=replace(experiment.actor, **roles),
         reference=replace(experiment.reference, **roles),
     )
