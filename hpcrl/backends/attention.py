@@ -8,6 +8,8 @@ FLASH_HEAD_DIM = 256
 """Widest heads that the package flash-attn takes on every such GPU, gradients included; sizes are multiples of 8."""
 VARLEN_HEAD_DIM = 192
 """The same of PyTorch's."""
+READ_BLOCKS = ("flash",)
+"""Kernels that have a form that reads a cache by a table of its blocks. That of PyTorch's needs FlashAttention 3."""
 
 
 def choose_kernel(

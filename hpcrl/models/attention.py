@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from hpcrl.backends.attention import choose_kernel
+from hpcrl.backends.attention import READ_BLOCKS, choose_kernel
 from hpcrl.models.merged_attention import merged
 from hpcrl.models.packing import Packing, Rectangle
 from hpcrl.models.softcapped_attention import softcapped
@@ -67,6 +67,15 @@ def flash_attention() -> Callable[..., Any] | None:
     except ImportError:
         return None
     return cast(Callable[..., Any], flash_attn_varlen_func)
+
+
+def attention_over_blocks(device: torch.device, dtype: torch.dtype, head_dim: int) -> Callable[..., Any] | None:
+    """flash-attn's kernel that reads a cache by a table of its blocks, where the package is the kernel of attention."""
+    if kernel_on(device, dtype, head_dim) not in READ_BLOCKS:
+        return None
+    from flash_attn import flash_attn_with_kvcache
+
+    return cast(Callable[..., Any], flash_attn_with_kvcache)
 
 
 def sdpa_by_length(

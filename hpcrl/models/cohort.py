@@ -37,7 +37,11 @@ class Wanted:
     @property
     def longest(self) -> int:
         """Tokens of the longest row there can be."""
-        return max(length + limit for length, limit in zip(self.lengths, self.limits, strict=True))
+        return max(map(self.most, range(len(self.prompts))))
+
+    def most(self, row: int) -> int:
+        """Tokens that a row can have, its prompt included."""
+        return len(self.prompts[row]) + self.limits[row]
 
 
 class _Drawn(NamedTuple):
@@ -86,6 +90,7 @@ class Cohort:
         self._admission = self._scheduler.admit()
         if rows := self._admission.rows:
             self._table.begin(first, [wanted.seeds[row] for row in rows], [len(wanted.prompts[row]) for row in rows])
+            self._decoder.seat(first, [wanted.most(row) for row in rows])
         self.span = slice(first if rows else 0, self._scheduler.active)
         return self.count > 0
 
@@ -127,9 +132,11 @@ class Cohort:
         return ended
 
     def _retire(self, ended: Sequence[int]) -> None:
+        before = self._scheduler.active
         moves = self._scheduler.leave(ended)
-        self._decoder.move(moves)
-        self._table.move(moves)
+        if self._scheduler.active < before:
+            self._decoder.leave(moves, self._scheduler.active)
+            self._table.move(moves)
 
 
 class _Begin:
@@ -149,7 +156,7 @@ class _Begin:
         made, first_copy = None, first_slot + len(admission.prefilled)
         if admission.prefilled:
             made = self._decoder.prefill([self._prompts[row] for row in admission.prefilled], first_slot, given)
-        self._decoder.move([Move(source, first_copy + i) for i, source in enumerate(admission.sources)])
+        self._decoder.copy([Move(source, first_copy + i) for i, source in enumerate(admission.sources)])
         if not self._decoder.gives_logits:
             return made
         parts = [] if made is None else [made]

@@ -3,8 +3,8 @@
 Shapes: T packed prompt tokens, N rows, E hidden size, V this rank's tokens of the vocabulary.
 """
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from hpcrl.models.attention import attention
 from hpcrl.models.kv_cache import KVCache
 from hpcrl.models.layers import Block
 from hpcrl.models.packing import Packing
+from hpcrl.models.paged_cache import PagedCache
 from hpcrl.models.products import packs
 from hpcrl.models.transfers import sent
 from hpcrl.models.transformer import Transformer
@@ -27,6 +28,15 @@ LENGTHS_FROM = 256
 """Recorded steps read lengths that are powers of two from this one on."""
 
 
+class Paged(NamedTuple):
+    """For a cache in blocks."""
+
+    lengths: Sequence[int]
+    """The most tokens of the longest rows that can be side by side."""
+    attend: Callable[..., Any]
+    """`flash_attn_with_kvcache`."""
+
+
 class Decoder:
     """Owns the cache of one generation, of a stage's blocks. Row i of every decode lives in slot i.
 
@@ -34,17 +44,31 @@ class Decoder:
     but the last give hidden rows and no logits.
     """
 
-    def __init__(self, model: Transformer, slots: int, longest: int, head_EV: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        slots: int,
+        longest: int,
+        head_EV: Tensor | None = None,
+        *,
+        paged: Paged | None = None,
+    ) -> None:
+        """Without `paged` each slot has room for the longest row."""
         self._model = model
         self._longest = longest
         self._blocks = cast(list[Block], list(model.blocks))
         self.slots = slots = max(slots, LEAST_ROWS)
         _, *heads = self._blocks[0].heads
         windows = [block.window if block.window < longest else 0 for block in self._blocks]
-        sizes, place, softcap = (heads, slots, longest), (model.dtype, model.device), model.config.attention_softcap
-        self._caches = {
-            window: KVCache(windows.count(window), *sizes, *place, window, softcap) for window in dict.fromkeys(windows)
-        }
+        place, softcap = (model.dtype, model.device), model.config.attention_softcap
+        self._paged = paged is not None
+        self._caches: dict[int, KVCache | PagedCache] = {}
+        for window in dict.fromkeys(windows):
+            size = (windows.count(window), heads, slots)
+            if paged is None:
+                self._caches[window] = KVCache(*size, longest, *place, window, softcap)
+            else:
+                self._caches[window] = PagedCache(*size, paged.lengths, *place, paged.attend, window, softcap)
         self._homes = [(window, windows[:number].count(window)) for number, window in enumerate(windows)]
         """The cache of each block, and its number there."""
         self._slots = torch.arange(slots, device=model.device)
@@ -64,6 +88,8 @@ class Decoder:
 
     def rounded_length(self, longest: int) -> int:
         """What `decode` may be told instead of `longest`, to be told few different numbers."""
+        if self._paged:
+            return self._longest
         return min(self._longest, max(LENGTHS_FROM, 1 << (longest - 1).bit_length()))
 
     def prefill(self, prompts: Sequence[np.ndarray], first_slot: int, given_TE: Tensor | None = None) -> Tensor:
@@ -97,24 +123,32 @@ class Decoder:
         rows = tokens_N.shape[0]
         tokens, positions = _at_least(tokens_N), _at_least(positions_N)
         slots = self._slots[: tokens.shape[0]]
-        seen = {
-            window: (it.places(slots, positions), it.mask(positions, longest)) for window, it in self._caches.items()
-        }
+        steps = {window: cache.step(slots, positions, longest) for window, cache in self._caches.items()}
         x = self._model.embedded(tokens if given_NE is None else given_NE, positions)
         turns = self._model.turns(positions)
         for block, (window, number) in zip(self._blocks, self._homes, strict=True):
             self._model.awaited(block.layer)
             q, k, v = block.project(x, turns, tokens.shape[0])
-            (at, mask), cache = seen[window], self._caches[window]
-            cache.write(number, at, k, v)
-            x = block.finish(x, cache.attend(number, q, mask))
+            step: Any = steps[window]
+            x = block.finish(x, self._caches[window].through(number, step, q, k, v))
         if not self.gives_logits:
             return x
         return self._logits(self._model.ranks.gather(x, tokens.shape[0]))[:rows]
 
-    def move(self, moves: Sequence[Move]) -> None:
+    def seat(self, first: int, lengths: Sequence[int]) -> None:
+        """Rows that will have at most so many tokens enter the slots from `first` on."""
         for cache in self._caches.values():
-            cache.move(moves)
+            cache.seat(first, lengths)
+
+    def leave(self, moves: Sequence[Move], active: int) -> None:
+        """The rows of slots from `active` on go, or go on in others: sources and targets are disjoint."""
+        for cache in self._caches.values():
+            cache.leave(moves, active)
+
+    def copy(self, moves: Sequence[Move]) -> None:
+        """Have the targets begin with what the sources hold."""
+        for cache in self._caches.values():
+            cache.copy(moves)
 
     def _logits(self, x_NE: Tensor) -> Tensor:
         assert self._head_EV is not None
@@ -123,7 +157,7 @@ class Decoder:
         return last.capped_(self._model.ranks.products.of(last.norm(_at_least(x_NE)), self._head_EV)[:rows])
 
     def _copies(
-        self, packing: Packing, text_of_row: Sequence[int], first_slot: int, cache: KVCache
+        self, packing: Packing, text_of_row: Sequence[int], first_slot: int, cache: KVCache | PagedCache
     ) -> tuple[Tensor, Tensor]:
         """Which packed (sorted) token goes to which place of the cache; a text of several rows goes to several. Of a
         text that is longer than the cache, its end."""

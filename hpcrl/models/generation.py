@@ -5,6 +5,7 @@ The scheduler knows no tensors, the decoder no queues; a cohort has one of each,
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from hpcrl.data.pipeline_order import Tick, cohorts, generation_ticks
 from hpcrl.data.slots import rounded_rows
+from hpcrl.models.attention import attention_over_blocks
 from hpcrl.models.cohort import Cohort, Wanted
 from hpcrl.models.cuda_graphs import CudaGraphs
 from hpcrl.models.decode_steps import DecodeSteps, Recorder, recordable
-from hpcrl.models.decoder import Decoder, distinct, head_of
+from hpcrl.models.decoder import Decoder, Paged, distinct, head_of
 from hpcrl.models.draw import Draw
 from hpcrl.models.history import Generated, History
 from hpcrl.models.kv_cache import spare_tokens
@@ -65,13 +67,15 @@ class Pace:
     """By how many visits the host reads tokens later than they are drawn; 0 waits for each, 1 never for the last."""
     recorder: Recorder | None = None
     """By which steps are recorded and replayed, where a model can be."""
+    attend: Callable[..., Any] | None = None
+    """What reads a cache in blocks (`flash_attn_with_kvcache`), where there is such a kernel."""
 
 
-def pace_on(device: torch.device, cuda_graphs: bool) -> Pace:
+def pace_on(device: torch.device, cuda_graphs: bool, attend: Callable[..., Any] | None = None) -> Pace:
     """On a GPU the host runs ahead. A CPU is the host."""
     if device.type != "cuda":
         return Pace()
-    return Pace(late=1, recorder=CudaGraphs(device) if cuda_graphs else None)
+    return Pace(late=1, recorder=CudaGraphs(device) if cuda_graphs else None, attend=attend)
 
 
 class Generator:
@@ -152,7 +156,9 @@ class Generator:
     def _cohorts(self, wanted: Wanted, history: History) -> list[Cohort]:
         """As many as there are stages; they share the slots."""
         model, options, stages = self._model, self._options, self._model.cut.pp
-        pace = self._pace or pace_on(model.device, options.cuda_graphs)
+        attend = attention_over_blocks(model.device, model.dtype, model.config.head_dim)
+        pace = self._pace or pace_on(model.device, options.cuda_graphs, attend)
+        longest_first = sorted(map(wanted.most, range(len(wanted.prompts))), reverse=True)
         recorder = pace.recorder if recordable(model) else None
         slots, head = min(options.slots, len(wanted.prompts)), head_of(model)
         windows = [model.config.window(layer) for layer in range(1, model.config.blocks + 1)]
@@ -163,12 +169,14 @@ class Generator:
             options.prefill_tokens,
             wanted.numbers,
             limits=wanted.limits,
-            spare=spare_tokens(windows, wanted.longest),
+            spare=spare_tokens(windows, wanted.longest, pace.attend is not None),
         )
         found = []
         for scheduler in schedulers:
             room = scheduler.slots if recorder is None else rounded_rows(scheduler.slots)
-            decoder, table = Decoder(model, room, wanted.longest, head), SlotTable(room, model.device)
+            paged = None if pace.attend is None else Paged(longest_first[: scheduler.slots], pace.attend)
+            decoder = Decoder(model, room, wanted.longest, head, paged=paged)
+            table = SlotTable(room, model.device)
             steps = DecodeSteps(model, decoder, table, self._draw, recorder)
             found.append(Cohort(scheduler, decoder, table, steps, wanted, history, pace.late))
         return found

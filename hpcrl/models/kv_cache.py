@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from hpcrl.data.pages import PAGE, ring_pages
 from hpcrl.data.slots import Move
 from hpcrl.models.softcapped_attention import attend_cached
 
@@ -27,10 +28,14 @@ def capacity(longest: int, window: int = 0) -> int:
     return rounded(min(longest, window) if window else longest)
 
 
-def spare_tokens(windows: Iterable[int], longest: int) -> int | None:
+def spare_tokens(windows: Iterable[int], longest: int, paged: bool = False) -> int | None:
     """How many tokens a row may have beside its prompt before a token of this, which the one after the prompt sees, is
     written over in a block with one of these windows (0: none); None: however many."""
-    rings = {(window, capacity(longest, window)) for window in windows if window}
+    rings = {
+        (window, ring_pages(longest, window) * PAGE if paged else capacity(longest, window))
+        for window in windows
+        if 0 < window < longest
+    }
     return min((size - window + 2 for window, size in rings if size < longest), default=None)
 
 
@@ -103,7 +108,25 @@ class KVCache:
             return attend_cached(q, *seen, mask_N11L, self._softcap).reshape(rows, -1)
         return scaled_dot_product_attention(q, *seen, mask_N11L).reshape(rows, -1)
 
-    def move(self, moves: Sequence[Move]) -> None:
+    def step(self, slots_N: Tensor, positions_N: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """What all blocks of a model are told of the tokens at a position of each of the first slots, of which none has
+        more than `longest` then."""
+        return self.places(slots_N, positions_N), self.mask(positions_N, longest)
+
+    def through(self, block: int, step: tuple[Tensor, Tensor], q_NHD: Tensor, k_NKD: Tensor, v_NKD: Tensor) -> Tensor:
+        """Store a token of each of the first slots, and what it gathers, [N, H·D]."""
+        at, mask = step
+        self.write(block, at, k_NKD, v_NKD)
+        return self.attend(block, q_NHD, mask)
+
+    def seat(self, first: int, lengths: Sequence[int]) -> None:
+        """A slot has room for any row."""
+
+    def leave(self, moves: Sequence[Move], active: int) -> None:
+        """The rows of slots from `active` on go, or go on in others."""
+        self.copy(moves)
+
+    def copy(self, moves: Sequence[Move]) -> None:
         """Copy whole slots; sources and targets are disjoint."""
         for move in moves:
             self._all[:, :, move.target] = self._all[:, :, move.source]

@@ -1,20 +1,41 @@
 """What a worker's own generation keeps of keys and values, from shapes alone."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 
+from hpcrl.backends.attention import FLASH, FLASH_CAPABILITY, READ_BLOCKS, choose_kernel
 from hpcrl.config.generation import GenerationConfig
+from hpcrl.data.pages import PAGE, needed_pages
 from hpcrl.data.slots import rounded_rows
 from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.layouts import Layout
 
 
 def cached_numbers(
-    model: DecoderConfig, layers: Iterable[int], longest: int, generation: GenerationConfig, layout: Layout, device: str
+    model: DecoderConfig,
+    layers: Iterable[int],
+    longest: int,
+    generation: GenerationConfig,
+    layout: Layout,
+    device: str,
+    size: int,
 ) -> float:
-    """How many numbers the cache of a stage has, of these layers and of rows of at most so many tokens."""
-    tokens = sum(min(longest, model.window(layer) or longest) for layer in layers if 1 <= layer <= model.blocks)
-    slots = rounded_rows(generation.slots) if is_recorded(generation, layout, device) else generation.slots
-    return slots * tokens * 2 * model.kv_size / min(layout.tp, model.kv_heads)
+    """How many numbers, of `size` bytes, the cache of these layers has, for rows of at most so many tokens."""
+    windows = [model.window(layer) for layer in layers if 1 <= layer <= model.blocks]
+    if is_paged(model, device, size):
+        rows = [longest] * generation.slots
+        tokens = sum(PAGE * needed_pages(rows, window if window < longest else 0) for window in windows)
+    else:
+        slots = rounded_rows(generation.slots) if is_recorded(generation, layout, device) else generation.slots
+        tokens = slots * sum(min(longest, window or longest) for window in windows)
+    return tokens * 2 * model.kv_size / min(layout.tp, model.kv_heads)
+
+
+def is_paged(model: DecoderConfig, device: str, size: int) -> bool:
+    """Whether keys lie in blocks, if a worker has what there is here, and a GPU that the kernel runs on."""
+    has_flash = find_spec(FLASH.replace("-", "_")) is not None
+    capability = FLASH_CAPABILITY if device == "cuda" else None
+    return choose_kernel(capability, size == 2, model.head_dim, has_flash=has_flash) in READ_BLOCKS
 
 
 def is_recorded(generation: GenerationConfig, layout: Layout, device: str) -> bool:

@@ -314,7 +314,7 @@ def generating_memory(
     layers, recorded = stages(model, layout.pp)[stage], is_recorded(generation, layout, device)
     return replace(
         memory,
-        kv_cache=cached_numbers(model, layers, longest, generation, layout, device) * size,
+        kv_cache=cached_numbers(model, layers, longest, generation, layout, device, size) * size,
         drawing=memory.drawing + (head + packed) * size + (prefill + tables if recorded else max(prefill, tables)),
     )
 

@@ -50,7 +50,7 @@ def test_attention_over_the_cache_equals_each_text_by_itself(block, softcap):
 
 def test_a_moved_row_attends_to_what_it_did_before():
     cache, contents = filled([3, 20, 7])
-    cache.move([Move(2, 0)])
+    cache.copy([Move(2, 0)])
     q = torch.randn(1, 4, 8, dtype=torch.float64)
     out = cache.attend(1, q, mask([7], rounded(7)))
     torch.testing.assert_close(out[0], naive(q[0], *contents[1][2]), atol=1e-12, rtol=0)

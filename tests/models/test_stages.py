@@ -109,7 +109,7 @@ def test_cached_steps_equal_those_of_the_whole_model(name, pp):
     for step in range(6):
         if step == 3:
             for decoder in (whole, *line):
-                decoder.move([Move(3, 0)])
+                decoder.leave([Move(3, 0)], 2)
             lengths = lengths[[3, 1]]
         tokens = (torch.arange(len(lengths)) * 13 + step * 7) % 64
         expected = whole.decode(tokens, lengths, int(lengths.max()) + 1)

@@ -16,6 +16,7 @@ from hpcrl.engines.model import PackedModel
 from hpcrl.engines.sampler import Sampler
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.reader import config_from_json
+from hpcrl.models.decoder import Decoder, Paged
 from hpcrl.models.kv_cache import KVCache
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import Memory, generating_memory
@@ -57,6 +58,18 @@ def test_only_blocks_that_see_all_cache_more_than_a_window(family: str, monkeypa
     found = [allocated(config, length, monkeypatch) for length in LENGTHS]
     everywhere = GLOBAL[family]
     assert found == [a_token * (everywhere * length + (BLOCKS - everywhere) * WINDOW) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("window", [0, 40, 600])
+def test_a_plan_counts_the_blocks_of_a_cache_in_blocks(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(config_of("llama"), windows=(window,) * BLOCKS, max_positions=2048)
+    monkeypatch.setattr("hpcrl.placement.cache_memory.find_spec", lambda name: name == "flash_attn")
+    generation = GenerationConfig(max_new_tokens=900, slots=ROWS)
+    role = ModelConfig(path="model", dtype="bf16")
+    planned = generating_memory(Memory(), config, role, Layout(), generation, 100, device="cuda").kv_cache
+    model = tiny_model(config, dtype=torch.bfloat16)
+    decoder = Decoder(model, 8, 1000, paged=Paged([1000] * ROWS, lambda *_: None))
+    assert planned == sum(cache.nbytes for cache in decoder._caches.values())
 
 
 @pytest.mark.parametrize("family", GLOBAL)
