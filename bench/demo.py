@@ -10,7 +10,8 @@ from demo_runs import ROOT, environment, events_of
 from figures import Figure
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics, series
+from hpcrl.inspect.metrics import series
+from hpcrl.inspect.reader import merged_metrics
 
 SEEDS = (1, 2, 3)
 ACCURACY = "eval_rew/accuracy"

@@ -3,6 +3,7 @@
 import os
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,25 +13,34 @@ from hpcrl.events import Event
 
 
 class Entry(NamedTuple):
-    """A line that was read: an event, and when it was written, in seconds since 1970."""
+    """A line: an event, and when it was written."""
 
     time: float
+    """In seconds since 1970."""
     event: Event
+    mono: float = 0.0
+    """In seconds, by a clock that nobody sets. It begins anywhere, when its host was started or before."""
+    seq: int = 0
+    """Its number in its file. One is missing where a line found no room."""
 
 
 _ENCODER = msgspec.json.Encoder()
 _EVENTS = msgspec.json.Decoder(Event)
-_STAMPS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(msgspec.defstruct("Stamp", [("time", float)]))
+_STAMPS: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+    msgspec.defstruct("Stamp", [("time", float), ("mono", float, 0.0), ("seq", int, 0)])
+)
 
 
 def encode(entry: Entry) -> bytes:
-    """`{"time":…,"event":name,…}` and the line's end."""
-    return b'{"time":%.6f,%s\n' % (entry.time, _ENCODER.encode(entry.event)[1:])
+    """`{"time":…,"mono":…,"seq":…,"event":name,…}` and the line's end."""
+    stamp = (entry.time, entry.mono, entry.seq)
+    return b'{"time":%.6f,"mono":%.6f,"seq":%d,%s\n' % (*stamp, _ENCODER.encode(entry.event)[1:])
 
 
 def decode(line: bytes | str) -> Entry:
     """Raises `msgspec.DecodeError` on what is damaged, and on an event that this hpcrl does not know."""
-    return Entry(_STAMPS.decode(line).time, _EVENTS.decode(line))
+    stamp = _STAMPS.decode(line)
+    return Entry(stamp.time, _EVENTS.decode(line), stamp.mono, stamp.seq)
 
 
 class EventLog:
@@ -41,10 +51,19 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._lines = count()
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event) -> Entry:
+        """What was written, or would have been."""
+        entry = Entry(time.time(), event, time.monotonic(), next(self._lines))
         with suppress(OSError):
-            os.write(self._file, encode(Entry(time.time(), event)))
+            os.write(self._file, encode(entry))
+        return entry
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._file).st_size
 
     def close(self) -> None:
         os.close(self._file)

@@ -142,7 +142,8 @@ class PartSent(_Event, frozen=True, tag="sent"):
 
 
 class PartExecuted(_Event, frozen=True, tag="executed"):
-    """All workers of a part have replied: `seconds` at most in the call, `waited_s` since it was sent."""
+    """All workers of a part have replied: `seconds` of the `slowest` of them in the call, `workers_s` of all together,
+    `waited_s` since it was sent."""
 
     step: int
     call: str
@@ -152,10 +153,12 @@ class PartExecuted(_Event, frozen=True, tag="executed"):
     seconds: float
     waited_s: float
     tokens: int
+    slowest: int = -1
+    workers_s: float = 0.0
 
 
 class ParametersMoved(_Event, frozen=True, tag="moved"):
-    """A role's parameters were brought from its home to a replica, `seconds` at most on a worker, and are the same."""
+    """A role's parameters were brought from its home to a replica and are the same; seconds as of `PartExecuted`."""
 
     version: int
     role: str
@@ -164,6 +167,8 @@ class ParametersMoved(_Event, frozen=True, tag="moved"):
     digest: str
     seconds: float
     waited_s: float
+    slowest: int = -1
+    workers_s: float = 0.0
 
 
 class PartSpilled(_Event, frozen=True, tag="spilled"):

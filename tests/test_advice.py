@@ -1229,6 +1229,10 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "cli/inspect.py: There are: {}.": "inspect/test_views.py::test_a_view_that_there_is_not_names_those_that_there_are",
+    "cli/inspect.py: Write --json, or take steps or stragglers.": (
+        "inspect/test_views.py::test_each_view_is_json_of_its_type_and_text"
+    ),
     "placement/abilities.py: {}; or set {}.": (
         "placement/test_packages.py::test_a_package_that_is_missing_or_untested_is_told_with_the_command_that_brings_it"
     ),

@@ -34,7 +34,7 @@ def test_an_event_is_a_line_with_its_time_and_fields(tmp_path):
     text = path.read_text()
     assert text.startswith('{"time":') and text.count("\n") == 1
     (line,) = lines(path)
-    assert abs(line.pop("time") - before) < 5
+    assert abs(line.pop("time") - before) < 5 and line.pop("mono") <= time.monotonic() and line.pop("seq") == 0
     assert line == {
         "event": "worker ended",
         "rank": 1,

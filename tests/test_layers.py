@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
-    ("errors", "events", "event_log", "foreign", "processes", "plugins", "scratch"),
+    ("errors", "events", "event_log", "costs", "foreign", "processes", "plugins", "scratch"),
     ("config", "dataflow", "families", "backends", "nameresolve"),
     ("data", "rewards", "ops"),
     ("recipes", "durable"),

@@ -11,7 +11,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.logs import LEVELS, LogFilter, Logs, follow, merged
 from hpcrl.inspect.queue import Queue
-from hpcrl.inspect.status import ENDED, GOES_ON, is_over, judge
+from hpcrl.inspect.views.status import ENDED, GOES_ON, is_over, judge
 
 ASK_S = 15.0
 """Slurm is asked about a run at most this often."""

@@ -7,7 +7,8 @@ import msgspec
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
 
 
 def run(words: Sequence[str]) -> int:
@@ -24,5 +25,5 @@ def run(words: Sequence[str]) -> int:
     given = parse(parser, words)
     run_dir = RunDirectory.open(find_run(given.run))
     status = read_status(run_dir.root, queue_of(run_dir))
-    print(msgspec.json.format(msgspec.json.encode(status)).decode() if given.json else status.render())
+    print(msgspec.json.format(msgspec.json.encode(status)).decode() if given.json else status_text(status))
     return int(ExitCode.DONE)

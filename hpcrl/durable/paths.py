@@ -128,6 +128,9 @@ class RunPaths:
     def metrics(self, attempt: int) -> Path:
         return self.attempt(attempt) / "metrics.jsonl"
 
+    def costs(self, attempt: int) -> Path:
+        return self.attempt(attempt) / "costs.jsonl"
+
     def events(self, attempt: int) -> Path:
         return self.attempt(attempt) / "events.jsonl"
 

@@ -1,6 +1,6 @@
 """Event lines as the structs that they were written from; what cannot be read so is skipped, and counted."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,6 +15,18 @@ class EntryTail:
     def __init__(self, path: Path) -> None:
         self._tail = Tail(path)
         self.skipped = 0
+
+    def each(self) -> Iterator[Entry]:
+        """The events since the last call, one by one. Those that nobody has asked for are left for the next call."""
+        while line := self._tail.line():
+            entry = entry_of(line)
+            self.skipped += entry is None
+            if entry is not None:
+                yield entry
+
+    def skip(self, offset: int) -> None:
+        """Go on from that byte, if it is further: a line begins there."""
+        self._tail.skip(offset)
 
     def read(self) -> list[Entry]:
         """The events since the last call."""

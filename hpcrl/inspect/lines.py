@@ -1,13 +1,14 @@
 """JSON-lines files that another process may still be writing, or died while writing."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Row = dict[str, Any]
 
-PIECE_BYTES = 32 << 10
+PIECE_BYTES, END_BYTES = 32 << 10, 4 << 10
 LONGEST_LINE_BYTES = 1 << 20
 """What is longer without a line's end is given out in pieces."""
 
@@ -18,16 +19,17 @@ class Tail:
     Only whole lines are given out. A file that is not there yet is empty.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        """`from_end`: what is there already is passed over, but for a line that has no end yet."""
         self.path = path
-        self._offset = 0
+        self._offset = _whole_bytes(path) if from_end else 0
 
     def lines(self) -> list[str]:
         """The whole lines since the last call."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self._offset)
-                content = file.read()
+                content = file.read(max(0, _size(file) - self._offset))
         except FileNotFoundError:
             return []
         whole = content[: content.rfind(b"\n") + 1]
@@ -52,6 +54,23 @@ class Tail:
             size, length = PIECE_BYTES, length or len(piece)
             self._offset += length
             yield from piece[:length].removesuffix(b"\n").decode(errors="replace").split("\n")
+
+    def line(self) -> str:
+        """The next whole line, with its end; nothing where there is none yet."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                line = file.readline(max(0, _size(file) - self._offset))
+        except FileNotFoundError:
+            return ""
+        if not line.endswith(b"\n"):
+            return ""
+        self._offset += len(line)
+        return line.decode(errors="replace")
+
+    def skip(self, offset: int) -> None:
+        """Go on from there, if that is further: a line begins there."""
+        self._offset = max(self._offset, offset)
 
     def rest(self) -> str:
         """What stands after the last whole line: a line without an end, if its writer died."""
@@ -82,6 +101,44 @@ def parse(line: str) -> Row | None:
     except ValueError:
         return None
     return row if isinstance(row, dict) else None
+
+
+def backwards(path: Path) -> Iterator[str]:
+    """The whole lines of a file, the last one first, read in pieces."""
+    try:
+        with open(path, "rb") as file:
+            place, rest, size = _whole_bytes(path), b"", END_BYTES
+            while place:
+                begin = max(0, place - size)
+                file.seek(begin)
+                first, *others = (file.read(place - begin) + rest).split(b"\n")
+                yield from (line.decode(errors="replace") for line in reversed(others) if line)
+                rest, place, size = first, begin, min(2 * size, LONGEST_LINE_BYTES)
+            if rest:
+                yield rest.decode(errors="replace")
+    except FileNotFoundError:
+        return
+
+
+def _size(file: IO[bytes]) -> int:
+    """Of a device that never ends: nothing."""
+    return os.fstat(file.fileno()).st_size
+
+
+def _whole_bytes(path: Path) -> int:
+    """Where the last whole line ends."""
+    try:
+        with open(path, "rb") as file:
+            place = file.seek(0, 2)
+            while place:
+                begin = max(0, place - END_BYTES)
+                file.seek(begin)
+                if (end := file.read(place - begin).rfind(b"\n")) >= 0:
+                    return begin + end + 1
+                place = begin
+    except FileNotFoundError:
+        pass
+    return 0
 
 
 def last_lines(path: Path, size: int) -> tuple[list[str], bool]:

@@ -13,16 +13,12 @@ from rich.text import Text
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import HpcrlError
 from hpcrl.foreign import plain
-from hpcrl.inspect.activity import Activity
-from hpcrl.inspect.entries import entries_of
-from hpcrl.inspect.lines import Row, last_lines, rows_of
 from hpcrl.inspect.metrics import figures, last
 from hpcrl.inspect.queue import Queue, Queues
-from hpcrl.inspect.status import ENDED, State, judge
-from hpcrl.inspect.view import duration
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.status import ENDED, State, judge
+from hpcrl.inspect.words import duration
 
-EVENTS_BYTES = 64 << 10
-METRICS_BYTES = 16 << 10
 A_DAY_S = 86400.0
 GOOD, BAD = ("running", "done"), ("failed", "killed")
 
@@ -77,9 +73,8 @@ class _Draft:
         self._has_queue = queues.has(str(self._cluster.get("type")))
         self._experiment = experiment
         self._created = created
-        self._attempt = run.newest_attempt()
-        self._activity = None if self._attempt is None else _activity(run, self._attempt)
-        self._rows = _rows(run)
+        self._reader = RunReader(run)
+        self._attempt, self._activity = max(self._reader.attempts, default=None), self._reader.newest
 
     @property
     def asks(self) -> bool:
@@ -88,7 +83,8 @@ class _Draft:
 
     def line(self, queue: Queue | None) -> RunLine:
         state, why, code = self._alone() if queue is None else self._judged(queue)
-        shown = figures(self._rows)[:1]
+        rows = [self._reader.newest_metrics()]
+        shown = figures(rows)[:1]
         return RunLine(
             name=self.run.root.name,
             run_dir=str(self.run.root),
@@ -96,10 +92,10 @@ class _Draft:
             state=state,
             why=why,
             attempt=self._attempt,
-            step=max((row["step"] for row in self._rows), default=0),
+            step=self._reader.step,
             steps=self._experiment.get("control", {}).get("steps"),
             metric=shown[0].label if shown else "",
-            value=last(self._rows, shown[0].key) if shown else None,
+            value=last(rows, shown[0].key) if shown else None,
             created=self._created,
             last_event=None if self._activity is None else self._activity.last,
             topology=str(self._cluster.get("topology" if self._has_queue else "type")),
@@ -128,25 +124,6 @@ def _is_run(path: Path) -> bool:
         return (path / "run.json").is_file() and (path / "attempts").is_dir()
     except OSError:
         return False
-
-
-def _activity(run: RunDirectory, attempt: int) -> Activity:
-    """The attempt as its newest events tell it. One that is long since under way has workers."""
-    lines, whole = last_lines(run.events(attempt), EVENTS_BYTES)
-    activity = Activity(attempt, phase="starting" if whole else "running")
-    for entry in entries_of(lines):
-        activity.feed(entry)
-    return activity
-
-
-def _rows(run: RunDirectory) -> list[Row]:
-    """The newest metrics, of the newest attempt that has any."""
-    for attempt in reversed(run.numbers()):
-        lines, _ = last_lines(run.metrics(attempt), METRICS_BYTES)
-        rows = [row for row in rows_of(lines) if isinstance(row.get("step"), int)]
-        if rows:
-            return rows
-    return []
 
 
 def _jobs(run: RunDirectory) -> dict[str, str]:

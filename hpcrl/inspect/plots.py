@@ -10,7 +10,8 @@ import numpy as np
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import MetricsReader, figures, series, settings_changes
+from hpcrl.inspect.metrics import figures, series
+from hpcrl.inspect.reader import RunReader
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +70,7 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot") from error
-    reader = MetricsReader(run)
+    reader = RunReader(run)
     rows = reader.rows()
     panels = _panels(rows)
     if not panels:
@@ -83,7 +84,7 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(lines, columns, number + 1)
         _draw(axes, panel, rows, reader.restarts())
-        _mark_settings(axes, rows)
+        _mark_settings(axes, reader.seen.settings)
     paths = [(folder or run.root) / f"curves.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=140)
@@ -120,9 +121,9 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
         axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 
-def _mark_settings(axes: "Axes", rows: Sequence[Row]) -> None:
+def _mark_settings(axes: "Axes", changes: Sequence[tuple[int, int]]) -> None:
     """A line where other settings begin to count, with the number of their version (RUN/settings)."""
-    for step, version in settings_changes(rows):
+    for step, version in changes:
         axes.axvline(step - 0.5, color=CHANGED, linewidth=0.9, zorder=0)
         place, system = (step - 0.5, 1.0), axes.get_xaxis_transform()
         axes.text(*place, f"settings {version}", transform=system, fontsize=7, color=CHANGED, ha="left", va="bottom")

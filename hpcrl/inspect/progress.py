@@ -18,7 +18,8 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.metrics import figures, last, series
-from hpcrl.inspect.view import RunView, duration, quantity
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.words import duration, quantity
 
 DRAW_EVERY_S = 0.4
 LINE_EVERY_S = 5.0
@@ -38,7 +39,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._view = RunView(run)
+        self._view = RunReader(run)
         self._control = experiment.control
         self._console = console or Console(highlight=False)
         self._clock = clock
@@ -114,7 +115,7 @@ class Progress:
         """One line with the newest step, if there is anything new."""
         line = "  ".join([_steps(self._view.step, self._steps), *self._figures(), *self._pace()])
         activity = self._view.newest
-        if not self._view.rows:
+        if not self._view.rows():
             line = "waiting for the workers" if activity is None or activity.ready is None else "step 1 is running"
         self._last_line_at = self._clock()
         if line != self._last_line:
@@ -122,7 +123,7 @@ class Progress:
             self._console.print(Text(plain(f"{self._now()}  {line}")), soft_wrap=True)
 
     def _figures(self) -> list[str]:
-        rows = self._view.rows
+        rows = self._view.rows()
         return [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)[:FIGURES_IN_A_LINE]]
 
     def _pace(self) -> list[str]:
@@ -142,7 +143,7 @@ class Progress:
     def _panel(self) -> RenderableType:
         activity = self._view.newest or Activity()
         parts: list[RenderableType] = [self._bar()]
-        if self._view.rows:
+        if self._view.rows():
             parts += [Text(), self._figure_table()]
         parts += [Text(), Text(plain(activity.ending)) if activity.ending else _workers(activity)]
         if self._last_news:
@@ -174,7 +175,7 @@ class Progress:
         table = Table.grid(padding=(0, 2))
         for justify in ("left", "right", "left", "left"):
             table.add_column(justify=justify, no_wrap=True)
-        rows = self._view.rows
+        rows = self._view.rows()
         for figure in figures(rows):
             steps, values = series(rows, figure.key)
             if values:

@@ -10,7 +10,9 @@ from hpcrl.errors import ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.lines import last_lines
-from hpcrl.inspect.summary import print_summary
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
+from hpcrl.inspect.views.summary import summary
 
 LAST_BYTES = 4096
 """Of what a process printed before it ended without a verdict."""
@@ -22,7 +24,7 @@ def conclude(run: RunDirectory, submission: Submission) -> int:
     if verdict is None:
         return _without_verdict(run, submission)
     if verdict.exit_code == ExitCode.DONE:
-        print_summary(run)
+        show(summary(RunReader(run)))
     else:
         print(describe(run, verdict), file=sys.stderr)
     return verdict.exit_code

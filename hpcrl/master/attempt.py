@@ -70,7 +70,7 @@ class Attempt:
         return self._files.number
 
     def note(self, event: Event) -> None:
-        self._files.events.write(event)
+        self._files.note(event)
 
     def hear(self, report: Report) -> None:
         if self._driver is not None:

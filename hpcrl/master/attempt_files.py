@@ -4,7 +4,6 @@ Owns what this attempt writes besides spills and shards. Knows nothing of worker
 background thread, the janitor; what it has done is journalled from `tidy`, by the thread that owns the journal.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,9 +36,11 @@ from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef, read_meta
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode, HpcrlError
-from hpcrl.event_log import EventLog
+from hpcrl.event_log import Entry, EventLog
+from hpcrl.events import Event as LifeCycle
 from hpcrl.events import JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
+from hpcrl.master.step_rows import StepRows
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan
 
@@ -105,13 +106,13 @@ class AttemptFiles:
     ) -> None:
         self.number = number
         self.recovery = recovery
-        self.events = events
+        self._events = events
         self._run = run
         self._journal = journal
         self._changed_roles = changed_roles
         self._retention = Retention(max(keep, LEAST_KEPT), compacts)
         self._archiving = Archiving(None, set(recovery.archived))
-        self._metrics = run.files.open_log(run.metrics(number), "metrics", flush=False)
+        self._rows = StepRows(run, number, [row.metrics for row in recovery.metrics])
         self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
         self._verified = {manifest.step for manifest in self._checkpoints}
         self._exported = set(recovery.exported)
@@ -121,8 +122,6 @@ class AttemptFiles:
                 self._spills.setdefault(unit.step, {})[unit.call, unit.part] = spill
         self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._chores: list[Future[Callable[[], None]]] = []
-        for row in recovery.metrics:
-            self._write_metrics(row.metrics)
 
     @property
     def fault(self) -> Callable[[str], None]:
@@ -156,13 +155,20 @@ class AttemptFiles:
         """What is known of the rows of a unit that an older attempt finished."""
         return read_meta(self._run.files.path(spill.file), spill.group)
 
+    # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def note(self, event: LifeCycle) -> Entry:
+        """Write an event down, and count what it costs."""
+        entry = self._events.write(event)
+        self._rows.feed(entry)
+        return entry
+
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:
         """Make events durable. Raises SupersededError, with nothing written, when a newer attempt counts."""
         self.refuse_superseded()
         begun = time.monotonic()
         self._journal.append(events)
-        self.events.write(JournalWritten(len(events), time.monotonic() - begun))
+        self.note(JournalWritten(len(events), time.monotonic() - begun))
         for event in events:
             if isinstance(event, Done):
                 parts = self._spills.setdefault(event.step, {})
@@ -204,7 +210,7 @@ class AttemptFiles:
         ref = write_manifest(self._run.files, path, manifest)
         self.append([Checkpointed(step, ref)])
         self._checkpoints.append(manifest)
-        self.events.write(StepCheckpointed(step, sum(s.size for refs in shards.values() for s in refs)))
+        self.note(StepCheckpointed(step, sum(s.size for refs in shards.values() for s in refs)))
         del self._checkpoints[: -self._retention.checkpoints - 1]
         self._chore(self._prune, tuple(self._checkpoints))
 
@@ -225,7 +231,7 @@ class AttemptFiles:
     def _published(self, step: int, role: str, path: str, done: Callable[[], None]) -> None:
         self._exported.add((step, role))
         self.append([Exported(step, role, path)])
-        self.events.write(RoleExported(step, role, path))
+        self.note(RoleExported(step, role, path))
         done()
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -255,9 +261,9 @@ class AttemptFiles:
 
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
     def closed(self, step: int, row: Mapping[str, float], seconds: float) -> None:
-        """A step's closing line is written: show its row, and merge its spills behind the work."""
-        self._write_metrics(row)
-        self.events.write(StepClosed(step, seconds))
+        """A step's closing line is written: show its rows, and merge its spills behind the work."""
+        entry = self.note(StepClosed(step, seconds))
+        self._rows.closed(entry, row, self._events.size)
         parts = self._spills.pop(step, {})
         if self._retention.compacts and len(parts) > 1:
             self._chore(self._compact, step, parts)
@@ -281,8 +287,8 @@ class AttemptFiles:
         """Nobody is to join this attempt any more."""
         self._janitor.shutdown(wait=True, cancel_futures=True)
         self._journal.close()
-        self._metrics.close()
-        self.events.close()
+        self._rows.close()
+        self._events.close()
         self._run.close(self.number)
 
     def _chore(self, work: Callable[..., Callable[[], None]], *arguments: object) -> None:
@@ -318,6 +324,3 @@ class AttemptFiles:
             return False
         self._verified.add(manifest.step)
         return True
-
-    def _write_metrics(self, row: Mapping[str, float]) -> None:
-        self._metrics.append([json.dumps(row).encode() + b"\n"])

@@ -4,7 +4,7 @@ Owns the units in flight, where rows are, and the lines that wait. It is told jo
 the script; it knows no sockets, files or steps.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpcrl.data.samples import SampleMeta
@@ -235,9 +235,9 @@ class Dispatcher:
         digest = self._drift.moved(version, home, replica)
         self._pace.took(flight.unit.call, waited_s)
         self._readiness.executed(flight.unit)
-        seconds = max(each.seconds for each in flight.moved.values())
         where = (version.number, version.role, version.replica, flight.job.all_ranks)
-        self._around.note(ParametersMoved(*where, digest, seconds, waited_s))
+        seconds, slowest, workers_s = _took(flight.moved.values())
+        self._around.note(ParametersMoved(*where, digest, seconds, waited_s, slowest, workers_s))
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
@@ -261,6 +261,7 @@ class Dispatcher:
     def _note_executed(self, flight: InFlight) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
         self._pace.took(unit.call, waited_s)
+        seconds, slowest, workers_s = _took(flight.replies.values())
         self._around.note(
             PartExecuted(
                 step=unit.step,
@@ -268,9 +269,11 @@ class Dispatcher:
                 part=unit.part,
                 ranks=flight.job.all_ranks,
                 replay=flight.replay,
-                seconds=max(answer.seconds for answer in flight.replies.values()),
+                seconds=seconds,
                 waited_s=waited_s,
                 tokens=_tokens(flight.replies[flight.job.head].meta),
+                slowest=slowest,
+                workers_s=workers_s,
             )
         )
 
@@ -305,6 +308,12 @@ class Dispatcher:
         made = (result.stats, result.before, result.numerics, settings, version)
         line = (unit.step, unit.call, result.record or {}, *made)
         return Trained(*line) if result.job.task.reads is None else Blended(*line, source=result.source)
+
+
+def _took(answers: Collection[Reply | Moved]) -> tuple[float, int, float]:
+    """Seconds of the slowest worker, which one that is, and seconds of all together."""
+    seconds, slowest = max((answer.seconds, answer.rank) for answer in answers)
+    return seconds, slowest, round(sum(answer.seconds for answer in answers), 4)
 
 
 def _tokens(meta: SampleMeta | None) -> int:

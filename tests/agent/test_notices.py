@@ -10,7 +10,7 @@ from hpcrl.durable.notices import leave_notice, read_notices
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.views.status import read_status
 
 LIMIT_S = 60.0
 

@@ -18,7 +18,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.data.order import group_of
 from hpcrl.durable.journal import Blended, Checkpointed, Done, Trained
 from hpcrl.durable.step_lines import steps_in
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.recipes.grpo import GRPOConfig, GRPOExperiment
 from hpcrl.recipes.policy import KLConfig
 

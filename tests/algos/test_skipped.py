@@ -15,7 +15,8 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 SPOILED = partial(spoil_gradients, {(2, 0): math.inf, (3, 0): math.nan})
@@ -42,7 +43,7 @@ def test_a_gradient_that_one_rank_spoils_is_skipped_by_all_and_by_a_replay_that_
     assert ["actor_train/grad_norm" in row for row in rows] == [True, False, False, True, True]
     assert all(math.isfinite(value) for row in rows for value in row.values())
     assert read_status(plain.root).skipped.updates == {"actor_train": 2}
-    assert "skipped  2 updates of actor_train: gradients not finite" in read_status(plain.root).render()
+    assert "skipped  2 updates of actor_train: gradients not finite" in status_text(read_status(plain.root))
 
     (tmp_path / "killed").mkdir()
     run = create_run(tmp_path / "killed" / "run", experiment)

@@ -14,7 +14,7 @@ from support.struck_layouts import Blow, check_struck
 
 from hpcrl.config.model import LoraConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.recipes.ppo import PPOExperiment
 
 pytestmark = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("sft", "reward-model", "ppo")

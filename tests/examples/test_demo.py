@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics, series
+from hpcrl.inspect.metrics import series
+from hpcrl.inspect.reader import merged_metrics
 
 ROOT = Path(__file__).parents[2]
 ACCURACY = "eval_rew/accuracy"

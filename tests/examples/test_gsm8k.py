@@ -9,7 +9,7 @@ import pytest
 from support.tiny_tokenizer import train_tokenizer
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 
 ROOT = Path(__file__).parents[2]
 ROWS = ROOT.parent / "shared" / "data" / "gsm8k"

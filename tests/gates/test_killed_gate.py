@@ -20,7 +20,7 @@ from support.learning import ROOT, curve, submit, write_config
 from support.reverse import grouped, settings, write
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.launch.local import LocalLauncher
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]

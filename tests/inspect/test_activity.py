@@ -1,3 +1,4 @@
+from hpcrl.costs import CostFold, Seen, Total
 from hpcrl.event_log import Entry
 from hpcrl.events import (
     AgentConnected,
@@ -55,25 +56,29 @@ def test_a_worker_that_ended_says_how() -> None:
 
 
 def test_costs_count_the_seconds_of_all_workers_of_a_part() -> None:
-    activity = fold([*START, executed(1, "actor_train", 0, (0, 1)), executed(1, "ref_inf", 0, (0,))])
-    assert activity.costs["actor_train"].seconds == 1.0
-    assert activity.costs["ref_inf"].seconds == 0.5
+    activity = fold([*START, executed(1, "actor_train", 0, (0, 1)), executed(1, "ref_inf", 0, (0,), tokens=7)])
+    assert activity.totals == {"actor_train": Total(1, 1.0), "ref_inf": Total(1, 0.5, 7)}
 
 
 def test_pace_counts_generated_tokens_once_and_evaluations_not_at_all() -> None:
-    rows = list(START)
+    costs, rows = CostFold(), []
+    for entry in START:
+        costs.feed(entry)
     for step in range(1, 5):
-        rows += [
-            Entry(20.0 + step, StepOpened(step, 0, 8)),
+        for entry in (
+            Entry(0.0, StepOpened(step, 0, 8), 20.0 + step),
             executed(step, "actor_gen", 0, (0,), tokens=50),
             executed(step, "actor_gen", 1, (1,), tokens=50),
             executed(step, "critic_inf", 0, (0,), tokens=100),
             executed(step, "eval_gen", 0, (0,), tokens=1000),
-            Entry(20.0 + 2 * step, StepClosed(step, 1.0)),
-        ]
-    assert fold(rows).pace() == Pace(seconds_per_step=2.0, samples_per_s=4.0, tokens_per_s=50.0)
-    assert fold(rows).pace(over=1) == Pace(seconds_per_step=2.0, samples_per_s=4.0, tokens_per_s=50.0)
-    assert fold(START).pace() is None
+            closed := Entry(0.0, StepClosed(step, 1.0), 20.0 + 2 * step),
+        ):
+            costs.feed(entry)
+        rows.append(costs.row(closed, 0, Seen()))
+    activity = fold(START)
+    assert activity.pace() is None
+    activity.close(rows)
+    assert activity.pace() == Pace(seconds_per_step=2.0, samples_per_s=4.0, tokens_per_s=50.0)
 
 
 def test_phases_follow_orders_and_the_ending() -> None:
@@ -89,4 +94,5 @@ def test_phases_follow_orders_and_the_ending() -> None:
 
 def test_an_event_of_no_use_changes_nothing_but_the_time() -> None:
     written = JournalWritten(lines=1, seconds=0.1)
-    assert fold([Entry(5.0, written), Entry(7.0, written)]) == Activity(began=5.0, last=7.0)
+    found = fold([Entry(5.0, written), Entry(7.0, written)])
+    assert found == Activity(began=5.0, last=7.0, costs=CostFold(began=0.0))

@@ -99,6 +99,7 @@ def test_a_hundred_long_runs_are_listed_by_their_ends(tmp_path: Path) -> None:
             other.begin()
             other.run.events(0).write_bytes(made.run.events(0).read_bytes())
             other.run.metrics(0).write_bytes(made.run.metrics(0).read_bytes())
+            other.run.costs(0).write_bytes(made.run.costs(0).read_bytes())
         lines, calls = calls_in(lambda root=tmp_path / f"{steps}": list_runs(find_runs([root]), QueueOf()))
         assert {line.step for line in lines} == {steps} and {line.state for line in lines} == {"running"}
         work.append(calls)

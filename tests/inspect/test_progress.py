@@ -8,8 +8,10 @@ from hpcrl.durable.fork import FORK
 from hpcrl.durable.journal import Forked, encode_line
 from hpcrl.events import AttemptEnded, WorkersReady
 from hpcrl.inspect.progress import Progress, sparkline
-from hpcrl.inspect.status import read_status
-from hpcrl.inspect.summary import print_summary
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
+from hpcrl.inspect.views.status import read_status
+from hpcrl.inspect.views.summary import summary
 
 
 class Clock:
@@ -149,7 +151,7 @@ def test_a_run_of_epochs_shows_the_steps_that_its_master_counted(tmp_path: Path)
 
 def shown_summary(made: MadeRun) -> str:
     out = console(terminal=False)
-    print_summary(made.run, out)
+    show(summary(RunReader(made.run)), out)
     return shown(out)
 
 

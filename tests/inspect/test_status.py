@@ -10,16 +10,18 @@ from typing import Any, cast
 import msgspec
 import pytest
 from rich.console import Console
-from support.made_run import MadeRun, ended_run
+from support.made_run import MadeRun, ended_run, ppo_row
 from support.slurm_made import made_on_slurm, reclaim, seen
 
 from hpcrl.config.changes import with_settings
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import CallFailed, CommandHeard, DrainBegun, RowsLeftOut, StepClosed, WorkersReady
+from hpcrl.events import CallFailed, CommandHeard, DrainBegun, RowsLeftOut, WorkersReady
 from hpcrl.inspect.listing import list_runs
 from hpcrl.inspect.queue import Queue
-from hpcrl.inspect.status import is_over, read_status
-from hpcrl.inspect.summary import print_summary
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show, status_text
+from hpcrl.inspect.views.status import is_over, read_status
+from hpcrl.inspect.views.summary import summary
 from hpcrl.launch.queues import LauncherQueues
 
 
@@ -58,7 +60,7 @@ def test_a_run_that_was_resumed_has_the_length_of_its_newest_settings_before_its
     status = read_status(made.run.root)
     assert (status.state, status.step, status.steps, status.exit_code) == ("submitted", 60, 90, None)
     out = Console(file=io.StringIO(), width=200)
-    print_summary(made.run, out)
+    show(summary(RunReader(made.run)), out)
     assert "60 of 90" in cast(io.StringIO, out.file).getvalue()
     (line,) = list_runs([made.run.root], LauncherQueues())
     assert (line.state, line.steps) == ("submitted", 90)
@@ -87,12 +89,12 @@ def test_lines_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> No
     made.begin()
     made.steps(0, 2)
     before = read_status(made.run.root)
-    assert before.skipped.events == 0 and "skipped" not in before.render()
+    assert before.skipped.events == 0 and "skipped" not in status_text(before)
     with open(made.run.events(0), "ab") as file:
         file.write(b'{"time":1.0,"event":"brand new"}\n{"time":2.0,"event":"sent","step":1}\n\xff\n{"time":3.0')
     status = read_status(made.run.root)
     assert status.skipped.events == 3
-    assert "skipped  3 event lines that are damaged, or of another hpcrl" in status.render()
+    assert "skipped  3 event lines that are damaged, or of another hpcrl" in status_text(status)
     assert (status.state, status.step, status.workers) == (before.state, before.step, before.workers)
 
 
@@ -108,7 +110,7 @@ def test_rows_that_are_left_out_are_counted_before_and_after_a_new_attempt_has_c
         "train": {"rows": 3, "of": 20},
         "eval": {"rows": 1, "of": 4},
     }
-    assert "left out 3 of 20 rows to train on, which are too long\nleft out 1 of 4 rows to eval" in status.render()
+    assert "left out 3 of 20 rows to train on, which are too long\nleft out 1 of 4 rows to eval" in status_text(status)
     made.write(RowsLeftOut("5 of 20 rows …", "train", 5, 20))
     assert read_status(made.run.root).skipped.rows["train"].rows == 5
 
@@ -161,7 +163,7 @@ def test_a_verdict_is_believed(tmp_path: Path, state: str, code: int, hint: str)
     assert hint in status.hint
     assert (status.failure is not None) == (state == "failed")
     if status.failure is not None:
-        assert "worker-1 in step 1 rew_inf, part 0: boom" in status.render()
+        assert "worker-1 in step 1 rew_inf, part 0: boom" in status_text(status)
 
 
 def test_an_error_of_the_users_is_told_once_and_without_the_lines_of_hpcrl(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_an_error_of_the_users_is_told_once_and_without_the_lines_of_hpcrl(tmp_p
         made.begin()
         made.write(CallFailed(1, "step 1 rew_inf, part 0", "KeyError: 'label'", "Traceback\n  deep\n"))
         made.verdict("failed", code, "worker-1, step 1 rew_inf, part 0: KeyError: 'label'")
-        text = read_status(made.run.root).render()
+        text = status_text(read_status(made.run.root))
         assert text.count("KeyError") == 1 + shown and ("Traceback" in text) is shown
         assert str(made.run.worker_log(0, "worker-1").with_suffix(".err")) in text
 
@@ -201,7 +203,7 @@ def test_a_run_that_was_resumed_is_not_over_before_the_resumed_one_is(tmp_path: 
 
 def test_what_is_rendered_is_short_and_complete(tmp_path: Path) -> None:
     made = ended_run(tmp_path / "run")
-    text = read_status(made.run.root).render()
+    text = status_text(read_status(made.run.root))
     assert "state    done, attempt 1, exit code 0" in text
     assert "progress step 60 of 60" in text
     assert "reward 0.870, accuracy 0.875, KL 0.0190" in text
@@ -247,7 +249,7 @@ def test_a_slow_step_is_no_silence(tmp_path: Path) -> None:
     made.begin()
     for step, end in ((0, 4000), (1, 2500), (2, 1000)):
         made.time = time.time() - end
-        made.write(StepClosed(step, 0.5))
+        made.close(step, ppo_row(step))
     reclaim(made, host="elsewhere")
     assert read_status(made.run.root).state == "running"
 

@@ -6,12 +6,14 @@ from support.made_run import MadeRun, ended_run
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.events import CallFailed
-from hpcrl.inspect.summary import print_summary
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
+from hpcrl.inspect.views.summary import summary
 
 
 def text_of(run: RunDirectory) -> str:
     out = io.StringIO()
-    print_summary(run, Console(file=out, width=110, color_system=None))
+    show(summary(RunReader(run)), Console(file=out, width=110, color_system=None))
     return out.getvalue()
 
 

@@ -13,8 +13,8 @@ from support.made_run import MadeRun
 from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.reader import merged_metrics
+from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.local import LocalLauncher
 from hpcrl.master.control import Control
 

@@ -20,7 +20,8 @@ from hpcrl.durable.journal import Forked
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.fork import make_fork, plan_fork
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 from hpcrl.recipes.toy import ToyExperiment
@@ -67,7 +68,7 @@ def test_unchanged_it_gives_the_same_bits_and_leaves_its_parent_as_it_was(parent
     assert_goes_on_as(run, parent, 2)
     assert forked_from(run) == Forked(str(parent.root), 2, 0)
     status = read_status(run.root)
-    assert f"fork of  {parent.root}, step 2" in status.render()
+    assert f"fork of  {parent.root}, step 2" in status_text(status)
 
     again = forked(run, 4)
     assert finish(again, timeout_s=90.0)[-1] == 0

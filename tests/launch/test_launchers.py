@@ -14,7 +14,7 @@ from support.slurm_made import made_on_slurm
 from hpcrl.config.cluster import Abilities, ClusterConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.launcher import LAUNCHERS, Launchers, choose, declaration_of, launcher_problems
 from hpcrl.launch.local import LocalLauncher
 from hpcrl.launch.queues import LauncherQueues, has_queue, queue_of

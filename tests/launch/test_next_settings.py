@@ -19,7 +19,8 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.plots import plot
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.policy import KLConfig
@@ -81,7 +82,7 @@ def test_a_done_run_is_extended_by_its_length_and_by_nothing_else(
     assert main(longer) == ExitCode.DONE
     rows = remains(run).metrics
     assert [(row["step"], row["settings"]) for row in rows] == [(0, 0), (1, 0), (2, 0), (3, 1)]
-    assert "settings 1 since step 3" in read_status(run.root).render()
+    assert "settings 1 since step 3" in status_text(read_status(run.root))
     assert "<!-- settings 1 -->" in plot(run)[1].read_text()
 
 
@@ -105,7 +106,7 @@ def test_an_extension_that_was_killed_before_it_began_is_begun_by_a_plain_resume
     longer = next_settings(run, ["control.steps=3"])
     run.submit_settings("cut-off", run.add_settings(longer.written(run.read_settings(0).experiment)))
     run.record_submission("cut-off", {})
-    assert f"hpcrl resume {run.root}" in read_status(run.root).render()
+    assert f"hpcrl resume {run.root}" in status_text(read_status(run.root))
     assert main(["resume", str(run.root)]) == ExitCode.DONE
     assert [row["step"] for row in remains(run).metrics] == [0, 1, 2, 3]
     assert read_status(run.root).state == "done"

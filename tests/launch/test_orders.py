@@ -19,7 +19,7 @@ from hpcrl.durable.records import Answer, Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, InternalError
 from hpcrl.inspect.queue import Queue
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.orders import give_command
 
 TOY = """

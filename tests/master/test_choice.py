@@ -23,9 +23,10 @@ from hpcrl.durable.records import Command
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.inspect.status import read_status
-from hpcrl.inspect.view import RunView
+from hpcrl.inspect.reader import RunReader, merged_metrics
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
+from hpcrl.inspect.views.steps import steps
 from hpcrl.launch.fork import make_fork, plan_fork
 from hpcrl.launch.submit import describe_recovery
 from hpcrl.recipes.algorithm import experiment_from
@@ -278,11 +279,8 @@ def test_what_was_drawn_and_chosen_is_shown(folder: Path) -> None:
     run = create_run(folder / "run", choosing_experiment(steps=2))
     assert finish(run) == [0], outputs(run)
     lines = steps_in(events_of(run))
-    assert "chosen   12 of 16 samples, drawn in 2 rounds" in read_status(run.root).render()
-    view = RunView(run)
-    view.update()
-    assert view.newest is not None
-    assert {step: seen.samples for step, seen in view.newest.seen.items() if step} == {1: 36, 2: 16}
+    assert "chosen   12 of 16 samples, drawn in 2 rounds" in status_text(read_status(run.root))
+    assert {step.step: step.samples for step in steps(RunReader(run)).steps if step.step} == {1: 36, 2: 16}
     assert len(lines[1].ids) == 36
 
 

@@ -15,8 +15,9 @@ from hpcrl.durable.journal import Checkpointed, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.reader import merged_metrics
+from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.views.status import read_status
 from hpcrl.recipes.toy import ToyExperiment
 
 FAST = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
@@ -62,7 +63,7 @@ def test_a_step_without_a_group_is_recorded_counted_and_has_its_checkpoint(whole
     updates = {event.step: event.record["minibatches"] for event in events if isinstance(event, Trained)}
     assert updates == {1: 0, 2: 1, 3: 0, 4: 0, 5: 0}
     assert [row["samples"] for row in merged_metrics(whole)] == [0, 0, 2, 0, 0, 0]
-    said = read_status(whole.root).render()
+    said = status_text(read_status(whole.root))
     assert "empty    4 steps trained on nothing: no group had samples of different scores" in said
 
 

@@ -13,7 +13,7 @@ from support.tiny_ppo import tiny_ppo
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.status import read_status
+from hpcrl.inspect.views.status import read_status
 
 LIMIT_S = 6.0
 

@@ -20,8 +20,9 @@ from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.metrics import merged_metrics
-from hpcrl.inspect.summary import render_summary
+from hpcrl.inspect.reader import RunReader, merged_metrics
+from hpcrl.inspect.terminal import render
+from hpcrl.inspect.views.summary import summary
 from hpcrl.recipes.evaluate import EvaluateExperiment
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
@@ -90,7 +91,7 @@ def test_the_summary_has_the_means_over_all_rows_and_not_over_steps(undisturbed:
     lines, _ = left_by(undisturbed)
     rewards = [reward for line in lines for reward in line["reward"]]
     with (console := Console(width=200)).capture() as shown:
-        console.print(render_summary(undisturbed))
+        console.print(render(summary(RunReader(undisturbed))))
     (row,) = [line.split() for line in shown.get().splitlines() if line.startswith("eval_rew/accuracy")]
     assert float(row[1]) == pytest.approx(sum(rewards) / len(rewards), rel=1e-5)
 

@@ -19,7 +19,9 @@ from hpcrl.config.model import ModelConfig
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Archived, Closed
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.summary import render_summary
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import render
+from hpcrl.inspect.views.summary import summary
 from hpcrl.recipes.generate import ALGORITHM, GenerateExperiment
 
 ROWS = 10
@@ -78,7 +80,7 @@ def test_the_summary_says_where_the_lines_are(undisturbed: RunDirectory) -> None
     from rich.console import Console
 
     with (console := Console(width=300)).capture() as shown:
-        console.print(render_summary(undisturbed))
+        console.print(render(summary(RunReader(undisturbed))))
     assert f"{undisturbed.samples}, 3 files" in shown.get()
 
 

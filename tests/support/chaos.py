@@ -29,7 +29,7 @@ from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.inspect.lines import parse as parse_row
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.master.allocation import Allocation
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from

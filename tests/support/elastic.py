@@ -20,7 +20,7 @@ from hpcrl.durable.journal import Opened, Trained, decode_line, encode_line
 from hpcrl.durable.recovery import plan_next_attempt
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
-from hpcrl.inspect.metrics import merged_metrics
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.placement.plan import make_plan
 from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.recipes.toy import ToyExperiment

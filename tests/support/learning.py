@@ -15,7 +15,8 @@ import yaml
 from filelock import FileLock
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.metrics import merged_metrics, series
+from hpcrl.inspect.metrics import series
+from hpcrl.inspect.reader import merged_metrics
 
 ROOT = Path(__file__).parents[2]
 

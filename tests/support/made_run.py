@@ -14,6 +14,8 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.costs import CostFold, SeenFold
+from hpcrl.costs import encode as encode_costs
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, encode
@@ -29,6 +31,7 @@ from hpcrl.events import (
     WorkerEnded,
     WorkersReady,
 )
+from hpcrl.inspect.lines import Tail
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
 
 BEGAN = 1_700_000_000.0
@@ -79,23 +82,31 @@ class MadeRun:
         )
         self.time = BEGAN
         self.attempt = -1
+        self.costs, self.seen = CostFold(), SeenFold()
 
     def begin(self, ready: bool = True, steps: int = 60, paused: bool = False, submission: str = "submission") -> None:
         """A new attempt, with both workers ready. It repeats the rows of the one before."""
         before = self.attempt
         self.attempt = self.run.claim_attempt(submission)
+        self.run.adopted(self.attempt).write_bytes(b"{}")
+        self.costs, self.seen = CostFold(), SeenFold()
         if before >= 0 and self.run.metrics(before).exists():
             self.run.metrics(self.attempt).write_bytes(self.run.metrics(before).read_bytes())
+            for row in Tail(self.run.metrics(before)).rows():
+                self.seen.feed(row)
         self.write(AttemptBegun(self.attempt, RECOVERED, paused, steps))
         self.write(AgentConnected(0, "n000", 1, welcome=True))
         if ready:
             self.write(WorkersReady(2))
 
-    def write(self, event: Event, after_s: float = 0.01, process: str = "") -> None:
+    def write(self, event: Event, after_s: float = 0.01, process: str = "") -> Entry:
         """As the master, or as another process."""
         self.time += after_s
         path = self.run.worker_log(self.attempt, process) if process else self.run.events(self.attempt)
-        self._append(path, encode(Entry(self.time, event)))
+        self._append(path, encode(entry := Entry(self.time, event, self.time - BEGAN)))
+        if not process:
+            self.costs.feed(entry)
+        return entry
 
     def send(self, step: int, call: str, part: int, ranks: list[int]) -> None:
         self.write(PartSent(step, call, part, tuple(ranks), replay=False))
@@ -114,8 +125,14 @@ class MadeRun:
         self.send(step, "actor_train", 0, [0, 1])
         self.execute(step, "actor_train", 0, [0, 1])
         self.time = started + STEP_S
-        self._append(self.run.metrics(self.attempt), json.dumps(ppo_row(step)).encode() + b"\n")
-        self.write(StepClosed(step, STEP_S), after_s=0.0)
+        self.close(step, ppo_row(step))
+
+    def close(self, step: int, row: Mapping[str, float]) -> None:
+        """A step closes with these metrics, now."""
+        self._append(self.run.metrics(self.attempt), json.dumps(row).encode() + b"\n")
+        entry = self.write(StepClosed(step, STEP_S), after_s=0.0)
+        size = self.run.events(self.attempt).stat().st_size
+        self._append(self.run.costs(self.attempt), encode_costs(self.costs.row(entry, size, self.seen.feed(row))))
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):

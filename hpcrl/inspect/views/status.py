@@ -12,17 +12,17 @@ from typing import Literal
 
 import msgspec
 
+from hpcrl.costs import Seen
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.hints import what_next
-from hpcrl.inspect.metrics import empty_steps, figures, last, settings_changes, skipped_updates
 from hpcrl.inspect.queue import Queue
-from hpcrl.inspect.view import RunView, duration
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.words import duration
 
 State = Literal[
     "submitted",
@@ -46,8 +46,6 @@ GOES_ON: tuple[State, ...] = (*ALIVE, "waiting for Slurm")
 """Those in which more will happen."""
 ENDED: tuple[State, ...] = ("done", "stopped", "failed")
 """Those that no scheduler ends."""
-PURPOSES = {"train": "train", "eval": "evaluate"}
-"""Of data sets, by their names."""
 FRESH_S = 120.0
 """An event that is younger, or than three steps take, shows that the master is alive."""
 JUST_SENT_S = 30.0
@@ -101,53 +99,14 @@ class RunStatus(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     """What it was made with: the run and the step that it was forked from, and where other settings began to count."""
 
-    def render(self) -> str:
-        """The same for people."""
-        progress = f"step {self.step}" if self.steps is None else f"step {self.step} of {self.steps}"
-        attempt = "" if self.attempt is None else f", attempt {self.attempt}"
-        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        lines = [f"{self.run_dir}", f"state    {self.state}{attempt}{code}"]
-        if self.why:
-            lines.append(f"why      {self.why}")
-        lines += self.origins
-        if self.slurm is not None:
-            lines.append(f"Slurm    {self.slurm.describe()}")
-        lines.append(f"progress {progress}")
-        rows = [dict(self.metrics)]
-        shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
-        if shown:
-            lines.append("metrics  " + ", ".join(shown))
-        if "rounds" in self.metrics:
-            kept, drawn, rounds = (int(self.metrics[key]) for key in ("samples", "drawn", "rounds"))
-            lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
-        if count := self.skipped.steps:
-            trained = "1 step trained" if count == 1 else f"{count} steps trained"
-            lines.append(f"empty    {trained} on nothing: no group had samples of different scores")
-        for source, left in self.skipped.rows.items():
-            purpose = PURPOSES.get(source, source)
-            lines.append(f"left out {left.rows} of {left.of} rows to {purpose} on, which are too long")
-        for call, count in self.skipped.updates.items():
-            lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
-        lines += [f"worker-{worker.rank} {worker.doing}" for worker in self.workers]
-        if self.failure is not None:
-            lines.append(self._first_failure(self.failure))
-        if self.skipped.events:
-            lines.append(f"skipped  {self.skipped.events} event lines that are damaged, or of another hpcrl")
-        return "\n".join(plain(line) for line in [*lines, self.hint] if line)
-
-    def _first_failure(self, failure: Failure) -> str:
-        """Only where to read on, where `why` has told of it and the user is to correct it."""
-        if failure.error in self.why and self.exit_code != ExitCode.INTERNAL:
-            return f"log      {failure.log}"
-        return f"first failure: {failure.render()}"
-
 
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
     run = RunDirectory.open(run_dir)
-    view, control = RunView(run), run.configuration()["control"]
+    reader, control = RunReader(run), run.configuration()["control"]
+    seen = reader.seen
     attempt = run.newest_attempt()
-    activity = view.newest
+    activity = reader.newest
     state, why, exit_code = judge(run, attempt, activity, queue)
     works = state in ALIVE and state != "submitted" and attempt is not None and run.newest_verdict() is None
     ago = None if activity is None or activity.last is None else max(0.0, time.time() - activity.last)
@@ -156,17 +115,17 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         state=state,
         why=why,
         attempt=attempt,
-        step=view.step,
-        steps=view.length(control["steps"], control["epochs"]),
-        metrics=_newest_metrics(view),
+        step=reader.step,
+        steps=reader.length(control["steps"], control["epochs"]),
+        metrics=reader.newest_metrics(),
         workers=_workers(activity) if works else [],
         exit_code=exit_code,
         failure=first_failure(run, attempt) if state in ("failed", "killed") and attempt is not None else None,
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
         slurm=queue,
-        skipped=_skipped(view),
-        origins=_origins(run, view),
+        skipped=_skipped(reader, seen),
+        origins=_origins(run, seen),
     )
 
 
@@ -300,14 +259,14 @@ def _ended(state: str) -> State:
     return known.get(state, "unknown")
 
 
-def _skipped(view: RunView) -> Skipped:
-    rows = {source: SkippedRows(left.rows, left.of) for source, left in view.left_out.items()}
-    return Skipped(view.skipped, skipped_updates(view.rows), empty_steps(view.rows), rows)
+def _skipped(reader: RunReader, seen: Seen) -> Skipped:
+    rows = {source: SkippedRows(left.rows, left.of) for source, left in reader.left_out.items()}
+    return Skipped(reader.skipped, seen.skipped, seen.empty, rows)
 
 
-def _origins(run: RunDirectory, view: RunView) -> tuple[str, ...]:
+def _origins(run: RunDirectory, seen: Seen) -> tuple[str, ...]:
     fork = forked_from(run)
-    changes = [f"{version} since step {step}" for step, version in settings_changes(view.rows)]
+    changes = [f"{version} since step {step}" for step, version in seen.settings]
     return (*([f"fork of  {fork}"] if fork else ()), *([f"settings {', '.join(changes)}"] if changes else ()))
 
 
@@ -328,14 +287,6 @@ def is_running(claim: Claim) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return int(fields[19]) == claim.pid_started and fields[0] not in ("Z", "X")
-
-
-def _newest_metrics(view: RunView) -> dict[str, float]:
-    """The newest value of every metric: evaluations are not in every row."""
-    newest: dict[str, float] = {}
-    for row in view.rows:
-        newest |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
-    return newest
 
 
 def _workers(activity: Activity | None) -> list[WorkerStatus]:

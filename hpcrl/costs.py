@@ -1,0 +1,278 @@
+"""What the steps of an attempt cost, and how far it is: rows of `costs.jsonl`, folded from its master's events.
+
+The master writes a row when a step closes. A reader takes the newest one and the events behind `events`, and knows as
+much as if it had read all. Pure: no files, no clock. A row may be lost (a kill); nothing is decided by one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcrl.event_log import Entry
+from hpcrl.events import (
+    AttemptBegun,
+    CommandHeard,
+    DrainBegun,
+    NodeLeaving,
+    ParametersMoved,
+    PartExecuted,
+    PartSent,
+    PartSpilled,
+    StepClosed,
+    StepExtended,
+    StepOpened,
+    WorkersReady,
+)
+
+EVALUATION = "eval_"
+"""What the names of evaluation calls begin with."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a call, or a move, from when it was sent until all of its workers had replied."""
+
+    part: int
+    sent_s: float
+    """Since the attempt began."""
+    ended_s: float
+    seconds: float
+    """Of its slowest worker."""
+    slowest: int
+    """Which one that was; -1 where nobody has said it."""
+    replay: bool = False
+
+
+class CallCost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call has cost in a step; of a move (`actor@1`), since the step before closed."""
+
+    spans: tuple[Span, ...]
+    workers_s: float
+    """Of all workers."""
+    tokens: int = 0
+    """Of the longest key that it produced."""
+    bytes: int = 0
+    """Spilled."""
+
+
+class Total(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call, or a move, has cost since its attempt began."""
+
+    parts: int = 0
+    workers_s: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Total") -> "Total":
+        return Total(
+            self.parts + other.parts,
+            self.workers_s + other.workers_s,
+            self.tokens + other.tokens,
+            self.bytes + other.bytes,
+        )
+
+
+class UnderWay(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a call that was sent to these workers, at `since`, and is not executed yet. Of a move: `actor@1`."""
+
+    step: int
+    call: str
+    part: int
+    ranks: tuple[int, ...]
+    since: float
+    replay: bool = False
+
+    def __str__(self) -> str:
+        return f"{'replays ' if self.replay else ''}{self.call}, step {self.step}"
+
+
+class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What all of the run's rows of metrics say together, up to this step."""
+
+    newest: dict[str, float] = {}
+    """The newest value of each metric that this step's row lacks: evaluations are not in every row."""
+    skipped: dict[str, int] = {}
+    """train_step → its updates that were not made, because their gradients were not finite."""
+    empty: int = 0
+    """Steps that trained on nothing, because no group that they drew had samples of different scores."""
+    settings: tuple[tuple[int, int], ...] = ()
+    """(step, version) where another version of the settings counted than in the step before."""
+
+
+class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A row, in an attempt that closed this step. Times are the master's."""
+
+    step: int
+    time: float
+    """Seconds since 1970, when it closed."""
+    at_s: float
+    """The same since the attempt began."""
+    seconds: float
+    """Since it was opened."""
+    samples: int
+    calls: dict[str, CallCost]
+    totals: dict[str, Total]
+    events: int
+    """Bytes of the master's events up to here."""
+    phase: str = "running"
+    paused: bool = False
+    under_way: tuple[UnderWay, ...] = ()
+    """Of later steps."""
+    seen: Seen = Seen()
+
+    @property
+    def tokens(self) -> int:
+        """Generated for training: those of the call that produced most, since all others are about the same ones."""
+        counts = (cost.tokens for call, cost in self.calls.items() if not call.startswith(EVALUATION))
+        return max(counts, default=0)
+
+
+@dataclass
+class _Costs:
+    """Of one call, until its step closes."""
+
+    spans: list[Span] = field(default_factory=list)
+    workers_s: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+
+    def taken(self) -> CallCost:
+        return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes)
+
+
+MOVES = -1
+"""Whose step is not said: what is moved was made by an older one, which may be closed."""
+
+
+@dataclass
+class CostFold:
+    """An attempt's events, added up. `feed` each of them; once a step has closed, `row` is what it cost."""
+
+    phase: str = "starting"
+    paused: bool = False
+    began: float | None = None
+    """By the clock that nobody sets, as is when a part was sent."""
+    sent: dict[tuple[int, str, int], float] = field(default_factory=dict)
+    under_way: dict[tuple[int, str, int], UnderWay] = field(default_factory=dict)
+    totals: dict[str, Total] = field(default_factory=dict)
+    samples: dict[int, int] = field(default_factory=dict)
+    open: dict[int, dict[str, _Costs]] = field(default_factory=dict)
+
+    def feed(self, entry: Entry) -> None:
+        event = entry.event
+        self.began = entry.mono if self.began is None else self.began
+        match event:
+            case AttemptBegun():
+                self.paused = event.paused
+            case StepOpened():
+                self.samples[event.step] = event.samples
+            case StepExtended():
+                self.samples[event.step] = self.samples.get(event.step, 0) + event.samples
+            case PartSent():
+                unit = UnderWay(event.step, event.call, event.part, event.ranks, entry.time, event.replay)
+                key = unit.step, unit.call, unit.part
+                self.under_way[key], self.sent[key] = unit, entry.mono
+            case PartExecuted():
+                cost = self._ended(entry.mono, event.step, event.step, event.call, event.part, event)
+                cost.tokens += event.tokens
+                self._add(event.call, Total(tokens=event.tokens))
+            case ParametersMoved():
+                self._ended(entry.mono, MOVES, event.version, f"{event.role}@{event.replica}", 0, event)
+            case PartSpilled():
+                self._cost(event.step, event.call).bytes += event.bytes
+                self._add(event.call, Total(bytes=event.bytes))
+            case WorkersReady():
+                self.phase = "running"
+            case CommandHeard(command="pause" | "continue" as command):
+                self.paused = command == "pause"
+            case CommandHeard(command="finish"):
+                self.phase = "finishing"
+            case DrainBegun() | NodeLeaving():
+                self.phase = "draining"
+
+    def resume(self, row: StepCost) -> None:
+        """Take in what a row says of all that was before it."""
+        self.phase, self.paused, self.totals = row.phase, row.paused, dict(row.totals)
+        self.under_way = {(unit.step, unit.call, unit.part): unit for unit in row.under_way}
+
+    def row(self, closed: Entry, events: int, seen: Seen) -> StepCost:
+        """Of the step that this event says is closed, once it was fed; `events` bytes were written before."""
+        event = closed.event
+        assert isinstance(event, StepClosed) and self.began is not None, event
+        calls = self.open.pop(event.step, {}) | self.open.pop(MOVES, {})
+        return StepCost(
+            step=event.step,
+            time=round(closed.time, 3),
+            at_s=round(closed.mono - self.began, 3),
+            seconds=round(event.seconds, 3),
+            samples=self.samples.pop(event.step, 0),
+            calls={call: cost.taken() for call, cost in calls.items()},
+            totals={
+                call: msgspec.structs.replace(it, workers_s=round(it.workers_s, 3)) for call, it in self.totals.items()
+            },
+            events=events,
+            phase=self.phase,
+            paused=self.paused,
+            under_way=tuple(self.under_way.values()),
+            seen=seen,
+        )
+
+    def _cost(self, step: int, call: str) -> _Costs:
+        return self.open.setdefault(step, {}).setdefault(call, _Costs())
+
+    def _add(self, call: str, more: Total) -> None:
+        self.totals[call] = self.totals.get(call, Total()) + more
+
+    def _ended(
+        self, when: float, of: int, step: int, call: str, part: int, event: PartExecuted | ParametersMoved
+    ) -> _Costs:
+        """What a part, or a move, has cost its workers goes to the step `of`."""
+        assert self.began is not None
+        key = step, call, part
+        unit, since = self.under_way.pop(key, None), self.sent.pop(key, when - event.waited_s)
+        workers_s = event.workers_s or event.seconds * len(event.ranks)
+        cost, replay = self._cost(of, call), unit is not None and unit.replay
+        sent_s, ended_s = round(since - self.began, 4), round(when - self.began, 4)
+        cost.spans.append(Span(part, sent_s, ended_s, round(event.seconds, 4), event.slowest, replay))
+        cost.workers_s += workers_s
+        self._add(call, Total(1, workers_s))
+        return cost
+
+
+@dataclass
+class SeenFold:
+    """A run's rows of metrics, added up. `feed` each of them, in order of steps."""
+
+    newest: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    empty: int = 0
+    settings: list[tuple[int, int]] = field(default_factory=list)
+
+    def feed(self, row: Mapping[str, float]) -> Seen:
+        """All rows up to this one."""
+        for key in (key for key in row if key.endswith("/skipped")):
+            call = key.partition("/")[0]
+            self.skipped[call] = self.skipped.get(call, 0) + int(row[key])
+        self.empty += "drawn" in row and row["samples"] == 0
+        before = self.settings[-1][1] if self.settings else 0
+        version = int(row.get("settings", before))
+        if version != before:
+            self.settings.append((int(row["step"]), version))
+        older = {key: value for key, value in self.newest.items() if key not in row}
+        self.newest |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+        skipped = {call: count for call, count in self.skipped.items() if count}
+        return Seen(older, skipped, self.empty, tuple(self.settings))
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(StepCost)
+
+
+def encode(row: StepCost) -> bytes:
+    """A line."""
+    return _ENCODER.encode(row) + b"\n"
+
+
+def decode(line: bytes | str) -> StepCost:
+    """Raises `msgspec.DecodeError` on what is damaged."""
+    return _DECODER.decode(line)

@@ -1,0 +1,249 @@
+"""Views as a terminal shows them, and their tables as CSV. Computes nothing that a view does not have."""
+
+import csv
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.errors import ExitCode
+from hpcrl.foreign import plain
+from hpcrl.inspect.failure import Failure
+from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.views.status import RunStatus
+from hpcrl.inspect.views.steps import Step, Steps
+from hpcrl.inspect.views.stragglers import Stragglers
+from hpcrl.inspect.views.summary import Course, Summary
+from hpcrl.inspect.words import duration, quantity
+
+CALLS_SHOWN = 3
+"""The dearest calls of a step."""
+FIGURES_SHOWN = 3
+WIDE = 400
+PURPOSES = {"train": "train", "eval": "evaluate"}
+"""Of data sets, by their names."""
+
+
+def show(view: Any, console: Console | None = None) -> None:
+    """Where it goes to a file or a pipe, no column is cut."""
+    console = console or Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    console.print(render(view), soft_wrap=True)
+
+
+def render(view: Any) -> RenderableType:
+    renderer: Callable[[Any], RenderableType] = RENDERERS[type(view)]
+    return renderer(view)
+
+
+# ── summary ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _summary(view: Summary) -> RenderableType:
+    parts: list[RenderableType] = [Text(), _title(view)]
+    if view.courses:
+        parts += [Text(), _courses(view.courses)]
+        if any(course.label == ACCURACY for course in view.courses):
+            parts += [Text(ACCURACY_IS, style="dim")]
+    if view.over_all:
+        parts += [Text(), _over_all(view.over_all)]
+    if view.calls:
+        parts += [Text(), _calls(view)]
+    parts += [Text(), _named(_facts(view))]
+    if view.failure is not None:
+        parts += [Text(), Text("first failure", style="bold red"), Text(plain(view.failure.render()))]
+    return Group(*parts, Text(), _next(view.hints))
+
+
+def _title(view: Summary) -> RenderableType:
+    state = view.state or "no verdict"
+    style = "bold green" if state == "done" else "bold red" if state == "failed" else "bold yellow"
+    reason = f" · {view.reason}" if view.reason else ""
+    return Text.assemble((plain(view.name), "bold"), " · ", (state, style), plain(reason))
+
+
+def _courses(courses: Sequence[Course]) -> RenderableType:
+    table = _table("metric", "first", "last", "best", "steps")
+    for course in courses:
+        figure = Figure(course.label, course.metric, course.decimals)
+        best = "" if course.best is None else figure.show(course.best)
+        spread = f"{course.first_step}–{course.last_step}"
+        table.add_row(Text(plain(course.label)), figure.show(course.first), figure.show(course.last), best, spread)
+    return table
+
+
+def _over_all(means: Mapping[str, float]) -> RenderableType:
+    table = _table("over all steps", "mean")
+    for name, mean in means.items():
+        table.add_row(Text(plain(name)), f"{mean:.6g}")
+    return table
+
+
+def _calls(view: Summary) -> RenderableType:
+    """The time of the workers by call."""
+    total = sum(call.workers_s for call in view.calls) or 1.0
+    table = _table("call", "share", "a part", "parts")
+    for call in view.calls:
+        each = call.workers_s / max(1, call.parts)
+        table.add_row(Text(plain(call.name)), f"{call.workers_s / total:.0%}", f"{each:.3f} s", str(call.parts))
+    return table
+
+
+def _facts(view: Summary) -> dict[str, str]:
+    speed, where = view.speed, view.where
+    samples = "" if speed.samples_per_s is None else f", {quantity(speed.samples_per_s)} samples/s"
+    tokens = "" if speed.tokens_per_s is None else f", {quantity(speed.tokens_per_s)} generated tokens/s"
+    facts = {
+        "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
+        "time": f"{duration(speed.seconds)}{samples}{tokens}",
+        "restarts": str(view.restarts),
+        "run directory": where.run_dir,
+    }
+    if where.forked_from is not None:
+        facts["forked from"] = where.forked_from
+    facts |= {f"{role}, exported": path for role, path in where.exports.items()}
+    if where.samples:
+        files = f"{where.samples} file{'s' if where.samples > 1 else ''}"
+        facts["samples"] = f"{where.run_dir}/samples, {files}, a line each"
+    if view.late:
+        late = ", ".join(f"step {row.step} of attempt {row.attempt}" for row in view.late)
+        facts["late"] = f"{late}: written after a newer attempt had taken over, and not counted"
+    return facts
+
+
+def _next(hints: Mapping[str, str]) -> RenderableType:
+    width = max(map(len, hints)) + 2
+    lines = [f"  {command:<{width}}{what}" for command, what in hints.items()]
+    return Text(plain("\n".join(["what to try next", *lines])), style="dim")
+
+
+# ── status ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def status_text(status: RunStatus) -> str:
+    """What is known of a run's state, for people."""
+    progress = f"step {status.step}" if status.steps is None else f"step {status.step} of {status.steps}"
+    attempt = "" if status.attempt is None else f", attempt {status.attempt}"
+    code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+    lines = [f"{status.run_dir}", f"state    {status.state}{attempt}{code}"]
+    if status.why:
+        lines.append(f"why      {status.why}")
+    lines += status.origins
+    if status.slurm is not None:
+        lines.append(f"Slurm    {status.slurm.describe()}")
+    lines.append(f"progress {progress}")
+    rows = [dict(status.metrics)]
+    shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
+    if shown:
+        lines.append("metrics  " + ", ".join(shown))
+    if "rounds" in status.metrics:
+        kept, drawn, rounds = (int(status.metrics[key]) for key in ("samples", "drawn", "rounds"))
+        lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
+    if count := status.skipped.steps:
+        trained = "1 step trained" if count == 1 else f"{count} steps trained"
+        lines.append(f"empty    {trained} on nothing: no group had samples of different scores")
+    for source, left in status.skipped.rows.items():
+        purpose = PURPOSES.get(source, source)
+        lines.append(f"left out {left.rows} of {left.of} rows to {purpose} on, which are too long")
+    for call, count in status.skipped.updates.items():
+        lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
+    lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
+    if status.failure is not None:
+        lines.append(_first_failure(status, status.failure))
+    if status.skipped.events:
+        lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
+    return "\n".join(plain(line) for line in [*lines, status.hint] if line)
+
+
+def _first_failure(status: RunStatus, failure: Failure) -> str:
+    """Only where to read on, where `why` has told of it and the user is to correct it."""
+    if failure.error in status.why and status.exit_code != ExitCode.INTERNAL:
+        return f"log      {failure.log}"
+    return f"first failure: {failure.render()}"
+
+
+# ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _steps(view: Steps) -> RenderableType:
+    shown = figures([step.metrics for step in view.steps])[:FIGURES_SHOWN]
+    table = _table("step", "attempt", "time", "samples", "tokens", *(figure.label for figure in shown), "dearest calls")
+    for step in view.steps:
+        values = [figure.show(step.metrics.get(figure.key)) for figure in shown]
+        numbers = (str(step.step), str(step.attempt), f"{step.seconds:.1f} s", str(step.samples), quantity(step.tokens))
+        table.add_row(*numbers, *values, Text(plain(_dearest(step))))
+    if not view.missing:
+        return table
+    missing = ", ".join(map(str, view.missing))
+    return Group(table, Text(), Text(f"no row of costs was kept of step {missing}", style="dim"))
+
+
+def _dearest(step: Step) -> str:
+    """Its calls with most of the workers' time."""
+    total = sum(call.workers_s for call in step.calls) or 1.0
+    dearest = sorted(step.calls, key=lambda call: -call.workers_s)[:CALLS_SHOWN]
+    return ", ".join(f"{call.name} {call.workers_s / total:.0%}" for call in dearest)
+
+
+# ── stragglers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _stragglers(view: Stragglers) -> RenderableType:
+    if not view.workers:
+        return Text(
+            "No worker was waited for: of calls in several parts, none took a twentieth longer than the middle."
+        )
+    table = _table("worker", "node", "waited for", "slowest of", "calls")
+    for it in view.workers:
+        calls = ", ".join(f"{call} {seconds:.1f} s" for call, seconds in list(it.by_call.items())[:CALLS_SHOWN])
+        share = f"{it.slowest} of {it.calls}"
+        node = Text(plain(it.node or "?"))
+        table.add_row(f"worker-{it.worker}", node, f"{it.waited_s:.1f} s", share, Text(plain(calls)))
+    if not view.exclude:
+        return table
+    advice = f"Others wait for these nodes twice as long as for the middle one: --exclude={view.exclude}"
+    return Group(table, Text(), Text(plain(advice), style="yellow"))
+
+
+# ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def to_csv(view: Any) -> str | None:
+    """A line per row of the view's table, after one of names; None of a view that is no table."""
+    match view:
+        case Steps():
+            rows = [_flat(step) for step in view.steps]
+        case Stragglers():
+            rows = [msgspec.to_builtins(it) | {"by_call": "", "attempts": len(it.attempts)} for it in view.workers]
+            rows = [{name: value for name, value in row.items() if name != "by_call"} for row in rows]
+        case _:
+            return None
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _flat(step: Step) -> dict[str, Any]:
+    row = msgspec.to_builtins(step)
+    calls, metrics = row.pop("calls"), row.pop("metrics")
+    times = {f"{call['name']}/seconds": call["seconds"] for call in calls}
+    return row | times | {name: value for name, value in metrics.items() if name not in row}
+
+
+def _named(facts: Mapping[str, str]) -> RenderableType:
+    width = max(map(len, facts)) + 2
+    return Text(plain("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items())))
+
+
+def _table(*columns: str) -> Table:
+    """Names and texts to the left, numbers to the right."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    left = ("metric", "call", "over all steps", "worker", "node", "dearest calls")
+    for number, name in enumerate(columns):
+        is_text = name in left or (name == "calls" and number == len(columns) - 1)
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    return table
+
+
+RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
+    Summary: _summary,
+    Steps: _steps,
+    Stragglers: _stragglers,
+}

@@ -1,0 +1,80 @@
+"""What each step cost: its time by call, the slowest worker of each, and its metrics."""
+
+from typing import Any
+
+import msgspec
+
+from hpcrl.inspect.reader import RunReader
+
+
+class StepCall(msgspec.Struct, frozen=True):
+    """A call of a step, or a move (`actor@1`)."""
+
+    name: str
+    parts: int
+    seconds: float
+    """From when its first part was sent until its last one had ended."""
+    workers_s: float
+    """Of all workers."""
+    slowest: int | None
+    """The worker whose part took longest; None where nobody has said it."""
+    slowest_s: float
+    tokens: int
+    bytes: int
+    """Spilled."""
+    replays: int
+    """Parts that an older attempt had executed."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A step as the attempt saw it that closed it first, and its metrics as the run believes them."""
+
+    step: int
+    attempt: int
+    closed: float
+    """Seconds since 1970, by the master's clock."""
+    seconds: float
+    """Since it was opened; steps may overlap."""
+    samples: int
+    tokens: int
+    """Generated for training."""
+    calls: list[StepCall]
+    metrics: dict[str, Any]
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The JSON of `hpcrl inspect RUN steps --json`. `missing`: steps that closed and left no row of costs."""
+
+    steps: list[Step]
+    missing: list[int]
+
+
+def steps(reader: RunReader) -> Steps:
+    metrics = {row["step"]: row for row in reader.rows()}
+    found: dict[int, Step] = {}
+    for number, attempt in sorted(reader.attempts.items()):
+        for row in attempt.costs():
+            calls = [_call(name, cost) for name, cost in row.calls.items()]
+            if row.step in metrics:
+                found[row.step] = Step(
+                    row.step, number, row.time, row.seconds, row.samples, row.tokens, calls, metrics[row.step]
+                )
+    missing = sorted(metrics.keys() - found.keys() - {0})
+    return Steps([step for _, step in sorted(found.items())], missing)
+
+
+def _call(name: str, cost: Any) -> StepCall:
+    slowest = max(cost.spans, key=lambda span: span.seconds, default=None)
+    begun = min((span.sent_s for span in cost.spans), default=0.0)
+    ended = max((span.ended_s for span in cost.spans), default=0.0)
+    return StepCall(
+        name=name,
+        parts=len(cost.spans),
+        seconds=round(ended - begun, 4),
+        workers_s=cost.workers_s,
+        slowest=None if slowest is None or slowest.slowest < 0 else slowest.slowest,
+        slowest_s=0.0 if slowest is None else slowest.seconds,
+        tokens=cost.tokens,
+        bytes=cost.bytes,
+        replays=sum(span.replay for span in cost.spans),
+    )

@@ -1,0 +1,159 @@
+"""What a run has reached, what it cost, and where everything is."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hpcrl.durable.history import read_history
+from hpcrl.durable.means import over_all
+from hpcrl.durable.origin import forked_from
+from hpcrl.durable.records import Verdict
+from hpcrl.inspect.failure import Failure, first_failure
+from hpcrl.inspect.lines import Row
+from hpcrl.inspect.metrics import ACCURACY, figures, series
+from hpcrl.inspect.reader import RunReader
+
+END_ROWS = 10
+"""Steps over which the first and last value of a metric are taken, where it is measured in every step."""
+
+
+class Course(msgspec.Struct, frozen=True):
+    """Where a metric began and ended. One of every step is averaged over a few, an evaluation is not."""
+
+    label: str
+    metric: str
+    first: float
+    last: float
+    best: float | None
+    """None where a metric has none."""
+    first_step: int
+    last_step: int
+    decimals: int = 3
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What a call of the graph, or a move, has cost in all attempts."""
+
+    name: str
+    parts: int
+    workers_s: float
+    """Of all workers."""
+    tokens: int
+    bytes: int
+    """Spilled."""
+
+
+class LateRow(msgspec.Struct, frozen=True):
+    """What an attempt wrote of a step after a newer one had taken over: it does not count."""
+
+    attempt: int
+    step: int
+
+
+class Where(msgspec.Struct, frozen=True):
+    """What there is of a run, and what it comes from."""
+
+    run_dir: str
+    forked_from: str | None
+    exports: dict[str, str]
+    """Role → its newest one."""
+    samples: int
+    """Files in `samples/`."""
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Over all that the attempts took, starts and evaluations too."""
+
+    seconds: float
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    """Generated for training."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The JSON of `hpcrl inspect RUN summary --json`."""
+
+    name: str
+    where: Where
+    state: str | None
+    """Of its verdict; None where it has none."""
+    reason: str
+    step: int
+    steps: int | None
+    courses: list[Course]
+    over_all: dict[str, float]
+    """Of a run that trains nothing: each statistic's mean over all steps."""
+    calls: list[Call]
+    """The dearest first."""
+    speed: Speed
+    restarts: int
+    late: list[LateRow]
+    failure: Failure | None
+    hints: dict[str, str]
+    """Command → what it is good for."""
+
+
+def summary(reader: RunReader) -> Summary:
+    run, rows = reader.run, reader.rows()
+    control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
+    attempt, failed = run.newest_attempt(), verdict is not None and verdict.state == "failed"
+    samples = [name for name in run.files.listing(run.samples) if name[0] != "."] if run.samples.is_dir() else []
+    return Summary(
+        name=run.root.name,
+        where=Where(str(run.root), None if origin is None else str(origin), _exports(reader), len(samples)),
+        state=None if verdict is None else verdict.state,
+        reason="" if verdict is None else verdict.reason,
+        step=reader.step,
+        steps=reader.length(control["steps"], control["epochs"]),
+        courses=_courses(rows),
+        over_all=dict(over_all(line.event for line in read_history(run).lines if line.event is not None) or {}),
+        calls=_calls(reader),
+        speed=_speed(reader),
+        restarts=max(0, len(reader.attempts) - (1 if origin is None else 2)),
+        late=[LateRow(number, row["step"]) for number, row in reader.late()],
+        failure=first_failure(run, attempt) if failed else None,
+        hints=_hints(str(run.root), verdict),
+    )
+
+
+def _courses(rows: Sequence[Row]) -> list[Course]:
+    found = []
+    for figure in figures(rows):
+        steps, values = series(rows, figure.key)
+        if not values:
+            continue
+        width = min(END_ROWS, max(1, len(values) // 2)) if len(values) > len(rows) // 2 else 1
+        first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
+        best = max(values) if figure.label in ("reward", "held-out reward", ACCURACY) else None
+        found.append(Course(figure.label, figure.key, first, newest, best, steps[0], steps[-1], figure.decimals))
+    return found
+
+
+def _calls(reader: RunReader) -> list[Call]:
+    calls = [Call(name, it.parts, it.workers_s, it.tokens, it.bytes) for name, it in reader.totals().items()]
+    return sorted(calls, key=lambda call: -call.workers_s)
+
+
+def _speed(reader: RunReader) -> Speed:
+    closed = [row for attempt in reader.attempts.values() for row in attempt.costs()]
+    if reader.seconds <= 0 or not closed:
+        return Speed(round(reader.seconds, 3), None, None)
+    samples, tokens = sum(row.samples for row in closed), sum(row.tokens for row in closed)
+    return Speed(round(reader.seconds, 3), samples / reader.seconds, tokens / reader.seconds or None)
+
+
+def _exports(reader: RunReader) -> dict[str, str]:
+    run, found = reader.run, {}
+    for role in sorted(run.files.listing(run.exports)) if run.exports.is_dir() else ():
+        exports = sorted(name for name in run.files.listing(run.exports / role) if not name.startswith("."))
+        if exports:
+            found[role] = str(run.exports / role / exports[-1])
+    return found
+
+
+def _hints(root: str, verdict: Verdict | None) -> dict[str, str]:
+    hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
+    if verdict is None or verdict.state != "done":
+        when = "when the cause is gone, " if verdict is not None and verdict.state == "failed" else ""
+        hints = {f"hpcrl resume {root}": f"{when}resume from the last finished call"} | hints
+    return hints

@@ -1,0 +1,113 @@
+"""Views as values, and as a terminal, JSON and CSV have them."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.made_run import MadeRun, ended_run, ppo_row
+
+from hpcrl.cli import inspect
+from hpcrl.errors import ConfigurationError
+from hpcrl.events import AgentConnected, PartExecuted, PartSent, StepOpened, WorkersReady
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.steps import Steps, steps
+from hpcrl.inspect.views.stragglers import Stragglers, stragglers
+from hpcrl.inspect.views.summary import Summary
+
+
+def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
+    view = steps(RunReader(ended_run(tmp_path / "run").run))
+    assert [step.step for step in view.steps] == list(range(61)) and view.missing == []
+    assert {step.attempt for step in view.steps[:26]} == {0} and {step.attempt for step in view.steps[26:]} == {1}
+    step = view.steps[10]
+    assert (step.samples, step.tokens, step.seconds) == (32, 200, 0.5) and step.metrics == ppo_row(10)
+    assert {call.name: (call.parts, call.tokens, call.replays) for call in step.calls} == {
+        "actor_gen": (2, 200, 0),
+        "actor_train": (1, 0, 0),
+    }
+
+
+def test_a_step_whose_row_a_kill_has_taken_is_said_to_be_missing(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.steps(0, 4)
+    lines = made.run.costs(0).read_bytes().splitlines(keepends=True)
+    made.run.costs(0).write_bytes(b"".join(lines[:3] + lines[4:]))
+    view = steps(RunReader(made.run))
+    assert view.missing == [3] and [step.step for step in view.steps] == [0, 1, 2, 4]
+
+
+def slow_run(root: Path, nodes: int = 4) -> MadeRun:
+    """Worker 2, on node n002, takes three times as long to generate as the others."""
+    made = MadeRun(root)
+    made.begin(ready=False)
+    workers = [{"node": rank, "devices": ["cpu"]} for rank in range(nodes)]
+    made.run.plan(0).write_bytes(msgspec.json.encode({"workers": workers}))
+    for node in range(nodes):
+        made.write(AgentConnected(node, f"n{node:03d}", 1, welcome=True))
+    made.write(WorkersReady(nodes))
+    for step in range(1, 11):
+        made.write(StepOpened(step, 0, 32))
+        for rank in range(nodes):
+            made.write(PartSent(step, "actor_gen", rank, (rank,), replay=False))
+        for rank in range(nodes):
+            seconds = 3.0 if rank == 2 else 1.0 + 0.01 * (rank == step % nodes)
+            made.write(PartExecuted(step, "actor_gen", rank, (rank,), False, seconds, seconds, 9, rank, seconds))
+        made.close(step, ppo_row(step))
+    return made
+
+
+def test_who_is_waited_for_is_named_with_the_node(tmp_path: Path) -> None:
+    view = stragglers(RunReader(slow_run(tmp_path / "run").run))
+    (slow,) = view.workers
+    assert (slow.worker, slow.node, slow.slowest, slow.calls, slow.attempts) == (2, "n002", 10, 10, [0])
+    assert slow.waited_s == pytest.approx(20, abs=0.1) and view.exclude == "n002"
+
+
+def test_of_two_nodes_none_is_to_be_excluded(tmp_path: Path) -> None:
+    """Which of them is the odd one, nobody can say."""
+    assert stragglers(RunReader(slow_run(tmp_path / "three", nodes=3).run)).exclude == "n002"
+    made = MadeRun(tmp_path / "even")
+    made.begin()
+    made.steps(0, 3)
+    assert stragglers(RunReader(made.run)) == Stragglers([], "")
+
+
+VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "stragglers": Stragglers}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = slow_run(tmp_path / "run").run.root
+    assert inspect.run([str(root), name, "--json"]) == 0
+    view = msgspec.json.decode(capsys.readouterr().out, type=VIEWS[name])
+    assert inspect.run([str(root), name]) == 0
+    text = capsys.readouterr().out
+    assert {"summary": "actor_gen", "steps": "actor_gen 100%", "stragglers": "--exclude=n002"}[name] in text
+    if name == "summary":
+        with pytest.raises(ConfigurationError, match="The view summary is no table"):
+            inspect.run([str(root), name, "--csv"])
+        return
+    assert inspect.run([str(root), name, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(rows) == len(view.steps if name == "steps" else view.workers)
+    assert rows[0]["step" if name == "steps" else "node"] == ("1" if name == "steps" else "n002")
+
+
+def test_a_view_that_there_is_not_names_those_that_there_are(tmp_path: Path) -> None:
+    root = str(slow_run(tmp_path / "run").run.root)
+    with pytest.raises(ConfigurationError, match="stepz is no view") as error:
+        inspect.run([root, "stepz"])
+    names = str(error.value).partition("There are: ")[2].rstrip(".\n").split(", ")
+    assert names == list(VIEWS) and [inspect.run([root, name]) for name in names] == [0, 0, 0]
+
+
+def test_looking_writes_nothing(tmp_path: Path) -> None:
+    root = ended_run(tmp_path / "run").run.root
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    for view in VIEWS:
+        inspect.run([str(root), view])
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
