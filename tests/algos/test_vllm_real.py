@@ -166,7 +166,7 @@ def check(folder: Path, experiment: PPOExperiment, blow: Blow, undisturbed: RunD
     before, cluster = unmapped(), experiment.cluster
     if blow.what == "STOP":
         experiment = replace(experiment, cluster=replace(cluster, start_timeout_s=60.0))
-    check_struck(folder, experiment, blow, undisturbed, timeout_s=400.0)
+    check_struck(folder, experiment, blow, undisturbed, timeout_s=800.0)  # vLLM gives a step of its processes 300 s
     if blow.target.startswith("server"):
         operation = "giving vLLM new weights" if blow.point.startswith("give") else "generating with vLLM"
         assert operation in RunDirectory(folder / "run").events(0).read_text()
