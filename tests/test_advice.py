@@ -1229,6 +1229,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "models/cuda_graphs.py: Set generation.cuda_graphs: off.": (
+        "models/test_pace.py::test_without_graphs_a_device_that_cannot_record_them_generates"
+    ),
     "cli/inspect.py: There are: {}.": "inspect/test_views.py::test_a_view_that_there_is_not_names_those_that_there_are",
     "cli/inspect.py: Write --json, or take steps or stragglers.": (
         "inspect/test_views.py::test_each_view_is_json_of_its_type_and_text"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hpcrl.errors import InternalError
 from hpcrl.models.decode_steps import Made
 
 
@@ -17,11 +18,12 @@ class CudaGraphs:
         self._pool: Any = None
 
     def record(self, function: Callable[[], Made]) -> Callable[[], Made]:
-        graph = torch.cuda.CUDAGraph()
-        # Other threads of a worker may call CUDA meanwhile; with "global" that would spoil the recording.
-        recording = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
-        with torch.cuda.device(self._device), recording:
-            made = function()
+        """Raises InternalError where the device refuses."""
+        try:
+            graph, made = self._recorded(function)
+        except RuntimeError as error:
+            what = f"{self._device} cannot record a step of generation as a CUDA graph: {error}."
+            raise InternalError(what, "Set generation.cuda_graphs: off.") from error
         self._pool = graph.pool()
 
         def replay() -> Made:
@@ -29,3 +31,10 @@ class CudaGraphs:
             return made
 
         return replay
+
+    def _recorded(self, function: Callable[[], Made]) -> tuple[torch.cuda.CUDAGraph, Made]:
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of a worker may call CUDA meanwhile; with "global" that would spoil the recording.
+        recording = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.device(self._device), recording:
+            return graph, function()

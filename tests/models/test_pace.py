@@ -7,6 +7,7 @@ from support.devices import DEVICES
 from support.recorded import StandIn, no_waits
 from support.tiny_models import gemma2_config, gemma3_config, gpt2_config, mixtral_config, tiny_config, tiny_model
 
+from hpcrl.errors import InternalError
 from hpcrl.models.cohort import Cohort
 from hpcrl.models.cuda_graphs import CudaGraphs
 from hpcrl.models.generation import GenerationOptions, Generator, Pace, pace_on
@@ -157,3 +158,19 @@ def test_a_cpu_waits_for_each_token_and_a_gpu_for_none():
     found = [pace_on(torch.device("cuda", 0), cuda_graphs) for cuda_graphs in (True, False)]
     assert [pace.late for pace in found] == [1, 1]
     assert [isinstance(pace.recorder, CudaGraphs) for pace in found] == [True, False]
+
+
+def test_without_graphs_a_device_that_cannot_record_them_generates(monkeypatch):
+    """A CPU cannot; nothing else of it is a GPU's."""
+
+    def refuse(*_):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", refuse)
+    model, device = tiny_model(dtype=torch.float64), torch.device("cpu")
+    with pytest.raises(InternalError, match="cannot record a step of generation as a CUDA graph: operation") as error:
+        generated(model, Pace(1, CudaGraphs(device)))
+    assert error.value.advice == ("Set generation.cuda_graphs: off.",)
+    off = pace_on(torch.device("cuda"), cuda_graphs=False)
+    assert off.late == 1 and off.recorder is None
+    assert_same(generated(model, off), generated(model, Pace()))
