@@ -41,11 +41,13 @@ class MadeUp:
 
     def __init__(self) -> None:
         self.did: list[Any] = []
+        self.loads = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.given_up = threading.Event()
 
     def load(self, folder: str, files: Sequence[str]) -> bool:
+        self.loads += 1
         come = [path.name for path in arriving(Path(folder), files)]
         self.did.append(("load", come))
         if "bad" in come:
@@ -232,7 +234,8 @@ def test_weights_that_were_given_up_are_nobodys(served: Served, tmp_path: Path) 
     door, engine, _ = served
 
     def give_up() -> None:
-        (tmp_path / "one").touch()
+        while engine.loads < 2:
+            time.sleep(0.001)
         raise OSError("no room")
 
     first = Connection(door, 0, nobody_is_told)
