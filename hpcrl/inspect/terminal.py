@@ -208,8 +208,9 @@ def to_csv(view: Any) -> str | None:
         case Steps():
             rows = [_flat(step) for step in view.steps]
         case Stragglers():
-            rows = [msgspec.to_builtins(it) | {"by_call": "", "attempts": len(it.attempts)} for it in view.workers]
-            rows = [{name: value for name, value in row.items() if name != "by_call"} for row in rows]
+            rows = [msgspec.to_builtins(it) | {"attempts": len(it.attempts)} for it in view.workers]
+            for row in rows:
+                del row["by_call"]
         case _:
             return None
     names = list(dict.fromkeys(name for row in rows for name in row))

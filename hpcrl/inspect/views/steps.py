@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.costs import CallCost
 from hpcrl.inspect.reader import RunReader
 
 
@@ -63,7 +64,7 @@ def steps(reader: RunReader) -> Steps:
     return Steps([step for _, step in sorted(found.items())], missing)
 
 
-def _call(name: str, cost: Any) -> StepCall:
+def _call(name: str, cost: CallCost) -> StepCall:
     slowest = max(cost.spans, key=lambda span: span.seconds, default=None)
     begun = min((span.sent_s for span in cost.spans), default=0.0)
     ended = max((span.ended_s for span in cost.spans), default=0.0)

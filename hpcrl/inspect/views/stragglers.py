@@ -48,7 +48,7 @@ def stragglers(reader: RunReader) -> Stragglers:
         for call, worker, seconds in _waits(attempt):
             calls[number] += 1
             if worker is not None:
-                key = _node(reader, number, worker), worker
+                key = attempt.host_of(worker), worker
                 waited[key][call] += seconds
                 slowest[key] += 1
                 seen[key].add(number)
@@ -80,10 +80,6 @@ def _waits(attempt: AttemptReader) -> list[tuple[str, int | None, float]]:
             late = last.seconds - middle > LEAST_SHARE * middle
             found.append((call, last.slowest if late else None, last.seconds - middle))
     return found
-
-
-def _node(reader: RunReader, attempt: int, worker: int) -> str:
-    return reader.attempts[attempt].host_of(worker)
 
 
 def _standing_out(reader: RunReader, found: list[Straggler]) -> list[str]:
