@@ -1,10 +1,12 @@
 """Exit codes and the errors that carry them. A message names the value, the expectation and the knob to turn."""
 
 import dataclasses
+import errno
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 class ExitCode(IntEnum):
@@ -114,3 +116,46 @@ class MissingExtraError(HpcrlError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed.", f"Install it: pip install 'hpcrl[{extra}]'")
+
+
+class KilledForMemoryError(InternalError):
+    """The kernel has killed a process for want of memory."""
+
+
+Nature = Literal["", "GPU memory", "host memory", "disk", "communication"]
+"""What ran out, or broke, where an error says so; empty where its exit code says all."""
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+_TELLS: tuple[tuple[re.Pattern[str], Nature], ...] = (
+    (re.compile(r"CUDA(?: error:)? out of memory|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError\b", re.M), "GPU memory"),
+    (re.compile(r"DefaultCPUAllocator: can't allocate|^(?:\w+\.)*_?(?:Array)?MemoryError\b", re.M), "host memory"),
+    (re.compile(r"^OSError: \[Errno (?:28|122|27)\]", re.M), "disk"),
+)
+"""What errors say that libraries raise, or that another process has told of."""
+
+
+def nature_of(error: BaseException | None) -> Nature:
+    """By the error, or the first of those that it came from which says so."""
+    while error is not None:
+        if nature := _nature(error):
+            return nature
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _nature(error: BaseException) -> Nature:
+    match error:
+        case PeerLostError():
+            return "communication"
+        case MemoryError() | KilledForMemoryError():
+            return "host memory"
+        case OSError() if error.errno in _NO_ROOM:
+            return "disk"
+    if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.partition(".")[0] == "torch":
+        return "GPU memory"
+    return nature_told(str(error))
+
+
+def nature_told(text: str) -> Nature:
+    """The same by the text of an error."""
+    return next((nature for pattern, nature in _TELLS if pattern.search(text)), "")

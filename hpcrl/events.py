@@ -100,10 +100,15 @@ class DrainBegun(_Event, frozen=True, tag="draining"):
 
 
 class AttemptEnded(_Event, frozen=True, tag="ending"):
-    """The verdict's words."""
+    """How the master judges the end. `who` began it, where that is known: `worker-1`, `agent-0` or the master itself;
+    `asked`: a user or the system wanted it; `nature` as of `errors.Nature`."""
 
     state: str
     reason: str
+    exit_code: int = 0
+    who: str = ""
+    asked: bool = False
+    nature: str = ""
 
 
 # ── the master: steps ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,23 +263,33 @@ class RoleExported(_Event, frozen=True, tag="exported"):
 
 # ── the master, an agent or a worker ──────────────────────────────────────────────────────────────────────────────────
 class WorkerEnded(_Event, frozen=True, tag="worker ended"):
-    """A worker's process ended. An agent also tells of those that it was told to end, and names no `log`."""
+    """A worker's process ended, by itself or, as its agent alone tells, because it was `ordered`. `phase` is what it
+    did last, by its beats; `out_of_memory`: the kernel has killed for want of it meanwhile."""
 
     rank: int
     attempt: int
     how: str
     log: str = ""
+    exit_code: int | None = None
+    signal: str = ""
+    out_of_memory: bool = False
+    phase: str = ""
+    ordered: bool = False
 
 
 class CallFailed(_Event, frozen=True, tag="failed"):
-    """Code on a worker raised. The worker's own line survives a dead master; the master's has the traceback. `of_peer`:
-    what raised tells of a peer or of the way to it, not of this worker."""
+    """Code on a worker raised. The worker writes its line before it tells anybody, and it alone has the `traceback`,
+    whole, and the `frames` of the user's files in it. `of_peer`: what raised tells of a peer or of the way to it, not
+    of this worker; `nature` as of `errors.Nature`."""
 
     rank: int
     what: str
     error: str
     traceback: str = ""
     of_peer: bool = False
+    exit_code: int = 0
+    nature: str = ""
+    frames: str = ""
 
 
 # ── an agent ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,9 @@
 """Texts that hpcrl did not write (of user's code, of libraries, paths), made fit to be sent and shown."""
 
 import re
+import sysconfig
+import traceback
+from pathlib import Path
 
 LONGEST = 16384
 """Characters of one text that are sent, stored in a verdict, or shown; a worker's own log keeps it whole."""
@@ -15,3 +18,16 @@ def plain(text: str, limit: int = LONGEST) -> str:
         half = limit // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters are left out here …\n{text[-half:]}"
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+_NOT_USERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), "<")
+"""How names begin of files that are hpcrl's, Python's or installed."""
+
+
+def users_frames(error: BaseException) -> str:
+    """The lines of a traceback that are of files of the user's, those of the error that came first before others."""
+    chain = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    frames = [frame for each in reversed(chain) for frame in traceback.extract_tb(each.__traceback__)]
+    return "".join(traceback.format_list([it for it in frames if not it.filename.startswith(_NOT_USERS)]))

@@ -4,6 +4,7 @@ A signal handler remembers which signal came first and wakes a poller; nothing i
 """
 
 import ctypes
+import faulthandler
 import os
 import re
 import signal
@@ -36,9 +37,20 @@ def die_with_parent(parent: int) -> None:
 
 def describe_status(status: int) -> str:
     """What a `waitpid` status means: `exit code 3` or `killed by SIGKILL`."""
-    if os.WIFSIGNALED(status):
-        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    if name := signal_of(status):
+        return f"killed by {name}"
     return f"exit code {os.waitstatus_to_exitcode(status)}"
+
+
+def signal_of(status: int) -> str:
+    """The name of the signal that a `waitpid` status means; empty of an exit."""
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else ""
+
+
+def tell_faults() -> None:
+    """Have this process, and those that it forks, write the stacks of all threads to standard error when a signal such
+    as SIGSEGV ends them. In a run, standard error is one of its logs."""
+    faulthandler.enable(2)
 
 
 def keep_freed_memory() -> None:

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.foreign import LONGEST, plain
+from hpcrl.errors import UserCodeError
+from hpcrl.foreign import LONGEST, plain, users_frames
+from hpcrl.plugins import load
 
 
 @given(st.text(max_size=200), st.integers(20, 100))
@@ -34,3 +36,19 @@ def test_a_long_text_is_shown_by_its_ends() -> None:
 )
 def test_what_steers_a_terminal_is_escaped_and_the_rest_stays(text: str, shown: str) -> None:
     assert plain(text) == shown
+
+
+def test_of_a_traceback_only_the_frames_in_files_of_the_users_are_theirs() -> None:
+    try:
+        try:
+            load("json:loads")("{")
+        except ValueError as error:
+            raise UserCodeError("no JSON") from error
+    except UserCodeError as error:
+        frames = users_frames(error)
+    assert frames.count(__file__) == 2 and "json/decoder.py" not in frames
+    assert frames.index('load("json:loads")') < frames.index('raise UserCodeError("no JSON")'), "the cause stands first"
+    try:
+        load("hpcrl.no_such:thing")
+    except ModuleNotFoundError as error:
+        assert users_frames(error).count("File ") == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.chaos import wait_until
 
-from hpcrl.processes import oom_kills, work_done
+from hpcrl.processes import describe_status, oom_kills, signal_of, work_done
 
 V2 = "0::/system.slice/slurmstepd.scope/job_71/step_batch/user/task_0\n"
 V1 = """12:cpuset:/slurm/uid_1000/job_71/step_batch
@@ -141,3 +141,22 @@ def stands_still(pid: int, seconds: float) -> bool:
     before = work_done(pid)
     time.sleep(seconds)
     return work_done(pid) == before
+
+
+CRASHES = """
+import ctypes, os
+from hpcrl.processes import tell_faults
+tell_faults()
+if os.fork() == 0:
+    ctypes.string_at(0)
+_, status = os.wait()
+print(status)
+"""
+
+
+def test_a_fault_in_a_forked_process_leaves_its_stack_on_standard_error() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True, check=True)
+    assert "Fatal Python error: Segmentation fault" in done.stderr and "string_at" in done.stderr
+    status = int(done.stdout)
+    assert (signal_of(status), describe_status(status)) == ("SIGSEGV", "killed by SIGSEGV")
+    assert signal_of(3 << 8) == ""

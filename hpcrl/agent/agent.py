@@ -274,13 +274,15 @@ class Agent:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""
         for exited in self.zygote.exits():
             attempt, rank, ended = exited.worker.attempt, exited.worker.rank, exited.ended
-            log.write(WorkerEnded(rank, attempt, ended.how))
             current = self._started is not None and attempt == self._started.attempt
-            if current and self._ordered is None:
-                path = self.run.worker_log(attempt, f"worker-{rank}").with_suffix(".err")
-                said = last_lines(path, LAST_BYTES)[0][-1:] if ended.exit_code else []
+            ordered = not current or self._ordered is not None
+            name = self.run.files.name(self.run.worker_log(attempt, f"worker-{rank}").with_suffix(".err"))
+            at = ended.exit_code, ended.signal, ended.out_of_memory
+            log.write(WorkerEnded(rank, attempt, ended.how, name, *at, ordered=ordered))
+            if not ordered:
+                said = last_lines(self.run.root / name, LAST_BYTES)[0][-1:] if ended.exit_code else []
                 how = plain(": ".join([ended.how, *said]))
-                link.send(WorkerExited(attempt, rank, how, ended.exit_code, self.run.files.name(path)))
+                link.send(WorkerExited(attempt, rank, how, ended.exit_code, name, ended.signal, ended.out_of_memory))
 
     def _start_ordered(self, link: Link, log: EventLog, master: str) -> None:
         """Fork the ordered workers as soon as the last of the old ones is dead."""

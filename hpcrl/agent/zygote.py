@@ -32,6 +32,7 @@ from hpcrl.processes import (
     oom_kills,
     out_of_memory,
     redirect_output,
+    signal_of,
     work_done,
 )
 from hpcrl.wire.zygote import Ended, Fork, Forked, FromZygote, KillAll, ToZygote, Unimportable, WorkerArgs
@@ -200,8 +201,9 @@ def _reap(orders: socket.socket, children: dict[int, int]) -> None:
             del children[pid]
             kill_group(pid)
             code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-            why = out_of_memory(before) if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL else ""
-            orders.send(msgspec.json.encode(Ended(pid, describe_status(status) + why, code)))
+            by = signal_of(status)
+            why = out_of_memory(before) if by == "SIGKILL" else ""
+            orders.send(msgspec.json.encode(Ended(pid, describe_status(status) + why, code, by, bool(why))))
             if why:  # it has explained these kills, and no other end
                 children.update(dict.fromkeys(children, oom_kills()))
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from hpcrl.data.user_code import CodeSetting
-from hpcrl.errors import InternalError
+from hpcrl.errors import InternalError, Nature
 
 RESTORE = "Restore it from a backup, or submit a new run."
 """What helps where a document is lost that no other says again."""
@@ -118,6 +118,7 @@ class Verdict(msgspec.Struct, frozen=True):
     call: str | None
     traceback: str | None
     time: float
+    nature: Nature = ""
 
 
 class Command(msgspec.Struct, frozen=True):

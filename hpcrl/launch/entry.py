@@ -15,12 +15,12 @@ from hpcrl.durable.files import no_fault
 from hpcrl.durable.notices import leave_notice
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode, HpcrlError
+from hpcrl.errors import ExitCode, HpcrlError, nature_of
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import declaration_of
 from hpcrl.master.allocation import Allocation
 from hpcrl.plugins import load
-from hpcrl.processes import limit_threads
+from hpcrl.processes import limit_threads, tell_faults
 from hpcrl.wire.address import LOOPBACK, network_of
 
 
@@ -51,6 +51,7 @@ def main(
     """
     fault("as master" if process == "master" else f"as agent-{node}")
     limit_threads(threads)
+    tell_faults()
     try:
         cluster = what_every_run_has(RunDirectory(Path(run_dir)).configuration(submission)).cluster
         launcher = declaration_of(cluster.type)
@@ -97,4 +98,5 @@ def _verdict(error: Exception, process: str, node: int, told: str | None) -> Ver
     who = None if process == "master" else f"agent-{node}"
     if who is not None:
         reason = f"{who} on {socket.gethostname()}: {reason}"
-    return Verdict(None, "failed", int(code), plain(reason), who, None, told and plain(told), time.time())
+    told = told and plain(told)
+    return Verdict(None, "failed", int(code), plain(reason), who, None, told, time.time(), nature_of(error))

@@ -11,8 +11,7 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkersReady
-from hpcrl.foreign import plain
+from hpcrl.events import AttemptBegun, Event, WorkersReady
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.ending import Ending
@@ -97,9 +96,7 @@ class Attempt:
         self._plan = plan
         if ending := self._start_workers(plan):
             return self._stop(ending) if ending.asked else ending
-        ending = self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
-        self.note(AttemptEnded(ending.state, plain(ending.reason)))
-        return ending
+        return self._work(plan, self._reactor.while_beating(lambda: self._source(plan, data)))
 
     def _begin(self, plan: Plan, data: RunData) -> None:
         self._files.publish_plan(plan)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpcrl.durable.journal import Broken
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ExitCode, Nature
 from hpcrl.wire.messages import Failed
 
 
@@ -24,5 +24,8 @@ class Ending:
     failure: Failed | None = None
     traceback: str | None = None
     asked: bool = False
+    who: str = ""
+    """The process that began it, where one did."""
+    nature: Nature = ""
     leaving: tuple[int, ...] = ()
     broken: tuple[Broken, ...] = ()

@@ -88,7 +88,8 @@ def _broken(known: Situation) -> Ending | Ask | None:
     """A loss (next attempt) or an error of code (end), after others had time to tell what came first."""
     if known.losses:
         loss = known.losses[0]
-        return Ending("lost", ExitCode.REQUEUE, f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else ""))
+        reason = f"{loss.who}: {loss.how}" + (f" ({loss.log})" if loss.log else "")
+        return Ending("lost", ExitCode.REQUEUE, reason, who=loss.who)
     told = [failure.told for failure in known.failures]
     raised = next((error for error in told if error.exit_code != ExitCode.REQUEUE), None)
     if raised is None and any(error.broken for error in told):
@@ -101,7 +102,8 @@ def _broken(known: Situation) -> Ending | Ask | None:
     if raised is None:
         return _disconnected(known, told)
     reason = f"worker-{raised.rank}, {raised.what}: {raised.error} ({known.worker_log(raised.rank)})"
-    return Ending("failed", ExitCode(raised.exit_code), reason, raised)
+    who = f"worker-{raised.rank}"
+    return Ending("failed", ExitCode(raised.exit_code), reason, raised, who=who, nature=raised.nature)
 
 
 def _disconnected(known: Situation, told: Sequence[Failed]) -> Ending:
@@ -109,10 +111,14 @@ def _disconnected(known: Situation, told: Sequence[Failed]) -> Ending:
     broke = {_line(error.what, error.broken): error for error in told if error.broken is not None}
     again = next((error for line, error in broke.items() if line in known.broken_before), None)
     if again is None:
-        reason = f"worker-{told[0].rank}, {told[0].what}: {told[0].error}"
-        return Ending("lost", ExitCode.REQUEUE, reason, broken=tuple(broke))
+        who = f"worker-{told[0].rank}"
+        reason = f"{who}, {told[0].what}: {told[0].error}"
+        nature = "communication" if broke else told[0].nature
+        return Ending("lost", ExitCode.REQUEUE, reason, broken=tuple(broke), who=who, nature=nature)
     reason = f"worker-{again.rank}, {again.what}, for the second time while all were alive: {again.error}"
-    return Ending("failed", ExitCode.INTERNAL, f"{reason} ({known.worker_log(again.rank)})", again)
+    at = f"worker-{again.rank}"
+    reason = f"{reason} ({known.worker_log(again.rank)})"
+    return Ending("failed", ExitCode.INTERNAL, reason, again, who=at, nature="communication")
 
 
 def _line(what: str, broken: BrokenOperation) -> Broken:

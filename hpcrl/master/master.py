@@ -19,7 +19,8 @@ from hpcrl.durable.history import attempts_without_progress, broken_operations
 from hpcrl.durable.indexes import indexes_of
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode, HpcrlError, StoppedError
+from hpcrl.errors import ExitCode, HpcrlError, StoppedError, nature_of
+from hpcrl.events import AttemptEnded
 from hpcrl.foreign import plain
 from hpcrl.master.allocation import Allocation, AllocationWatch
 from hpcrl.master.attempt import Attempt
@@ -137,6 +138,8 @@ class Master:
         )
         reactor.listener = self._last = attempt
         ending = self._guarded(attempt.run, attempt.number)
+        told = ending.state, plain(ending.reason), int(ending.exit_code)
+        attempt.note(AttemptEnded(*told, ending.who, ending.asked, ending.nature))
         reactor.listener = None
         try:
             reactor.while_beating(files.close)
@@ -173,10 +176,12 @@ class Master:
             if attempt is not None and self._run.superseded(attempt):
                 return Ending("superseded", ExitCode.NEVER_REQUEUE, str(error))
             code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
-            return Ending("failed", code, f"{type(error).__name__}: {error}")
+            reason, nature = f"{type(error).__name__}: {error}", nature_of(error)
+            return Ending("failed", code, reason, who="master", nature=nature)
         except Exception as error:
             reason = f"the master raised {type(error).__name__}: {error}"
-            return Ending("failed", ExitCode.INTERNAL, reason, traceback="".join(traceback.format_exception(error)))
+            told, nature = "".join(traceback.format_exception(error)), nature_of(error)
+            return Ending("failed", ExitCode.INTERNAL, reason, traceback=told, who="master", nature=nature)
 
     # ── the verdict ───────────────────────────────────────────────────────────────────────────────────────────────────
     def _leave(self, ending: Ending) -> ExitCode:
@@ -221,4 +226,5 @@ def _verdict(attempt: int | None, ending: Ending) -> Verdict:
         call=None if failure is None else failure.what,
         traceback=plain((ending.traceback if failure is None else failure.traceback) or "") or None,
         time=time.time(),
+        nature=ending.nature,
     )

@@ -220,7 +220,10 @@ class Reactor:
             self.note(WorkerConnected(body.rank, body.pid))
         else:
             self.members.exited(body)
-            self.note(WorkerEnded(body.rank, body.attempt, body.how, body.log))
+            member = self.members.workers.get(body.rank)
+            phase = "starting" if member is None else str(member.doing)
+            at = body.exit_code, body.signal, body.out_of_memory
+            self.note(WorkerEnded(body.rank, body.attempt, body.how, body.log, *at, phase))
 
     def _told_of_itself(self, body: WorkerReady | Failed) -> None:
         """A worker of this attempt."""
@@ -228,4 +231,5 @@ class Reactor:
             self.members.ready[body.rank] = body
         else:
             self.members.failed(body)
-            self.note(CallFailed(body.rank, body.what, body.error, body.traceback, body.broken is not None))
+            of_peer = body.broken is not None
+            self.note(CallFailed(body.rank, body.what, body.error, "", of_peer, body.exit_code, body.nature))

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from hpcrl.processes import die_with_parent
+from hpcrl.processes import die_with_parent, tell_faults
 from hpcrl.rewards.function import AnswerBox, serve
 from hpcrl.rewards.messages import NONCE_BYTES, Reply
 
@@ -28,6 +28,7 @@ def main(descriptor: int, worker_pid: int, ahead: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
     die_with_parent(worker_pid)
+    tell_faults()
     worker, box, pid = socket.socket(fileno=descriptor), AnswerBox(ahead), os.getpid()
     ours, theirs = socket.socketpair()
     child = os.fork()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcrl.config.reward import RewardConfig
-from hpcrl.errors import HpcrlError, InternalError, UserCodeError
+from hpcrl.errors import HpcrlError, InternalError, KilledForMemoryError, UserCodeError
 from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
 from hpcrl.rewards.response import DROPPED, Response, Result, named_together
@@ -120,7 +120,7 @@ class UserFunction:
         what = f"The process of {self._named} was killed by SIGKILL {_where(asked)}"
         killed = set(asked.numbers or (-1,))
         if killed & self._work.killed:
-            return self._restart(process, InternalError(_twice(what, process.oom_kills)))
+            return self._restart(process, _twice(what, process.oom_kills))
         self._work.killed |= killed
         print(f"{what}\nIt is tried once more, in a new process.", file=sys.stderr, flush=True)
         return self._replace(process, process.asked)
@@ -180,11 +180,13 @@ def _how(status: int) -> str:
     return f"exit code {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
 
 
-def _twice(what: str, oom_kills: int) -> str:
+def _twice(what: str, oom_kills: int) -> InternalError:
     """The verdict of whoever counts what the kernel kills, if it was the kernel."""
     if not oom_kills:
-        return f"{what}\nThis was the second time. Neither hpcrl nor a lack of memory in this job did it."
-    return (
+        return InternalError(
+            f"{what}\nThis was the second time. Neither hpcrl nor a lack of memory in this job did it."
+        )
+    return KilledForMemoryError(
         f"{what}\nThis was the second time, and it is out of memory: the kernel has killed {oom_kills} processes "
         "of this job meanwhile. Let the function use less, or raise cluster.slurm.memory."
     )

@@ -10,6 +10,7 @@ import msgspec
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
+from hpcrl.errors import Nature
 from hpcrl.wire.holders import RowSource
 
 
@@ -45,6 +46,8 @@ class WorkerExited(msgspec.Struct, frozen=True, tag=True):
     how: str
     exit_code: int | None
     log: str
+    signal: str = ""
+    out_of_memory: bool = False
 
 
 class NodeDraining(msgspec.Struct, frozen=True, tag=True):
@@ -161,6 +164,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     broken: BrokenOperation | None = None
     damaged: str = ""
     """How a checkpoint is not what was saved, if that is what was found."""
+    nature: Nature = ""
 
 
 # ── any → master, master → any ────────────────────────────────────────────────────────────────────────────────────────

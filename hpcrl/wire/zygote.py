@@ -44,11 +44,13 @@ class Forked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A worker has ended; `exit_code` is None where a signal ended it."""
+    """A worker has ended; `exit_code` is None where a signal ended it, the kernel's where it is `out_of_memory`."""
 
     pid: int
     how: str
     exit_code: int | None
+    signal: str = ""
+    out_of_memory: bool = False
 
 
 class Unimportable(msgspec.Struct, frozen=True, tag=True):

@@ -7,7 +7,7 @@ import os
 import queue
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import DamagedCheckpointError
 from hpcrl.durable.spills import read_spill
-from hpcrl.errors import ExitCode, HpcrlError, PeerLostError
+from hpcrl.errors import ExitCode, HpcrlError, PeerLostError, nature_of
 from hpcrl.foreign import plain
 from hpcrl.processes import work_done
 from hpcrl.wire.holders import InSpill
@@ -70,10 +70,12 @@ class Mailbox:
             in_background=self._readers.submit,
             later=self._transport.later,
             ready=lambda request: self._transport.send(Syn(request, rank)),
-            fail=self.failed,
+            fail=lambda what, error: self.fail(what, error),
         )
         self._inputs = Inputs(rank, store, through)
         self._moves: dict[int, Move] = {}
+        self.fail: Callable[[str, BaseException], None] = self.failed
+        """What is done about inputs that cannot be had."""
 
     @property
     def address(self) -> str:
@@ -102,11 +104,11 @@ class Mailbox:
 
     def failed(self, what: str, error: BaseException) -> None:
         """Tell the master that code on this worker raised; from any thread."""
-        code = error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
         text = "" if is_users(error) else "".join(traceback.format_exception(error))
         said = plain(f"{type(error).__name__}: {error}")
         damaged = error.damage if isinstance(error, DamagedCheckpointError) else ""
-        self.post(Failed(self._rank, what, said, plain(text), int(code), time.time(), _broken(error), damaged))
+        at = int(code_of(error)), time.time(), _broken(error), damaged, nature_of(error)
+        self.post(Failed(self._rank, what, said, plain(text), *at))
 
     # ── on the talking thread ─────────────────────────────────────────────────────────────────────────────────────────
     def from_master(self, body: Message) -> None:
@@ -147,6 +149,11 @@ class Mailbox:
 def is_users(error: BaseException) -> bool:
     """Whether its message says all: where in hpcrl it was noticed helps nobody."""
     return isinstance(error, HpcrlError) and error.exit_code in USERS
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """With which an attempt ends that an error on a worker has ended."""
+    return error.exit_code if isinstance(error, HpcrlError) else ExitCode.INTERNAL
 
 
 def _broken(error: BaseException) -> BrokenOperation | None:

@@ -5,7 +5,6 @@ executes; the mailbox has one that talks and two that read; the writers put thin
 """
 
 import os
-import sys
 import threading
 import time
 import traceback
@@ -23,10 +22,10 @@ from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
-from hpcrl.errors import ExitCode, InternalError, PeerLostError
+from hpcrl.errors import ExitCode, InternalError, PeerLostError, nature_of
 from hpcrl.event_log import EventLog
 from hpcrl.events import CallBegun, CallFailed, MemoryHeld, RolesLoaded
-from hpcrl.foreign import LONGEST, plain
+from hpcrl.foreign import plain, users_frames
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -47,13 +46,15 @@ from hpcrl.wire.messages import (
 from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Door, Host, HostContext, Outcome, Work
-from hpcrl.workers.mailbox import Job, Mailbox, is_users
+from hpcrl.workers.mailbox import Job, Mailbox, code_of
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
 from hpcrl.workers.writers import Writers
 
 LEFT = (Exception, SystemExit)
 """What code that this worker runs may end by; `sys.exit` in a user's code is its error, no loss of this process."""
+LONGEST_KEPT = 1 << 18
+"""Characters of an error, and of its traceback, that the worker's own log keeps; others are told less."""
 
 
 def load_host(plan: Plan, context: HostContext) -> Host:
@@ -82,6 +83,7 @@ class ModelWorker:
         self._host: Host
         self._failed = threading.Event()
         self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
+        self._mailbox.fail = self._fail
         self._writers = Writers(self._run, self._experiment, args.attempt, args.rank, self._mailbox.post, self._fail)
 
     def run(self) -> ExitCode:
@@ -163,13 +165,14 @@ class ModelWorker:
             self._fail(what, error)
 
     def _fail(self, what: str, error: BaseException) -> None:
+        """Written down before anybody is told: who is told may end this process."""
         self._failed.set()
+        whole = plain("".join(traceback.format_exception(error)), LONGEST_KEPT)
+        said = plain(f"{type(error).__name__}: {error}", LONGEST_KEPT)
+        of_peer, code = isinstance(error, PeerLostError), int(code_of(error))
+        frames = plain(users_frames(error))
+        self._log.write(CallFailed(self._args.rank, what, said, whole, of_peer, code, nature_of(error), frames))
         self._mailbox.failed(what, error)
-        of_peer = isinstance(error, PeerLostError)
-        self._log.write(CallFailed(self._args.rank, what, plain(repr(error)), of_peer=of_peer))
-        if len(whole := "".join(traceback.format_exception(error))) > LONGEST or is_users(error):
-            # What others are told by its ends, or by its message alone, is kept here.
-            print(whole, file=sys.stderr, flush=True)
 
     def _await_finish(self) -> ExitCode:
         """Without a host there is nothing else to do."""

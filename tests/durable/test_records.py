@@ -52,7 +52,7 @@ CodeCopy: settings files digest
 CodeSetting: place files
 CopiedFile: size digest
 Claim: submission host pid pid_started boot_id time
-Verdict: attempt state exit_code reason worker call traceback time
+Verdict: attempt state exit_code reason worker call traceback time nature
 Command: command submission
 Answer: done state attempt time why
 """

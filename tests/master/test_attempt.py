@@ -176,7 +176,7 @@ def test_workers_are_started_by_a_plan_of_the_nodes_that_came_then_introduced_th
     assert at.stopped == [], "a loss is no end in good order"
     names = [row["event"] for row in rows_of(at.run.events(0))]
     assert names[0] == "attempt" and names.index("ready") < names.index("opened") < names.index("sent")
-    assert names[-1] == "ending"
+    assert names[-1] == "worker ended", "how it is judged, the master notes"
 
 
 def test_of_a_broken_collective_agents_and_peers_are_asked_and_no_worker_of_another_host(

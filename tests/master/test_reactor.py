@@ -197,7 +197,7 @@ def test_a_worker_is_ready_or_has_failed_when_it_says_so_itself(stage: Stage) ->
     assert stage.members.ready == {0: WorkerReady(0, 1.0)} and stage.members.failures == []
     stage.say((b"worker1", failed))
     assert [error.told for error in stage.members.failures] == [failed]
-    assert stage.events(CallFailed) == [CallFailed(1, "starting", "boom", "Traceback")]
+    assert stage.events(CallFailed) == [CallFailed(1, "starting", "boom", exit_code=66)]
 
 
 def test_losses_stand_in_the_order_in_which_they_were_learned(stage: Stage) -> None:
@@ -242,4 +242,4 @@ def test_everybody_is_asked_for_a_sign_of_life_and_only_answers_of_this_attempt_
 def test_what_a_worker_tells_of_a_peer_is_noted_as_such(stage: Stage) -> None:
     broken = BrokenOperation((0, 1), "all-to-all", 7, 1)
     stage.say((b"worker1", Failed(1, "step 1", "boom", "", int(ExitCode.REQUEUE), 1.7e9, broken)))
-    assert stage.events(CallFailed) == [CallFailed(1, "step 1", "boom", of_peer=True)]
+    assert stage.events(CallFailed) == [CallFailed(1, "step 1", "boom", "", True, int(ExitCode.REQUEUE))]

@@ -15,15 +15,18 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal
 
+from hpcrl.durable.accounting import JobAccount
 from hpcrl.errors import HpcrlError
 from hpcrl.launch.launcher import UnreachableError
 from hpcrl.launch.slurm.jobs import (
+    ACCOUNT_FIELDS,
     SACCT_FIELDS,
     SEPARATOR,
     SQUEUE_FORMAT,
     Incarnation,
     JobId,
     Queued,
+    parse_account,
     parse_end_times,
     parse_sacct,
     parse_squeue,
@@ -178,6 +181,12 @@ class Slurm:
         shape = ["--allocations", "--parsable2", "--noheader", "--duplicates", f"--delimiter={SEPARATOR}"]
         command = ["sacct", *shape, *which, *since, f"--format={','.join(SACCT_FIELDS)}"]
         return parse_sacct(self._checked(command, *self._run(command)))
+
+    def account(self, job: str | JobId) -> list[JobAccount]:
+        """What accounting has of a job and of its steps, in all of its starts, the oldest first."""
+        shape = ["--parsable2", "--noheader", "--duplicates", f"--delimiter={SEPARATOR}"]
+        command = ["sacct", *shape, f"--jobs={job}", f"--format={','.join(ACCOUNT_FIELDS)}"]
+        return parse_account(self._checked(command, *self._run(command)))
 
     def scancel(
         self, ids: Iterable[str | JobId], state: Literal["PENDING", "RUNNING", "SUSPENDED"] | None = None

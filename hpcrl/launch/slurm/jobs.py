@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from hpcrl.durable.accounting import JobAccount
+
 SEPARATOR = "\x1f"
 """Between two fields of a line; Slurm prints it as it is given."""
 
@@ -21,6 +23,9 @@ SACCT_FIELDS = (
     *("JobName", "WorkDir", "Comment"),
 )
 """What parse_sacct reads."""
+
+ACCOUNT_FIELDS = ("JobID", "State", "ExitCode", "Reason", "MaxRSS", "Elapsed", "NodeList", "Start", "End")
+"""What parse_account reads."""
 
 _ID = re.compile(r"(\d+)(?:_(\d+)|\+(\d+))?")
 _RANGE = re.compile(r"(\d+)_\[([^\]%]*)(?:%\d+)?\]?")
@@ -260,6 +265,11 @@ def parse_sacct(text: str) -> dict[JobId, tuple[Incarnation, ...]]:
         for incarnation in _incarnations(fields):
             found.setdefault(incarnation.id, []).append(incarnation)
     return {each: tuple(sorted(found[each], key=_age)) for each in sorted(found, key=_order)}
+
+
+def parse_account(text: str) -> list[JobAccount]:
+    """The output of `sacct -P -n -D -o ACCOUNT_FIELDS`."""
+    return [JobAccount(*map(_present, fields)) for fields in _lines(text, len(ACCOUNT_FIELDS))]
 
 
 def _incarnations(fields: list[str]) -> Iterator[Incarnation]:

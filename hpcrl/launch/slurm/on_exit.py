@@ -11,9 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrl.durable.accounting import keep_account
 from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
@@ -34,6 +36,8 @@ PATIENCE_S = 600.0
 PATIENCE_AFTER_TERM_S = 20.0
 AGAIN_S = 5.0
 """How long, and how often, a silent controller is asked."""
+ACCOUNTING_S = 10.0
+"""How long accounting may take to answer: whether it does changes nothing."""
 NEAR_S = 5.0
 """A job that has run for its time limit but for this has reached it."""
 
@@ -204,6 +208,13 @@ def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
         return True
 
 
+def keep_accounting(run: RunDirectory, nonce: str, job: Job, slurm: Slurm) -> None:
+    """Keep what sacct says of this job and its steps, its older starts included; of a Slurm without, nothing."""
+    with suppress(HpcrlError, OSError):
+        if lines := slurm.account(job.id):
+            keep_account(run, nonce, f"{place_of(job.name, job.element)}.{job.number}.{job.restarts}", lines)
+
+
 def main(arguments: Sequence[str]) -> int:
     run_dir, nonce, role, code, *told = arguments
     os.umask(0o077)
@@ -215,6 +226,7 @@ def main(arguments: Sequence[str]) -> int:
     while True:
         try:
             print(settle(run, nonce, job, int(code), told, Slurm()), flush=True)
+            keep_accounting(run, nonce, job, Slurm(timeout_s=ACCOUNTING_S))
             return 0
         except (HpcrlError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

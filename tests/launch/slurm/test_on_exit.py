@@ -10,11 +10,12 @@ import pytest
 from support.chaos import create_run, toy_experiment
 from support.fake_slurm.cluster import FakeSlurm
 
+from hpcrl.durable.accounting import JobAccount, read_accounts
 from hpcrl.durable.journal import Closed, open_journal
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.launch.slurm.commands import SlurmUnavailableError
-from hpcrl.launch.slurm.on_exit import Job, job_of, settle
+from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
+from hpcrl.launch.slurm.on_exit import Job, job_of, keep_accounting, settle
 from hpcrl.launch.slurm.render import Script, Target, render
 from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import Intent, send_all, write_intent
@@ -322,3 +323,28 @@ def test_a_job_knows_itself_by_what_slurm_says() -> None:
     assert job_of({"SLURM_JOB_ID": "100", "SLURM_RESTART_COUNT": "2"}, "master") == dataclasses.replace(
         MASTER, restarts=2
     )
+
+
+def test_what_accounting_says_of_a_job_is_kept_once_for_each_of_its_starts(sent: Sent) -> None:
+    keep_accounting(sent.run, NONCE, AGENT, sent.fake.commands())
+    with sent.fake.change() as values:
+        values["jobs"][2]["state"] = "NODE_FAIL"
+    for _ in range(2):
+        keep_accounting(sent.run, NONCE, dataclasses.replace(AGENT, restarts=1), sent.fake.commands())
+    found = read_accounts(sent.run, NONCE)
+    assert {name: [line.state for line in lines] for name, lines in found.items()} == {
+        "workers-1.102.0": ["RUNNING"],
+        "workers-1.102.1": ["NODE_FAIL"],
+    }
+    (line,) = found["workers-1.102.0"]
+    assert isinstance(line, JobAccount) and (line.job, line.nodes, line.elapsed) == ("101_1", "gpu1", "00:01:00")
+    assert (line.reason, line.max_rss) == ("", "")
+
+
+@pytest.mark.parametrize("away", ["accounting", "commands"])
+def test_without_accounting_a_job_ends_all_the_same_and_nothing_is_kept(sent: Sent, away: str) -> None:
+    if away == "accounting":
+        sent.fake.set(accounting=False)
+    slurm = sent.fake.commands() if away == "accounting" else Slurm({"PATH": str(sent.fake.folder)})
+    keep_accounting(sent.run, NONCE, MASTER, slurm)
+    assert read_accounts(sent.run, NONCE) == {}
