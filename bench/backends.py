@@ -29,6 +29,7 @@ from hpcrl.durable.files import Files  # noqa: E402
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update  # noqa: E402
 from hpcrl.engines.model import PackedModel  # noqa: E402
 from hpcrl.families.reader import parameters_of  # noqa: E402
+from hpcrl.models.output import Output, Predictions  # noqa: E402
 from hpcrl.models.pretrained import load_pretrained, write_random_pretrained  # noqa: E402
 from hpcrl.models.transformer import Transformer  # noqa: E402
 from hpcrl.parallel.replica import ReplicaGroups, groups_of, sharing  # noqa: E402
@@ -70,7 +71,7 @@ def _fsdp(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:
 
 def _zero(pool: RankPool, model: Path, batch: Batch) -> list[Figure]:
     figures = []
-    for stage in (1, 2):
+    for stage in (1, 2, 3):
         native, zero, own_loop = _rounds(pool, zero_training, model, replace(batch, micro_batch_tokens=LARGE), stage)
         name, micro = f"zero{stage}", f", micro-batches of {LARGE:,}"
         figures.append(_ratio(f"step of {name} ÷ of native, d2{micro}", zero, native, ""))
@@ -191,6 +192,24 @@ class _Plain(Transformer):
     shares_prefixes = True
 
 
+class _Tensors(Output):
+    """What it predicts as tensors, which DeepSpeed finds in a tuple, and in no other thing, to know when a backward pass
+    comes to a module."""
+
+    def forward(self, *given: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        it = super().forward(*given)
+        return it.log_probs, it.entropy, it.values, it.cu_labels
+
+
+class _Told(nn.Module):
+    def __init__(self, tensors: _Tensors) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def forward(self, *given: Any) -> Predictions:
+        return Predictions(*self.tensors(*given))
+
+
 class _Loop(nn.Module):
     """The same model under FSDP2, torch's AdamW and its clipping, and nothing of hpcrl's engines."""
 
@@ -244,6 +263,7 @@ class _ZeroLoop(nn.Module):
 
     def __init__(self, folder: Path, groups: ReplicaGroups, stage: int) -> None:
         import deepspeed
+        from deepspeed.utils import set_z3_leaf_module
 
         super().__init__()
         self.group = groups.dp
@@ -253,6 +273,9 @@ class _ZeroLoop(nn.Module):
         for name, tensor in tensors:
             views[name].data.copy_(tensor)
         self.transformer = _Plain(config, views)
+        self.transformer.output = _Told(_Tensors(config, views, self.transformer.vocabulary))  # type: ignore[assignment]
+        for block in self.transformer.blocks:
+            set_z3_leaf_module(block, True)
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-5, weight_decay=0.01)
         options = {
             "train_micro_batch_size_per_gpu": 1,
