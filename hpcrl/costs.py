@@ -1,10 +1,11 @@
 """What the steps of an attempt cost, and how far it is: rows of `costs.jsonl`, folded from its master's events.
 
 The master writes a row when a step closes. A reader takes the newest one and the events behind `events`, and knows as
-much as if it had read all. Pure: no files, no clock. A row may be lost (a kill); nothing is decided by one.
+much as if it had read all; what workers measured is in rows alone. Pure: no files, no clock. A row may be lost (a
+kill); nothing is decided by one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -43,6 +44,66 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     replay: bool = False
 
 
+class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the time of a worker goes in a call, by its device's clock. `collective` lies within the others; what of
+    `execute` is in none of them is the algorithm's own work on the host."""
+
+    gather: float = 0.0
+    """From the request until all of its rows were here; before the call began."""
+    execute: float = 0.0
+    prefill: float = 0.0
+    """Reading prompts."""
+    decode: float = 0.0
+    """Making tokens after these."""
+    forward: float = 0.0
+    """Passes through a model for what it predicts."""
+    backward: float = 0.0
+    optimizer: float = 0.0
+    """Adding gradients up over ranks, and updates."""
+    collective: float = 0.0
+    """In operations of several ranks, and waiting for these."""
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    def rounded(self) -> "Seconds":
+        """To a tenth of a millisecond."""
+        return Seconds(**{name: round(getattr(self, name), 4) for name in self.__struct_fields__})
+
+
+class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a worker measured as it executed a part of a call; of several, sums, but for what is a maximum."""
+
+    seconds: Seconds = Seconds()
+    tokens: int = 0
+    """That went through a model, each as often as it did; those of a prompt that is shared once."""
+    longest: int = 0
+    """Tokens of the longest row; a maximum."""
+    micro_batches: int = 0
+    """Forward passes, in training or not."""
+    rounds: int = 0
+    """Of generation: how often rows got a token each."""
+    sent: int = 0
+    """Bytes given to other ranks in collectives and messages."""
+    flops: float = 0.0
+    """Operations of the models' mathematics, as `hpcrl.placement.flops` counts them; 0 where it cannot."""
+    peak: int = 0
+    """Bytes in use at most: on a GPU of the process's tensors, else of its memory. A maximum."""
+    held: int = 0
+    """The same at the call's end. A maximum."""
+
+    def __add__(self, other: "Figures") -> "Figures":
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return Figures(**{name: max(one, two) if name in MAXIMA else one + two for name, one, two in pairs})
+
+    def rounded(self) -> "Figures":
+        """So that a row stays short: operations to five digits."""
+        return msgspec.structs.replace(self, seconds=self.seconds.rounded(), flops=float(f"{self.flops:.5g}"))
+
+
+MAXIMA = ("longest", "peak", "held")
+
+
 class CallCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a call has cost in a step; of a move (`actor@1`), since the step before closed."""
 
@@ -53,6 +114,10 @@ class CallCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the longest key that it produced."""
     bytes: int = 0
     """Spilled."""
+    figures: Figures | None = None
+    """Of all workers; None where none has measured anything."""
+    slowest: Figures | None = None
+    """Of the worker that took longest."""
 
 
 class Total(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +127,10 @@ class Total(msgspec.Struct, frozen=True, omit_defaults=True):
     workers_s: float = 0.0
     tokens: int = 0
     bytes: int = 0
+    flops: float = 0.0
+    """As `Figures`; of replays, too."""
+    peak: int = 0
+    """As `Figures`: the largest."""
 
     def __add__(self, other: "Total") -> "Total":
         return Total(
@@ -69,6 +138,8 @@ class Total(msgspec.Struct, frozen=True, omit_defaults=True):
             self.workers_s + other.workers_s,
             self.tokens + other.tokens,
             self.bytes + other.bytes,
+            self.flops + other.flops,
+            max(self.peak, other.peak),
         )
 
 
@@ -135,9 +206,20 @@ class _Costs:
     workers_s: float = 0.0
     tokens: int = 0
     bytes: int = 0
+    figures: Figures | None = None
+    slowest: Figures | None = None
+
+    def measured(self, figures: Collection[Figures]) -> Figures:
+        """All together."""
+        whole = sum(figures, Figures())
+        self.figures = whole if self.figures is None else self.figures + whole
+        slowest = max((*figures, self.slowest or Figures()), key=lambda of: of.seconds.execute)
+        self.slowest = slowest
+        return whole
 
     def taken(self) -> CallCost:
-        return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes)
+        measured = [None if of is None else of.rounded() for of in (self.figures, self.slowest)]
+        return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes, *measured)
 
 
 MOVES = -1
@@ -190,6 +272,12 @@ class CostFold:
             case DrainBegun() | NodeLeaving():
                 self.phase = "draining"
 
+    def measured(self, step: int, call: str, figures: Collection[Figures]) -> None:
+        """What the workers of a part have measured, which is in no event."""
+        if figures:
+            whole = self._cost(step, call).measured(figures)
+            self._add(call, Total(flops=whole.flops, peak=whole.peak))
+
     def resume(self, row: StepCost) -> None:
         """Take in what a row says of all that was before it."""
         self.phase, self.paused, self.totals = row.phase, row.paused, dict(row.totals)
@@ -208,7 +296,8 @@ class CostFold:
             samples=self.samples.pop(event.step, 0),
             calls={call: cost.taken() for call, cost in calls.items()},
             totals={
-                call: msgspec.structs.replace(it, workers_s=round(it.workers_s, 3)) for call, it in self.totals.items()
+                call: msgspec.structs.replace(it, workers_s=round(it.workers_s, 3), flops=float(f"{it.flops:.6g}"))
+                for call, it in self.totals.items()
             },
             events=events,
             phase=self.phase,

@@ -67,9 +67,14 @@ class WorkerConnected(_Event, frozen=True, tag="worker"):
 
 
 class WorkersReady(_Event, frozen=True, tag="ready"):
-    """All so many workers have loaded their roles."""
+    """All so many workers have loaded their roles. `hardware`: what those with models compute on → how many of them do;
+    `speeds`: type of numbers → operations a second of those on CPUs in a trial, the mean."""
 
     workers: int
+    hardware: dict[str, int] = {}
+    speeds: dict[str, float] = {}
+    memory: dict[str, float] = {}
+    """Call → bytes that the fullest of its workers was expected to have in it, where that could be said."""
 
 
 class NodeLeaving(_Event, frozen=True, tag="node leaving"):

@@ -1233,9 +1233,7 @@ ELSEWHERE = {
         "models/test_pace.py::test_without_graphs_a_device_that_cannot_record_them_generates"
     ),
     "cli/inspect.py: There are: {}.": "inspect/test_views.py::test_a_view_that_there_is_not_names_those_that_there_are",
-    "cli/inspect.py: Write --json, or take steps or stragglers.": (
-        "inspect/test_views.py::test_each_view_is_json_of_its_type_and_text"
-    ),
+    "cli/inspect.py: Write --json, or take {}.": ("inspect/test_views.py::test_each_view_is_json_of_its_type_and_text"),
     "placement/abilities.py: {}; or set {}.": (
         "placement/test_packages.py::test_a_package_that_is_missing_or_untested_is_told_with_the_command_that_brings_it"
     ),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.costs import CallCost, CostFold, Seen, SeenFold, Span, Total, UnderWay, decode, encode
+from hpcrl.costs import CallCost, CostFold, Figures, Seconds, Seen, SeenFold, Span, Total, UnderWay, decode, encode
 from hpcrl.event_log import Entry
 from hpcrl.events import (
     CommandHeard,
@@ -65,6 +65,33 @@ def test_a_move_is_a_cost_of_the_step_that_closes_next() -> None:
     row = clock.fold.row(clock(StepClosed(2, 1.0)), 0, Seen())
     assert row.calls == {"actor@1": CallCost((Span(0, 2.0, 3.0, 0.5, 1),), 0.75)} and row.paused
     assert row.tokens == 0 and row.totals == {"actor@1": Total(1, 0.75)}
+
+
+def test_a_row_has_what_the_workers_of_a_call_measured_and_the_slowest_of_them() -> None:
+    clock = Clock()
+    clock(StepOpened(1, 0, 8))
+    quick = Figures(Seconds(execute=1.0), flops=5e9, longest=7, peak=100)
+    slow = Figures(Seconds(0.5, 3.0), flops=7e9, longest=4, peak=9)
+    clock.fold.measured(1, "actor_train", [quick, slow])
+    clock.fold.measured(1, "actor_train", [Figures(Seconds(execute=0.123456789), flops=1.0, tokens=3)])
+    row = clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen())
+    [cost] = row.calls.values()
+    whole = Figures(Seconds(gather=0.5, execute=4.1235), flops=1.2e10, longest=7, peak=100, tokens=3)
+    assert (cost.figures, cost.slowest) == (whole, slow)
+    assert row.totals == {"actor_train": Total(flops=1.2e10, peak=100)}
+    assert decode(encode(row)) == row
+
+
+def test_figures_grow_a_row_by_little() -> None:
+    """All of them, of a call of a long model's train step."""
+    figures = Figures(
+        Seconds(0.12, 61.5123, 0.0, 0.0, 17.12345, 33.98765, 8.76543, 2.34567),
+        *(1_234_567, 8192, 64, 0, 98_765_432_100, 1.23456789e16, 76_543_210_000, 65_432_100_000),
+    )
+    clock = Clock()
+    clock(StepOpened(1, 0, 8))
+    clock.fold.measured(1, "actor_train", [figures, figures])
+    assert len(encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))) < 1000
 
 
 def test_evaluations_generate_nothing_for_training() -> None:

@@ -1,7 +1,7 @@
 """Makes what the roles of one worker are made of: engines from folders, the reward function, the texts of the data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -18,6 +18,7 @@ from hpcrl.placement.judges import model_of
 from hpcrl.placement.placing import under
 from hpcrl.plugins import load
 from hpcrl.workers.host import Door
+from hpcrl.workers.meter import Meter
 from hpcrl.workers.role import RoleContext
 
 E = TypeVar("E", bound=ExperimentConfig)
@@ -41,6 +42,8 @@ class Builder(RoleContext[E]):
     kernels: Kernels
     told: Callable[[str], None]
     """Told how far loading is."""
+    meter: Meter = field(default_factory=Meter)
+    """Told what its model does, in a call."""
     server: Door | None = None
     """Where what makes responses of it is reached, if that is none of its workers."""
     shared: Engine | None = None
@@ -68,6 +71,7 @@ class Builder(RoleContext[E]):
             empty=self.empty,
             kernels=self.kernels,
             told=self.told,
+            meter=self.meter,
             server=self.server,
         )
         chosen = Chosen.at_home(self.role, config)

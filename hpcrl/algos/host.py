@@ -24,6 +24,7 @@ from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
 from hpcrl.families.config import DecoderConfig
 from hpcrl.models.attention import flash_attention
+from hpcrl.models.device import speeds, watch
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
@@ -53,9 +54,7 @@ class TorchHost:
     def __init__(self, context: HostContext) -> None:
         self._plan = context.plan
         self._rank = context.rank
-        self._run_dir = context.run_dir
-        self._told = context.told
-        self._servers = context.servers
+        self._context = context
         self._experiment: Any = experiment_from(context.plan.experiment)
         self._algorithm = algorithm_of(self._experiment)
         self._models = models_held(self._experiment)
@@ -73,7 +72,9 @@ class TorchHost:
             context.network,
             nodes=self._nodes,
             deterministic=self._experiment.deterministic,
+            meter=context.meter,
         )
+        watch(self._device, context.meter)
         self._roles: dict[ModelName, Role] = {}
 
     @property
@@ -84,6 +85,10 @@ class TorchHost:
             packages += [FLASH]
         others = [f"{name} {version(name)}" for name in packages]
         return ", ".join([f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *others])
+
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        return speeds(self._device, (getattr(self._experiment, model.role).dtype for model, _ in self._engines()))
 
     @property
     def attention(self) -> Mapping[str, str]:
@@ -103,7 +108,7 @@ class TorchHost:
         for replica in replicas:
             if self._rank not in replica.ranks:
                 continue
-            self._told(f"loading {replica.role}")
+            self._context.told(f"loading {replica.role}")
             resumed = replica in self._plan.changed and replica.role in checkpoint
             self._roles[replica.model] = self._build(replica, empty=resumed or not replica.is_home)
             if resumed:
@@ -283,8 +288,9 @@ class TorchHost:
             device=self._device,
             kernels=self._kernels,
             texts=self._texts,
-            told=self._told,
-            server=self._servers.get(str(at.model)),
+            told=self._context.told,
+            meter=self._context.meter,
+            server=self._context.servers.get(str(at.model)),
             shared=cast(ModelRole, self._roles[ModelName(at.of)]).engine if at.of else None,
         )
         return load(kind.maker)(builder)
@@ -308,7 +314,7 @@ class TorchHost:
         role = self._remembering(home) if self._plan.home(name).trainable else None
         state = self._state(home)
         with loading():
-            opened = [open_shard(self._run_dir / path) for path in saved.shards]
+            opened = [open_shard(self._context.run_dir / path) for path in saved.shards]
             memories: list[Mapping[str, Any]] = [shard.state["algorithm"] for shard in opened]
             shards = RoleModel.of(self._experiment, name).shards(opened, state.space)
             exact = state.load(self._read(name, shards))
@@ -322,7 +328,7 @@ class TorchHost:
     def _read(self, name: str, shards: Sequence[Shard]) -> Iterator[Shard]:
         """One after another, while whoever waits is told how far it is."""
         for number, shard in enumerate(shards, 1):
-            self._told(f"loading {name}'s checkpoint, shard {number} of {len(shards)}")
+            self._context.told(f"loading {name}'s checkpoint, shard {number} of {len(shards)}")
             yield shard
 
     def _home(self, role: str) -> ModelName:

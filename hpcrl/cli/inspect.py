@@ -11,6 +11,7 @@ from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show, to_csv
+from hpcrl.inspect.views.memory import memory
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
@@ -18,8 +19,12 @@ from hpcrl.inspect.views.summary import summary
 VIEWS: Mapping[str, tuple[Callable[[RunReader], Any], str]] = {
     "summary": (summary, "metrics, time by call, restarts, the first failure"),
     "steps": (steps, "each step: its time, its dearest calls, its metrics"),
+    "memory": (memory, "what each call had in memory, beside what its plan had expected"),
     "stragglers": (stragglers, "the workers that others waited for, and their nodes"),
 }
+
+TABLES = ("steps", "memory", "stragglers")
+"""Views that --csv prints."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -55,5 +60,5 @@ def run(words: Sequence[str]) -> int:
 def _csv(name: str, view: Any) -> str:
     text = to_csv(view)
     if text is None:
-        raise ConfigurationError([f"The view {name} is no table."], "Write --json, or take steps or stragglers.")
+        raise ConfigurationError([f"The view {name} is no table."], f"Write --json, or take {', '.join(TABLES)}.")
     return text

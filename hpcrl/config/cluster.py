@@ -47,6 +47,10 @@ class ClusterConfig:
     """Keep a GPU's worker on the CPU cores next to its GPU. CPU workers run where Slurm lets them."""
     threads_per_worker: Count = 1
     """CPU threads of a worker's arithmetic."""
+    peak_tflops: Positive | None = None
+    """What a worker's device can do, in TFLOP/s without sparsity and in the models' type of numbers, as `hpcrl inspect`
+    compares with what it did; null takes what its maker says of a GPU that hpcrl knows, and what a CPU does in a
+    trial."""
     interface: str | None = None
     """Where master and workers listen on each node: an interface (ib0) or a network (10.10.0.0/16); null is whatever
     the node's host name leads to."""

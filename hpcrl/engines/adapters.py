@@ -151,6 +151,10 @@ class AdaptedModel(HeldModel):
     has_adapters = True
     memory: AdaptedMemory
 
+    @property
+    def trained_config(self) -> DecoderConfig:
+        return self.memory.config
+
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
         self.memory.load(tensors)
 

@@ -50,6 +50,7 @@ from hpcrl.models.output import Predictions
 from hpcrl.models.pretrained import load_adapters, load_pretrained
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups
+from hpcrl.workers.meter import Meter
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
 NO_ROUTER_LOSS = RouterLoss()
@@ -74,6 +75,7 @@ class ComposedEngine:
         kernels: Kernels,
         micro_batch_tokens: int,
         router_loss: RouterLoss = NO_ROUTER_LOSS,
+        meter: Meter | None = None,
     ) -> None:
         self._model = model
         self._sampler = sampler
@@ -81,7 +83,8 @@ class ComposedEngine:
         self._groups = groups
         self._kernels = kernels
         self._router_loss = router_loss
-        self._pipeline = Pipeline(model, groups.pp, micro_batch_tokens, groups.dp)
+        self._meter = meter or Meter()
+        self._pipeline = Pipeline(model, groups.pp, micro_batch_tokens, groups.dp, self._meter)
         memory = model.transformer.memory
         self._buffers = DeviceBuffers(
             {
@@ -137,12 +140,13 @@ class ComposedEngine:
         ends = tuple(dict.fromkeys((*context.eos_token_ids, *transformer.config.eos_token_ids)))
         engine = cls(
             model,
-            Sampler(model, config.micro_batch_tokens, ends, context.tokenizer, context.groups.pp),
+            Sampler(model, config.micro_batch_tokens, ends, context.tokenizer, context.groups.pp, context.meter),
             _state(context, transformer.memory, cls.optimizer),
             groups=context.groups,
             kernels=context.kernels,
             micro_batch_tokens=config.micro_batch_tokens,
             router_loss=_router_loss(config),
+            meter=context.meter,
         )
         if not context.empty or transformer.has_adapters:
             size = sum(tensor.nbytes for tensor in transformer.tensors() or [transformer.memory.data])
@@ -194,11 +198,12 @@ class ComposedEngine:
             sums = self._gradients(sequences, columns, objective)
             of_routers = told()
         self._buffers.need(*KINDS)
-        self._model.transformer.add_up_gradients()
-        self._pipeline.share_embedding()
-        loss, totals = sums.totals()
-        decision = decided or updater.decide(at, refused=_refuses(objective, totals))
-        decision, norm = updater.follow(decision, in_replay=decided is not None)
+        with self._meter.timing("optimizer"):
+            self._model.transformer.add_up_gradients()
+            self._pipeline.share_embedding()
+            loss, totals = sums.totals()
+            decision = decided or updater.decide(at, refused=_refuses(objective, totals))
+            decision, norm = updater.follow(decision, in_replay=decided is not None)
         return TrainResult(loss + of_routers.loss, {**totals, **of_routers.totals}, decision, norm)
 
     # What the host may ask

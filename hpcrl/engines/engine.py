@@ -23,6 +23,7 @@ from hpcrl.models.kernels import Kernels
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.replica import ReplicaGroups
 from hpcrl.workers.host import Door
+from hpcrl.workers.meter import Meter
 
 Labelled = Literal["response", "response and after", "after"]
 """What of a row is predicted: its response, what comes after its text, or both."""
@@ -238,6 +239,8 @@ class EngineContext:
     """Whether it begins without numbers: a move will bring them."""
     told: Callable[[str], None]
     """Told how far loading is."""
+    meter: Meter = field(default_factory=Meter)
+    """Told what it does, in a call."""
     server: Door | None = None
     """Where what makes responses for this worker's part is reached, where its backend has a server of its own."""
 

@@ -17,6 +17,7 @@ from hpcrl.models.generation import GenerationOptions
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.group import Group
 from hpcrl.placement.shards import WHOLE
+from hpcrl.workers.meter import Meter
 
 
 class HeldForeign(HeldModel):
@@ -61,9 +62,9 @@ class HeldForeign(HeldModel):
         found: Predictions = self.model(*given, temperature, with_entropy)
         return found
 
-    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
+    def generator(self, options: GenerationOptions, pp: Group, meter: Meter) -> Generates:
         self._await()
-        return ForeignGenerator(self.model, options)
+        return ForeignGenerator(self.model, options, meter)
 
     def _await(self) -> None:
         """Have all parameters there: transformers does not say when it reads a layer's."""

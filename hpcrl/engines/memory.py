@@ -25,6 +25,7 @@ from hpcrl.models.packing import Packing
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.group import Group
 from hpcrl.placement.shards import Cut
+from hpcrl.workers.meter import Meter
 
 
 class ParameterMemory(Protocol):
@@ -102,6 +103,11 @@ class HeldModel(nn.Module, ABC):
     """Why its texts are padded; empty where they are packed."""
 
     @property
+    def trained_config(self) -> DecoderConfig:
+        """Its shape, with its adapters if these alone are trained."""
+        return self.config
+
+    @property
     def attention_kernels(self) -> str:
         """Those that its attention may be computed by, by name."""
         config = self.config
@@ -121,8 +127,8 @@ class HeldModel(nn.Module, ABC):
         """What the model says of a label at each of these rows (caller's order). Of the last stage only."""
 
     @abstractmethod
-    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
-        """What generates from it; the ranks of `pp` have its stages."""
+    def generator(self, options: GenerationOptions, pp: Group, meter: Meter) -> Generates:
+        """What generates from it, and tells `meter` so; the ranks of `pp` have its stages."""
 
     @abstractmethod
     def load(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -189,8 +195,8 @@ class HeldTransformer(Transformer, HeldModel):
     def zero_grad(self, set_to_none: bool = False) -> None:
         self.memory.zero_grad()
 
-    def generator(self, options: GenerationOptions, pp: Group) -> Generator:
-        return Generator(self, options, pp)
+    def generator(self, options: GenerationOptions, pp: Group, meter: Meter) -> Generator:
+        return Generator(self, options, pp, meter=meter)
 
 
 def fill(views: Mapping[str, Tensor], tensors: Iterable[tuple[str, Tensor]]) -> None:

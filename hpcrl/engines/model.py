@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +14,19 @@ from hpcrl.engines.memory import HeldModel
 from hpcrl.errors import InternalError
 from hpcrl.models.output import Predictions
 from hpcrl.models.packing import Packing
+from hpcrl.placement.flops import ModelFlops, Text, flops_of
 
 FIRST_ROW = np.zeros(1, np.int64)
 """Of a text that says nothing, what is asked for, weighs nothing, and is dropped."""
+
+
+class Size(NamedTuple):
+    """How much a micro-batch is: tokens that go through the model, those of its longest sequence, operations."""
+
+    tokens: int
+    longest: int
+    forward: float
+    backward: float
 
 
 class PackedModel:
@@ -23,6 +35,12 @@ class PackedModel:
     def __init__(self, role: str, transformer: HeldModel) -> None:
         self.role = role
         self.transformer = transformer
+
+    @cached_property
+    def flops(self) -> ModelFlops | None:
+        """Of what this rank has of it; None where nobody can say."""
+        held = self.transformer
+        return flops_of(held.trained_config, held.cut)
 
     @property
     def gives_values(self) -> bool:
@@ -56,6 +74,19 @@ class PackedModel:
             of_none = (predictions.log_probs[:0], predictions.entropy[:0], predictions.values[:0])
             return Predictions(*of_none, bounds)
         return replace(predictions, cu_labels=bounds)
+
+    def size(self, sequences: Sequences) -> Size:
+        """Of a pass over these sequences."""
+        texts, flops = self._texts(sequences), self.flops
+        tokens, longest = sum(texts.lengths), int(sequences.lengths.max(initial=0))
+        if flops is None:
+            return Size(tokens, longest, 0.0, 0.0)
+        lengths = texts.lengths
+        parts = [Text(own, lengths[at] if at >= 0 else 0) for own, at in zip(lengths, texts.prefixes, strict=True)]
+        labels, lessons = int(sequences.labels.sum()), self.transformer.lessons
+        picks = self.transformer.cut.is_last and (lessons is None or not lessons.teaches)
+        passes = (flops.forward(parts, labels, picks=picks), flops.backward(parts, labels, picks=picks))
+        return Size(tokens, longest, *passes)
 
     def rows(self, sequences: Sequences, given: torch.Tensor | None = None) -> torch.Tensor:
         """What the next stage is given; of the last stage, what its output module is."""

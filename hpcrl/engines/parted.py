@@ -24,6 +24,7 @@ from hpcrl.models.output import Predictions
 from hpcrl.parallel.group import Group
 from hpcrl.placement.own_parts import own_parts
 from hpcrl.placement.shards import WHOLE
+from hpcrl.workers.meter import Meter
 
 
 class PartedMemory(ParameterMemory):
@@ -136,8 +137,8 @@ class PartedForeign(PartedModel):
     def attention_kernels(self) -> str:
         return self.model.attention_kernels
 
-    def generator(self, options: GenerationOptions, pp: Group) -> Generates:
-        return ForeignGenerator(self._twin[0], options)
+    def generator(self, options: GenerationOptions, pp: Group, meter: Meter) -> Generates:
+        return ForeignGenerator(self._twin[0], options, meter)
 
     @contextmanager
     def gathered(self) -> Iterator[None]:

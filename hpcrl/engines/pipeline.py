@@ -15,6 +15,7 @@ from hpcrl.engines.model import PackedModel
 from hpcrl.models.output import Predictions
 from hpcrl.parallel.group import Group, Pending
 from hpcrl.placement.shards import EMBEDDING
+from hpcrl.workers.meter import Meter
 
 Loss = Callable[[list[int], Predictions], torch.Tensor]
 """(rows of a micro-batch, what the model predicts of their labels) → what is to be minimised."""
@@ -30,8 +31,16 @@ class Pipeline:
     compute in step, `dp`, they have equally many: who has fewer has empty ones besides.
     """
 
-    def __init__(self, model: PackedModel, pp: Group, micro_batch_tokens: int, dp: Group | None = None) -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        pp: Group,
+        micro_batch_tokens: int,
+        dp: Group | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._model = model
+        self._meter = meter or Meter()
         self._pp = pp
         self._dp = dp
         self._micro_batch_tokens = micro_batch_tokens
@@ -40,7 +49,7 @@ class Pipeline:
     def predict(self, sequences: Sequences, temperature: float) -> Iterator[tuple[list[int], Predictions]]:
         """The rows of each micro-batch, and what the model predicts of their labels: on the last stage alone."""
         batches = self._cut(sequences)
-        run = _Run(self._model, self._pp, sequences, batches, trains=False)
+        run = _Run(self._model, self._pp, self._meter, sequences, batches, trains=False)
         for step in inference_order(self._pp.index, self._pp.size, len(batches)):
             if isinstance(step, Exchange):
                 run.exchange(step)
@@ -52,7 +61,7 @@ class Pipeline:
     def visit(self, sequences: Sequences) -> None:
         """All rows through all blocks, for what these note by themselves."""
         batches = self._cut(sequences)
-        run = _Run(self._model, self._pp, sequences, batches, trains=False)
+        run = _Run(self._model, self._pp, self._meter, sequences, batches, trains=False)
         for step in inference_order(self._pp.index, self._pp.size, len(batches)):
             if isinstance(step, Exchange):
                 run.exchange(step)
@@ -63,7 +72,7 @@ class Pipeline:
     def train(self, sequences: Sequences, temperature: float, with_entropy: bool, loss: Loss) -> None:
         """Add the gradient of all losses to that of the stage's parameters; the last stage alone asks for losses."""
         batches = self._cut(sequences, self._model.transformer.trains_in_step)
-        run = _Run(self._model, self._pp, sequences, batches, trains=True)
+        run = _Run(self._model, self._pp, self._meter, sequences, batches, trains=True)
         for step in training_order(self._pp.index, self._pp.size, len(batches)):
             if isinstance(step, Exchange):
                 run.exchange(step)
@@ -113,10 +122,17 @@ class _Run:
     """The micro-batches of one pass on this rank's stage: what each has been given and has left, until it is used."""
 
     def __init__(
-        self, model: PackedModel, pp: Group, sequences: Sequences, batches: Sequence[Sequence[int]], trains: bool
+        self,
+        model: PackedModel,
+        pp: Group,
+        meter: Meter,
+        sequences: Sequences,
+        batches: Sequence[Sequence[int]],
+        trains: bool,
     ) -> None:
         self._model = model
         self._pp = pp
+        self._meter = meter
         self._sequences = sequences
         self._batches = batches
         self._trains = trains
@@ -132,22 +148,29 @@ class _Run:
         if not self._model.transformer.cut.is_last:
             self.pass_on(micro_batch)
             return None
-        sequences, given = self._arrived(micro_batch)
-        return self._model.forward(sequences, temperature, with_entropy, given)
+        sequences, given = self._begun(micro_batch)
+        with self._meter.timing("forward"):
+            return self._model.forward(sequences, temperature, with_entropy, given)
 
     def pass_on(self, micro_batch: int) -> None:
         """Leave rows for the next stage; on the last, for nobody."""
-        rows = self._model.rows(*self._arrived(micro_batch))
+        sequences, given = self._begun(micro_batch)
+        with self._meter.timing("forward"):
+            rows = self._model.rows(sequences, given)
         if not self._model.transformer.cut.is_last:
             self.left[micro_batch] = rows
 
-    def _arrived(self, micro_batch: int) -> tuple[Sequences, torch.Tensor | None]:
-        """A micro-batch, and the rows that it entered with."""
+    def _begun(self, micro_batch: int) -> tuple[Sequences, torch.Tensor | None]:
+        """A micro-batch, and the rows that it entered with. The operations of its backward pass count already."""
         given = self._entered.get(micro_batch) if self._trains else self._entered.pop(micro_batch, None)
-        return self._selected.pop(micro_batch, None) or self._sequences.select(self._batches[micro_batch]), given
+        sequences = self._selected.pop(micro_batch, None) or self._sequences.select(self._batches[micro_batch])
+        size = self._model.size(sequences)
+        self._meter.count("micro_batches", 1)
+        self._meter.rows(size.tokens, size.longest, size.forward + size.backward * self._trains)
+        return sequences, given
 
     def backward(self, micro_batch: int) -> None:
-        with self._model.transformer.going_back():
+        with self._meter.timing("backward"), self._model.transformer.going_back():
             self.left.pop(micro_batch).backward(self._gradients.pop(micro_batch, None))
 
     def exchange(self, step: Exchange) -> None:

@@ -1,7 +1,7 @@
 """Responses of a model to prompts, by continuous batching. Knows nothing of training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -10,11 +10,13 @@ import numpy as np
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.data.tokens import Tokens, load_tokens
 from hpcrl.engines.model import PackedModel, finite
+from hpcrl.models.decoder import distinct
 from hpcrl.models.generation import GenerationOptions
 from hpcrl.models.history import Generated
 from hpcrl.models.sampling import SamplingOptions
 from hpcrl.models.stopping import StopStrings
 from hpcrl.parallel.group import Group
+from hpcrl.workers.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Sampler:
     eos_token_ids: tuple[int, ...]
     tokenizer: Path
     pp: Group
+    meter: Meter = field(default_factory=Meter)
 
     @cached_property
     def _tokens(self) -> Tokens:
@@ -49,6 +52,14 @@ class Sampler:
             prefill_tokens=self.prefill_tokens,
             cuda_graphs=config.cuda_graphs == "auto",
         )
-        generated = self.model.transformer.generator(options, self.pp).generate(prompts, seeds)
+        generated = self.model.transformer.generator(options, self.pp, self.meter).generate(prompts, seeds)
+        self._tell(prompts, generated.tokens)
         finite(self.model.role, "log-probabilities of sampled tokens", np.concatenate(generated.logprobs))
         return generated
+
+    def _tell(self, prompts: Sequence[np.ndarray], responses: Sequence[np.ndarray]) -> None:
+        """What was read and made. A prompt counts once, though it may be read again if many rows wait for slots."""
+        read, flops = [len(prompt) for prompt in distinct(prompts)[0]], self.model.flops
+        rows = [(len(prompt), len(response)) for prompt, response in zip(prompts, responses, strict=True)]
+        operations = 0.0 if flops is None else flops.prefill(read) + flops.decode(rows)
+        self.meter.rows(sum(read) + sum(made for _, made in rows), max(map(sum, rows)), operations)

@@ -43,8 +43,8 @@ class Activity:
     began: float | None = None
     last: float | None = None
     ready: float | None = None
-    workers: int = 0
-    """That have been ready."""
+    computing: WorkersReady | None = None
+    """What was said once all workers were ready."""
     nodes: dict[int, str] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
     costs: CostFold = field(default_factory=CostFold)
@@ -68,7 +68,7 @@ class Activity:
             case AgentConnected():
                 self.nodes[event.node] = event.host
             case WorkersReady():
-                self.ready, self.workers = when, event.workers
+                self.ready, self.computing = when, event
             case StepClosed():
                 self.costs.row(entry, 0, Seen())  # the master has written it
             case WorkerEnded():
@@ -104,7 +104,8 @@ class Activity:
     def ranks(self) -> list[int]:
         """The workers that have been heard of."""
         sent = {rank for unit in self.costs.under_way.values() for rank in unit.ranks}
-        return sorted({*range(self.workers), *sent, *self.ended})
+        ready = 0 if self.computing is None else self.computing.workers
+        return sorted({*range(ready), *sent, *self.ended})
 
     def doing(self, rank: int) -> str:
         """What a worker does now, in a few words."""

@@ -22,10 +22,16 @@ class _PlannedWorker(msgspec.Struct):
     node: int
 
 
+class _PlannedCall(msgspec.Struct):
+    name: str
+    role: str
+
+
 class _PlannedWorkers(msgspec.Struct):
     """What is read of a plan, of whatever version it is."""
 
     workers: list[_PlannedWorker]
+    calls: list[_PlannedCall] = []
 
 
 @dataclass
@@ -69,14 +75,22 @@ class AttemptReader:
         nodes = self._nodes
         return self.activity.nodes.get(nodes[rank], "") if rank < len(nodes) else ""
 
-    @cached_property
+    @property
+    def roles(self) -> dict[str, str]:
+        """Call → its role, as far as the plan says it."""
+        return {call.name: call.role for call in self._plan.calls}
+
+    @property
     def _nodes(self) -> list[int]:
         """Of the workers, by rank, in the attempt's plan."""
+        return [worker.node for worker in self._plan.workers]
+
+    @cached_property
+    def _plan(self) -> _PlannedWorkers:
         try:
-            plan = msgspec.json.decode(self.run.plan(self.number).read_bytes(), type=_PlannedWorkers)
+            return msgspec.json.decode(self.run.plan(self.number).read_bytes(), type=_PlannedWorkers)
         except (OSError, msgspec.DecodeError):
-            return []
-        return [worker.node for worker in plan.workers]
+            return _PlannedWorkers([])
 
     def _begin(self) -> None:
         """Its first events, until its workers are ready, and what its newest rows of costs say of all others."""

@@ -15,11 +15,13 @@ from hpcrl.errors import ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.failure import Failure
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
 from hpcrl.inspect.words import duration, quantity
+from hpcrl.placement.memory import size_in_words
 
 CALLS_SHOWN = 3
 """The dearest calls of a step."""
@@ -84,23 +86,32 @@ def _over_all(means: Mapping[str, float]) -> RenderableType:
 def _calls(view: Summary) -> RenderableType:
     """The time of the workers by call."""
     total = sum(call.workers_s for call in view.calls) or 1.0
-    table = _table("call", "share", "a part", "parts")
+    mfu = ("MFU",) if any(call.mfu is not None for call in view.calls) else ()
+    table = _table("call", "share", "a part", "parts", *mfu)
     for call in view.calls:
         each = call.workers_s / max(1, call.parts)
-        table.add_row(Text(plain(call.name)), f"{call.workers_s / total:.0%}", f"{each:.3f} s", str(call.parts))
+        numbers = (f"{call.workers_s / total:.0%}", f"{each:.3f} s", str(call.parts))
+        table.add_row(Text(plain(call.name)), *numbers, *(_share(call.mfu) for _ in mfu))
     return table
+
+
+def _share(mfu: float | None) -> str:
+    return "" if mfu is None else f"{mfu:.1%}"
 
 
 def _facts(view: Summary) -> dict[str, str]:
     speed, where = view.speed, view.where
     samples = "" if speed.samples_per_s is None else f", {quantity(speed.samples_per_s)} samples/s"
     tokens = "" if speed.tokens_per_s is None else f", {quantity(speed.tokens_per_s)} generated tokens/s"
+    utilisation = speed.peak if speed.mfu is None else f"{speed.mfu:.1%} of {speed.peak}"
     facts = {
         "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
         "time": f"{duration(speed.seconds)}{samples}{tokens}",
         "restarts": str(view.restarts),
         "run directory": where.run_dir,
     }
+    if utilisation:
+        facts["MFU"] = utilisation
     if where.forked_from is not None:
         facts["forked from"] = where.forked_from
     facts |= {f"{role}, exported": path for role, path in where.exports.items()}
@@ -165,15 +176,19 @@ def _first_failure(status: RunStatus, failure: Failure) -> str:
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _steps(view: Steps) -> RenderableType:
     shown = figures([step.metrics for step in view.steps])[:FIGURES_SHOWN]
-    table = _table("step", "attempt", "time", "samples", "tokens", *(figure.label for figure in shown), "dearest calls")
+    columns = ["step", "attempt", "time", "samples", "tokens", *(figure.label for figure in shown)]
+    if has_mfu := any(step.mfu is not None for step in view.steps):
+        columns.append("MFU")
+    table = _table(*columns, "dearest calls")
     for step in view.steps:
         values = [figure.show(step.metrics.get(figure.key)) for figure in shown]
         numbers = (str(step.step), str(step.attempt), f"{step.seconds:.1f} s", str(step.samples), quantity(step.tokens))
+        values += [_share(step.mfu)] * has_mfu
         table.add_row(*numbers, *values, Text(plain(_dearest(step))))
-    if not view.missing:
-        return table
-    missing = ", ".join(map(str, view.missing))
-    return Group(table, Text(), Text(f"no row of costs was kept of step {missing}", style="dim"))
+    notes = [f"MFU: of {view.peak}" if has_mfu else f"no MFU: {view.peak}"] if view.peak else []
+    if view.missing:
+        notes.append(f"no row of costs was kept of step {', '.join(map(str, view.missing))}")
+    return Group(table, Text(), *(Text(plain(note), style="dim") for note in notes)) if notes else table
 
 
 def _dearest(step: Step) -> str:
@@ -201,6 +216,18 @@ def _stragglers(view: Stragglers) -> RenderableType:
     return Group(table, Text(), Text(plain(advice), style="yellow"))
 
 
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _memory(view: Memory) -> RenderableType:
+    if not view.calls:
+        return Text("Nothing has been measured yet: no step has closed.")
+    table = _table("call", "expected", "measured")
+    for call in view.calls:
+        sizes = ("" if size is None else size_in_words(size) for size in (call.expected, call.peak))
+        table.add_row(Text(plain(call.name)), *sizes)
+    note = f"Of the fullest worker of each call. Measured: the most at a time of {view.counted}."
+    return Group(table, Text(), Text(note, style="dim"))
+
+
 # ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def to_csv(view: Any) -> str | None:
     """A line per row of the view's table, after one of names; None of a view that is no table."""
@@ -211,6 +238,8 @@ def to_csv(view: Any) -> str | None:
             rows = [msgspec.to_builtins(it) | {"attempts": len(it.attempts)} for it in view.workers]
             for row in rows:
                 del row["by_call"]
+        case Memory():
+            rows = [msgspec.to_builtins(call) for call in view.calls]
         case _:
             return None
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -247,4 +276,5 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Summary: _summary,
     Steps: _steps,
     Stragglers: _stragglers,
+    Memory: _memory,
 }

@@ -18,7 +18,7 @@ from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
 from hpcrl.master.judge import Situation, judge
 from hpcrl.master.node_wait import NodeWait
-from hpcrl.master.numerics import Computing
+from hpcrl.master.numerics import Computing, devices, expected_memory
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
 from hpcrl.master.stepping import RunData, StepSource
@@ -137,7 +137,9 @@ class Attempt:
             if self._clock() - max(begun, self._members.newest_progress(ranks)) > limit_s:
                 why = f"no progress in starting within cluster.start_timeout_s = {limit_s:g}: {self._late(plan)}"
                 return Ending("incomplete", ExitCode.REQUEUE, why)
-        self.note(WorkersReady(len(ranks)))
+        computing = Computing(self._members.hellos, self._members.ready)
+        expected = self._reactor.while_beating(lambda: expected_memory(plan))
+        self.note(WorkersReady(len(ranks), *devices(computing), expected))
         return None
 
     def _late(self, plan: Plan) -> str:
@@ -166,7 +168,8 @@ class Attempt:
 
     def _work(self, plan: Plan, source: StepSource) -> Ending:
         """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
-        around = Surroundings(self._reactor.send, self.note, self._files.fault, self._clock)
+        files = self._files
+        around = Surroundings(self._reactor.send, self.note, files.fault, self._clock, files.measured)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
         driver = self._driver = self._reactor.while_beating(
             lambda: GraphDriver(self._files, plan, source, around, computing)

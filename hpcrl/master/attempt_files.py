@@ -5,11 +5,12 @@ background thread, the janitor; what it has done is journalled from `tidy`, by t
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrl.costs import Figures
 from hpcrl.data.inputs import Inputs
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
@@ -161,6 +162,10 @@ class AttemptFiles:
         entry = self._events.write(event)
         self._rows.feed(entry)
         return entry
+
+    def measured(self, step: int, call: str, figures: Collection[Figures]) -> None:
+        """Count what the workers of a part have measured."""
+        self._rows.measured(step, call, figures)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:

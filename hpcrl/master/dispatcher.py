@@ -262,6 +262,7 @@ class Dispatcher:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
         self._pace.took(unit.call, waited_s)
         seconds, slowest, workers_s = _took(flight.replies.values())
+        self._around.measured(unit.step, unit.call, [reply.figures for reply in flight.replies.values()])
         self._around.note(
             PartExecuted(
                 step=unit.step,

@@ -1,11 +1,16 @@
 """What the bits of an update depend on beside its inputs, as the journal has it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcrl.durable.journal import Numerics
+from hpcrl.errors import HpcrlError
+from hpcrl.placement.memory import estimate_models
 from hpcrl.placement.plan import Plan
+from hpcrl.placement.worker_memory import loads_of
+from hpcrl.recipes.algorithm import experiment_from
 from hpcrl.wire.messages import WorkerHello, WorkerReady
 
 
@@ -20,6 +25,32 @@ class Computing:
         """That of a role at home; nothing where it has none."""
         kernels = tuple(self.ready[rank].attention.get(role, "") for rank in ranks)
         return kernels if any(kernels) else ()
+
+
+def devices(by: Computing) -> tuple[dict[str, int], dict[str, float]]:
+    """What workers with models compute on → how many do; and the mean of their speeds in each type of numbers."""
+    models = [rank for rank in sorted(by.ready) if by.ready[rank].attention]
+    speeds: dict[str, list[float]] = {}
+    for rank in models:
+        for dtype, speed in by.ready[rank].speeds.items():
+            speeds.setdefault(dtype, []).append(speed)
+    means = {dtype: float(f"{sum(found) / len(found):.4g}") for dtype, found in speeds.items()}
+    return dict(Counter(by.hellos[rank].hardware for rank in models)), means
+
+
+def expected_memory(plan: Plan) -> dict[str, float]:
+    """Call → bytes that the fullest of its workers is to have in it; nothing where a model's folder does not say it."""
+    experiment = experiment_from(plan.experiment)
+    try:
+        models = estimate_models(plan, experiment)
+    except (HpcrlError, OSError):
+        return {}
+    found: dict[str, float] = {}
+    for worker in plan.workers:
+        for load in loads_of(plan, models, worker.rank, experiment.cluster.device):
+            if load.call in plan.at:
+                found[load.call] = max(found.get(load.call, 0.0), float(round(load.bytes)))
+    return {call: size for call, size in found.items() if size}
 
 
 def numerics(

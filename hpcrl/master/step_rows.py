@@ -1,9 +1,9 @@
 """The rows that an attempt shows of closed steps: metrics.jsonl, costs.jsonl. Nothing is ever decided by one."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from hpcrl.costs import CostFold, SeenFold, encode
+from hpcrl.costs import CostFold, Figures, SeenFold, encode
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry
 
@@ -22,6 +22,10 @@ class StepRows:
     def feed(self, entry: Entry) -> None:
         """Count what an event says that something cost."""
         self._added_up.feed(entry)
+
+    def measured(self, step: int, call: str, figures: Collection[Figures]) -> None:
+        """Count what the workers of a part have measured."""
+        self._added_up.measured(step, call, figures)
 
     def closed(self, entry: Entry, metrics: Mapping[str, float], events: int) -> None:
         """A step has closed, as this event says; `events` bytes of them are written."""

@@ -95,6 +95,11 @@ class Cohort:
         return self.count > 0
 
     @property
+    def begins(self) -> bool:
+        """Whether the planned visit is to rows that enter."""
+        return bool(self._admission.rows)
+
+    @property
     def count(self) -> int:
         """How many rows the planned visit is to."""
         return self.span.stop - self.span.start

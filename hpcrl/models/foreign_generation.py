@@ -18,6 +18,7 @@ from hpcrl.models.generation import GenerationOptions, check_rows
 from hpcrl.models.history import Generated, History
 from hpcrl.models.sampling import choose
 from hpcrl.models.slot_table import signed
+from hpcrl.workers.meter import Meter
 
 NOT_FEWER = 4
 """Rows below which a batch is not made smaller."""
@@ -26,9 +27,11 @@ NOT_FEWER = 4
 class ForeignGenerator:
     """Generates from a model as it is at each call; keeps nothing between."""
 
-    def __init__(self, model: ForeignModel, options: GenerationOptions) -> None:
+    def __init__(self, model: ForeignModel, options: GenerationOptions, meter: Meter | None = None) -> None:
+        """`meter` is told of its rounds."""
         self._model = model
         self._options = options
+        self._meter = meter or Meter()
         self._wide = torch.promote_types(model.dtype, torch.float32)
         self._eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=model.device)
 
@@ -60,7 +63,9 @@ class ForeignGenerator:
         active = np.ones(len(rows), bool)
         given, cache = prompts_NL.to(device, torch.int64), None
         for count in range(options.max_new_tokens):
-            logits_NV, cache = self._step(given, cache)
+            self._meter.count("rounds", 1)
+            with self._meter.timing("decode" if count else "prefill"):
+                logits_NV, cache = self._step(given, cache)
             if count < options.min_new_tokens and len(self._eos):
                 logits_NV[:, self._eos] = -torch.inf
             index_N = torch.full_like(seeds_N, count)

@@ -27,6 +27,7 @@ from hpcrl.models.slot_table import SlotTable
 from hpcrl.models.stopping import StopStrings
 from hpcrl.models.transformer import Transformer
 from hpcrl.parallel.group import Group
+from hpcrl.workers.meter import Meter
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,19 @@ class Generator:
     """
 
     def __init__(
-        self, model: Transformer, options: GenerationOptions, pp: Group | None = None, pace: Pace | None = None
+        self,
+        model: Transformer,
+        options: GenerationOptions,
+        pp: Group | None = None,
+        pace: Pace | None = None,
+        meter: Meter | None = None,
     ) -> None:
-        """A `pace` of None is that of the model's device. It is the same on all ranks."""
+        """A `pace` of None is that of the model's device. It is the same on all ranks. `meter` is told of visits."""
         self._model = model
         self._options = options
         self._pp = pp
         self._pace = pace
+        self._meter = meter or Meter()
         self._draw: Draw | None = None
         if model.cut.is_last:
             least, ending = options.min_new_tokens, options.eos_token_ids
@@ -134,7 +141,9 @@ class Generator:
             idle = 0 if cohort.count else idle + 1
             if not cohort.count:
                 continue
-            made = cohort.visit(given)
+            self._meter.count("rounds", 1)
+            with self._meter.timing("prefill" if cohort.begins else "decode"):
+                made = cohort.visit(given)
             if made is not None and made.logprobs is not None:
                 cohort.take(made.given, made.logprobs)
             line.keep(None if made is None else made.given)

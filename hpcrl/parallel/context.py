@@ -12,6 +12,7 @@ from hpcrl.parallel.group import Group
 from hpcrl.parallel.operations import Operations
 from hpcrl.placement.layouts import neighbours
 from hpcrl.wire.address import LOOPBACK_ONLY, Network, listen
+from hpcrl.workers.meter import Meter
 
 
 def socket_interfaces(network: Network, environ: Mapping[str, str]) -> dict[str, str]:
@@ -47,13 +48,15 @@ class ParallelContext:
         *,
         nodes: Sequence[int] = (),
         deterministic: bool = True,
+        meter: Meter | None = None,
     ) -> None:
-        """`nodes` has the node of every rank (none: all are on one)."""
+        """`nodes` has the node of every rank (none: all are on one); `meter` is told what groups do."""
         self.rank = rank
         self.device = device
         self._network = network
         self._nodes = nodes or (0,) * world_size
         self._deterministic = deterministic
+        self._meter = meter or Meter()
         self._store: dist.TCPStore | None = None
         self._groups: dict[tuple[int, ...], Group] = {}
         self._formed: set[tuple[int, ...]] = set()
@@ -122,6 +125,7 @@ class ParallelContext:
                     process_group,
                     neighbours=neighbours(ranks, self._nodes),
                     deterministic=self._deterministic,
+                    meter=self._meter,
                 )
                 group.connect()
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from hpcrl.parallel.operations import Operations
 from hpcrl.placement.buffers import shard_bounds
+from hpcrl.workers.meter import Meter
 
 Message = tuple[torch.Tensor, int]
 """A contiguous tensor, and the index in a group of who gets or gives it."""
@@ -53,6 +54,7 @@ class Group:
         *,
         neighbours: int = 1,
         deterministic: bool = True,
+        meter: Meter | None = None,
     ) -> None:
         """`neighbours`: how many ranks there are on each node, if they are to add up among themselves first."""
         self.ranks = tuple(ranks)
@@ -63,7 +65,7 @@ class Group:
         self._piece_bytes = piece_bytes
         self._neighbours = neighbours
         self._deterministic = deterministic
-        self.operations = Operations(self.ranks, rank)
+        self.operations = Operations(self.ranks, rank, meter)
 
     @property
     def process_group(self) -> Any:
@@ -101,7 +103,7 @@ class Group:
 
     def gather_into(self, whole: torch.Tensor, own: torch.Tensor) -> None:
         """Fill a contiguous `whole` with what all ranks have; all have equally much. Nothing is staged."""
-        with self.operations("all-gather"):
+        with self.operations("all-gather", own.nbytes * (self.size - 1)):
             # Renamed in torch 2.13, which warns about the old name.
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
             gather(whole, own, group=self._process_group)
@@ -140,7 +142,7 @@ class Group:
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Fill a contiguous tensor with that of the rank of index `source`."""
         if self.size > 1:
-            with self.operations("broadcast"):
+            with self.operations("broadcast", tensor.nbytes * (self.size - 1) * (self.index == source)):
                 dist.broadcast(tensor, self.ranks[source], group=self._process_group)
 
     def told(self, data: bytes, source: int, among: Sequence[int] | None = None) -> bytes:
@@ -161,7 +163,8 @@ class Group:
 
         What goes both ways between two ranks at a time is one exchange. A message without elements is none.
         """
-        with self.operations("beginning messages"):
+        sends = list(sends)
+        with self.operations("beginning messages", sum(tensor.nbytes for tensor, _ in sends)):
             messages = [
                 dist.P2POp(way, tensor, self.ranks[index], group=self._process_group)
                 for way, tensors in ((dist.isend, sends), (dist.irecv, receives))
@@ -194,7 +197,7 @@ class Group:
         """This rank's row of the sum over ranks, of numbers of type `wide` on their way."""
         if not self._deterministic:
             own_N = torch.empty_like(rows_RN[0])
-            with self.operations("reduce-scatter"):
+            with self.operations("reduce-scatter", rows_RN[1:].nbytes):
                 dist.reduce_scatter_tensor(own_N, rows_RN.view(-1), group=self._process_group)
             return own_N
         near = self._neighbours
@@ -211,7 +214,7 @@ class Group:
         each = len(rows) // len(peers)
         counts = [each * (index in peers) for index in range(self.size)] if len(peers) < self.size else None
         received = torch.empty_like(rows)
-        with self.operations("all-to-all"):
+        with self.operations("all-to-all", rows.nbytes // len(peers) * (len(peers) - 1)):
             dist.all_to_all_single(received, rows, counts, counts, group=self._process_group)
         return received
 

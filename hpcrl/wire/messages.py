@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hpcrl.costs import Figures
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
@@ -74,11 +75,15 @@ class WorkerHello(msgspec.Struct, frozen=True, tag=True):
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
-    """All roles placed on this worker are loaded. `attention`: model → the kernels that compute it, as `Numerics`."""
+    """All roles placed on this worker are loaded. `attention`: model → the kernels that compute it, as `Numerics`.
+
+    `speeds`: type of numbers → operations a second that it reached in a trial; nothing of a GPU, whose peak is known.
+    """
 
     rank: int
     seconds: float
     attention: dict[str, str] = {}
+    speeds: dict[str, float] = {}
 
 
 class Syn(msgspec.Struct, frozen=True, tag=True):
@@ -101,6 +106,8 @@ class Reply(msgspec.Struct, frozen=True, tag=True):
     """An operation of a train_step that may give other bits every time, by name."""
     scores: tuple[float, ...] = ()
     """What steps choose by, of each sample in the request's order; NaN where it has none."""
+    figures: Figures = Figures()
+    """What it measured."""
 
 
 class Moved(msgspec.Struct, frozen=True, tag=True):

@@ -17,6 +17,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.wire.address import LOOPBACK_ONLY, Network
+from hpcrl.workers.meter import Meter
 
 Stats = Mapping[str, tuple[float, ...]]
 """name → (total, weight), or (total, weight, what rounding has left out of the total); the master adds the parts up."""
@@ -51,6 +52,8 @@ class HostContext:
     """Where it listens, and other nodes reach this one."""
     servers: Mapping[str, Door] = field(default_factory=dict)
     """By model: where what makes responses of it for this worker is reached, as far as servers do."""
+    meter: Meter = field(default_factory=Meter)
+    """Told what this worker's calls do."""
     told: Callable[[str], None] = nobody_is_told
     """Told in a few words what is being loaded, and how far it is: whoever makes progress is waited for. Reading and
     computing, of a compiler say, are progress by themselves from the first word on; before, it joins its peers."""
@@ -126,6 +129,12 @@ class Host(Protocol):
     @property
     def attention(self) -> Mapping[str, str]:
         """Model → the kernels that compute its attention here, by name, of all models that are loaded."""
+        ...
+
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        """Type of numbers → operations a second that this worker's CPU multiplies matrices with, of those that its
+        models have; nothing where it computes on a GPU, or has none. Asked for once all is loaded."""
         ...
 
     def prepare(self) -> str:

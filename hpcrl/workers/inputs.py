@@ -4,10 +4,12 @@ Knows neither sockets nor models. All methods are called by one thread; files ar
 disk nor a tokenizer holds that thread up.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,11 +43,20 @@ class Peripherals:
     """Tell that something failed."""
 
 
+class Gathered(NamedTuple):
+    """A request and its rows, and how long it took to get them."""
+
+    request: Request
+    inputs: SequenceSample
+    gather_s: float
+
+
 class Pending:
     """A request, and its rows as far as they have come: one piece per source."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.begun = time.monotonic()
         self.pieces: list[SequenceSample | None] = [None] * len(request.sources)
 
     def __str__(self) -> str:
@@ -75,7 +86,7 @@ class Inputs:
         self._addresses: tuple[str, ...] = ()
         self._tokens = count(1)
         self._fetching: dict[int, Wanted] = {}
-        self._whole: dict[int, tuple[Request, SequenceSample]] = {}
+        self._whole: dict[int, Gathered] = {}
 
     def meet(self, addresses: Sequence[str]) -> None:
         """Where each rank serves rows."""
@@ -89,7 +100,7 @@ class Inputs:
         if not request.sources:
             self._complete(pending)
 
-    def take(self, request: int) -> tuple[Request, SequenceSample] | None:
+    def take(self, request: int) -> Gathered | None:
         """The request and its rows, once; None where it is not ready."""
         return self._whole.pop(request, None)
 
@@ -157,7 +168,8 @@ class Inputs:
             return
         request = pending.request
         try:
-            self._whole[request.id] = (request, assemble(request.ids, here))
+            inputs = assemble(request.ids, here)
+            self._whole[request.id] = Gathered(request, inputs, time.monotonic() - pending.begun)
         except ValueError as error:
             self._through.fail(str(pending), error)
         else:

@@ -39,12 +39,12 @@ from hpcrl.wire.messages import (
     Save,
     Syn,
 )
-from hpcrl.workers.inputs import Inputs, Peripherals
+from hpcrl.workers.inputs import Gathered, Inputs, Peripherals
 from hpcrl.workers.row_server import RowServer
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import Transport, TransportArgs
 
-Job = Begin | Save | Assemble | Finish | Move | LetGo | tuple[Request, SequenceSample]
+Job = Begin | Save | Assemble | Finish | Move | LetGo | Gathered
 READERS = 2
 USERS = (ExitCode.CONFIGURATION, ExitCode.DATA, ExitCode.USER_CODE)
 

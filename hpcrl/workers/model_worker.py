@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.costs import Figures
 from hpcrl.data.contents import Stamp, refuse_written, stamp_of
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import Share, input_files
@@ -47,6 +48,7 @@ from hpcrl.wire.zygote import WorkerArgs
 from hpcrl.workers.hardware import hardware_of
 from hpcrl.workers.host import Door, Host, HostContext, Outcome, Work
 from hpcrl.workers.mailbox import Job, Mailbox, code_of
+from hpcrl.workers.meter import Meter
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
 from hpcrl.workers.writers import Writers
@@ -74,11 +76,11 @@ class ModelWorker:
         self._earlier = {version: experiment_from(values) for version, values in plan.earlier.items()}
         algorithm = algorithm_of(self._experiment)
         self._forms = algorithm.forms(self._experiment)
-        self._choice = algorithm.choice(self._experiment)
         self._datasets = open_datasets(
             self._experiment, algorithm.rows, RunIndexes(self._run, plan.inputs, makes=False)
         )
         self._store = SampleStore()
+        self._meter = Meter()
         self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
         self._failed = threading.Event()
@@ -133,6 +135,7 @@ class ModelWorker:
             device_uuid=args.device_uuid,
             network=args.network,
             servers={model: Door(Path(door), args.attempt, patience_s) for model, door in args.servers.items()},
+            meter=self._meter,
             told=self._mailbox.starting,
         )
 
@@ -153,9 +156,9 @@ class ModelWorker:
             case Move():
                 with self._telling(f"moving {job.role} to {ModelName(job.role, job.replica)}"):
                     self._move(job)
-            case (request, inputs):
+            case (request, inputs, gather_s):
                 with self._telling(f"step {request.step} {request.call}, part {request.part}"):
-                    self._execute(request, inputs)
+                    self._execute(request, inputs, gather_s)
 
     @contextmanager
     def _telling(self, what: str) -> Iterator[None]:
@@ -193,7 +196,7 @@ class ModelWorker:
         self._mailbox.doing("idle")
         attention, seconds = dict(self._host.attention), time.monotonic() - started
         self._log.write(RolesLoaded(attention, seconds))
-        self._mailbox.post(WorkerReady(self._args.rank, seconds, attention))
+        self._mailbox.post(WorkerReady(self._args.rank, seconds, attention, dict(self._host.speeds)))
 
     def _compared(self) -> dict[Path, Stamp]:
         """What this node reads, as it is now: what it was submitted as. The workers of a node share the reading."""
@@ -213,8 +216,9 @@ class ModelWorker:
         )
         return stamps
 
-    def _execute(self, request: Request, inputs: SequenceSample) -> None:
+    def _execute(self, request: Request, inputs: SequenceSample, gather_s: float) -> None:
         call, part = self._plan.call(request.call), self._part(request)
+        self._meter.begin()
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         if part is not None and len(part.ranks) > 1 and not call.blends:
@@ -244,7 +248,7 @@ class ModelWorker:
         self._fault("worker.executed")
         if request.joins or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
-        self._answer(request, call, outcome, seconds)
+        self._answer(request, call, outcome, self._meter.taken(gather_s, seconds))
         self._fault("worker.replied")
 
     def _part(self, request: Request) -> Part | None:
@@ -252,7 +256,7 @@ class ModelWorker:
         parts = self._plan.working(request.call, request.part)
         return next((part for part in parts if self._args.rank in part.ranks), None)
 
-    def _answer(self, request: Request, call: MFC, outcome: Outcome, seconds: float) -> None:
+    def _answer(self, request: Request, call: MFC, outcome: Outcome, figures: Figures) -> None:
         """Keep the outputs, reply, and spill them behind the work."""
         sample = None
         if outcome.sample is not None:
@@ -262,19 +266,29 @@ class ModelWorker:
             self._store.put(request.step, request.call, sample)
         meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)
-        scores = self._scores(request, sample)
         self._mailbox.post(
-            Reply(request.id, self._args.rank, meta, dict(outcome.stats), record, seconds, outcome.inexact, scores)
+            Reply(
+                request=request.id,
+                rank=self._args.rank,
+                meta=meta,
+                stats=dict(outcome.stats),
+                record=record,
+                seconds=figures.seconds.execute,
+                inexact=outcome.inexact,
+                scores=self._scores(request, sample),
+                figures=figures,
+            )
         )
         if sample is not None:
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:
         """What the step chooses by, where this call makes it, of each sample in the request's order."""
-        if self._choice is None or sample is None or self._choice.key not in sample.keys:
+        choice = algorithm_of(self._experiment).choice(self._experiment)
+        if choice is None or sample is None or choice.key not in sample.keys:
             return ()
-        rows = sample.select_keys([self._choice.key]).select(request.ids).rows(self._choice.key)
-        return tuple(map(self._choice.score, rows))
+        rows = sample.select_keys([choice.key]).select(request.ids).rows(choice.key)
+        return tuple(map(choice.score, rows))
 
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""

@@ -21,6 +21,7 @@ class RewardHost:
     software = ""
     attention: Mapping[str, str] = MappingProxyType({})
     """No bits of a train_step are made here."""
+    speeds: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, context: HostContext) -> None:
         self._context = context

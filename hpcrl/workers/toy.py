@@ -78,6 +78,10 @@ class ToyHost:
     def attention(self) -> Mapping[str, str]:
         return {}
 
+    @property
+    def speeds(self) -> Mapping[str, float]:
+        return {}
+
     def prepare(self) -> str:
         return self._exchange.address
 

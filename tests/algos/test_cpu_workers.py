@@ -15,6 +15,7 @@ from support.tiny_ppo import tiny_ppo
 
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.reader import RunReader
 from hpcrl.recipes.ppo import PPOExperiment
 
 LONGEST_S = 240.0
@@ -59,6 +60,21 @@ def executed(run: RunDirectory, attempt: int = 0) -> dict[int, set[str]]:
     """Rank → the calls that it has executed."""
     logs = {int(path.stem.rpartition("-")[2]): rows_of(path) for path in run.logs(attempt).glob("worker-*.jsonl")}
     return {rank: {row["call"] for row in rows if row["event"] == "execute"} for rank, rows in logs.items()}
+
+
+def test_rows_of_costs_have_what_the_workers_measured(plain: RunDirectory) -> None:
+    rows = RunReader(plain).attempts[0].costs()
+    assert {row.step for row in rows} >= {1, 2, 3, 4}
+    trained, made, scored = (rows[-1].calls[call] for call in ("actor_train", "actor_gen", "rew_inf"))
+    for cost in (trained, made):
+        assert cost.figures is not None and cost.slowest is not None
+        assert cost.figures.flops > cost.slowest.flops > 0 and cost.figures.longest == cost.slowest.longest
+        assert cost.figures.peak >= cost.figures.held > 2**20
+    assert trained.figures.seconds.backward > 0 and trained.figures.sent > 0 < trained.figures.seconds.collective
+    assert made.figures.rounds > 0 < made.figures.seconds.decode
+    assert scored.figures is not None and scored.figures.flops == 0 < scored.figures.seconds.execute
+    ready = next(row for row in rows_of(plain.events(0)) if row["event"] == "ready")
+    assert sum(ready["hardware"].values()) == 2 and ready["speeds"]["fp32"] > 1e8
 
 
 def test_scores_of_cpu_workers_on_two_nodes_make_the_same_run(tmp_path: Path, task: Path, expected: Remains) -> None:

@@ -10,12 +10,16 @@ import pytest
 from support.made_run import MadeRun, ended_run, ppo_row
 
 from hpcrl.cli import inspect
+from hpcrl.config.cluster import ClusterConfig
+from hpcrl.costs import Figures, Seconds
 from hpcrl.errors import ConfigurationError
 from hpcrl.events import AgentConnected, PartExecuted, PartSent, StepOpened, WorkersReady
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.utilisation import newest_peaks
+from hpcrl.inspect.views.memory import CallMemory, Memory, memory
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
-from hpcrl.inspect.views.summary import Summary
+from hpcrl.inspect.views.summary import Summary, summary
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
@@ -45,16 +49,19 @@ def slow_run(root: Path, nodes: int = 4) -> MadeRun:
     made = MadeRun(root)
     made.begin(ready=False)
     workers = [{"node": rank, "devices": ["cpu"]} for rank in range(nodes)]
-    made.run.plan(0).write_bytes(msgspec.json.encode({"workers": workers}))
+    calls = [{"name": "actor_gen", "role": "actor"}]
+    made.run.plan(0).write_bytes(msgspec.json.encode({"workers": workers, "calls": calls}))
     for node in range(nodes):
         made.write(AgentConnected(node, f"n{node:03d}", 1, welcome=True))
-    made.write(WorkersReady(nodes))
+    made.write(WorkersReady(nodes, {"Some CPU": nodes}, {"fp32": 1e9}, {"actor_gen": 3.0 * 2**30}))
     for step in range(1, 11):
         made.write(StepOpened(step, 0, 32))
         for rank in range(nodes):
             made.write(PartSent(step, "actor_gen", rank, (rank,), replay=False))
         for rank in range(nodes):
             seconds = 3.0 if rank == 2 else 1.0 + 0.01 * (rank == step % nodes)
+            figures = Figures(Seconds(execute=seconds), flops=1e8, peak=2**30 + rank)
+            made.costs.measured(step, "actor_gen", [figures])
             made.write(PartExecuted(step, "actor_gen", rank, (rank,), False, seconds, seconds, 9, rank, seconds))
         made.close(step, ppo_row(step))
     return made
@@ -76,7 +83,51 @@ def test_of_two_nodes_none_is_to_be_excluded(tmp_path: Path) -> None:
     assert stragglers(RunReader(made.run)) == Stragglers([], "")
 
 
-VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "stragglers": Stragglers}
+def test_utilisation_is_that_of_the_time_of_a_call_and_of_a_step(tmp_path: Path) -> None:
+    """In a step four workers do 4e8 operations in 6 s of their own; each could do 1e9 a second."""
+    reader = RunReader(slow_run(tmp_path / "run").run)
+    view = steps(reader)
+    (call,) = view.steps[3].calls
+    assert call.figures is not None and call.of_slowest is not None and call.of_slowest.seconds.execute == 3.0
+    assert call.mfu == pytest.approx(4e8 / (6.01 * 1e9)) and view.steps[3].mfu == pytest.approx(4e8 / (0.5 * 4 * 1e9))
+    assert view.peak == "0.001 TFLOP/s, what a worker's CPU (Some CPU) did in a trial in fp32"
+    whole = summary(reader)
+    assert whole.calls[0].mfu == pytest.approx(4e9 / (60.1 * 1e9), rel=1e-3)
+    assert whole.speed.mfu == pytest.approx(4e9 / (4 * whole.speed.seconds * 1e9)) and whole.speed.peak == view.peak
+
+
+@pytest.mark.parametrize(
+    ("hardware", "cluster", "peak", "said"),
+    [
+        ("NVIDIA H100 80GB HBM3", {}, 66.9, "66.9 TFLOP/s, dense fp32 of NVIDIA H100 80GB HBM3"),
+        ("Tesla V100-SXM2-32GB", {}, 15.7, "15.7 TFLOP/s, dense fp32 of Tesla V100-SXM2-32GB"),
+        ("Vendor X1", {}, None, "the peak of Vendor X1 in fp32 is not known: set cluster.peak_tflops"),
+        ("Vendor X1", {"peak_tflops": 400.0}, 400.0, "400 TFLOP/s, as cluster.peak_tflops says"),
+    ],
+)
+def test_a_peak_is_the_makers_or_the_settings(
+    tmp_path: Path, hardware: str, cluster: dict[str, float], peak: float | None, said: str
+) -> None:
+    made = MadeRun(tmp_path / "run", cluster=ClusterConfig(type="local", **cluster))
+    made.begin(ready=False)
+    made.run.plan(0).write_bytes(msgspec.json.encode({"workers": [], "calls": [{"name": "train", "role": "actor"}]}))
+    made.write(WorkersReady(8, {hardware: 8}))
+    peaks = newest_peaks(RunReader(made.run))
+    assert peaks.by_call == ({} if peak is None else {"train": peak * 1e12}) and peaks.said.startswith(said)
+    assert peaks.whole({"train": 8e12}, 10.0) == (None if peak is None else pytest.approx(1 / peak / 10))
+
+
+def test_a_run_that_measured_nothing_has_no_utilisation(tmp_path: Path) -> None:
+    view = summary(RunReader(ended_run(tmp_path / "run").run))
+    assert view.speed.mfu is None and view.speed.peak == "" and {call.mfu for call in view.calls} == {None}
+
+
+def test_memory_is_what_was_expected_and_what_was_in_use(tmp_path: Path) -> None:
+    view = memory(RunReader(slow_run(tmp_path / "run").run))
+    assert view.calls == [CallMemory("actor_gen", 3.0 * 2**30, 2**30 + 3)] and "process" in view.counted
+
+
+VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "memory": Memory, "stragglers": Stragglers}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -86,15 +137,20 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     view = msgspec.json.decode(capsys.readouterr().out, type=VIEWS[name])
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
-    assert {"summary": "actor_gen", "steps": "actor_gen 100%", "stragglers": "--exclude=n002"}[name] in text
+    shown = {"summary": "actor_gen", "steps": "actor_gen 100%", "memory": "3.00 GiB", "stragglers": "--exclude=n002"}
+    assert shown[name] in text
     if name == "summary":
         with pytest.raises(ConfigurationError, match="The view summary is no table"):
             inspect.run([str(root), name, "--csv"])
         return
     assert inspect.run([str(root), name, "--csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert len(rows) == len(view.steps if name == "steps" else view.workers)
-    assert rows[0]["step" if name == "steps" else "node"] == ("1" if name == "steps" else "n002")
+    table, column, first = {
+        "steps": ("steps", "step", "1"),
+        "memory": ("calls", "name", "actor_gen"),
+        "stragglers": ("workers", "node", "n002"),
+    }[name]
+    assert len(rows) == len(getattr(view, table)) and rows[0][column] == first
 
 
 def test_a_view_that_there_is_not_names_those_that_there_are(tmp_path: Path) -> None:
@@ -102,7 +158,7 @@ def test_a_view_that_there_is_not_names_those_that_there_are(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match="stepz is no view") as error:
         inspect.run([root, "stepz"])
     names = str(error.value).partition("There are: ")[2].rstrip(".\n").split(", ")
-    assert names == list(VIEWS) and [inspect.run([root, name]) for name in names] == [0, 0, 0]
+    assert names == list(VIEWS) and {inspect.run([root, name]) for name in names} == {0}
 
 
 def test_looking_writes_nothing(tmp_path: Path) -> None:

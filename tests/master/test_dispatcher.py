@@ -3,6 +3,7 @@
 import pytest
 from support.dispatching import IDS, Stage
 
+from hpcrl.costs import Figures
 from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.journal import Done, Trained
@@ -68,6 +69,11 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
     stage.dispatcher.rows.measured(1, "two", SampleMeta(IDS, {"y": KeyMeta("int64", ((1, 4), (2,)))}))
     stage.dispatcher.send_ready()
     assert [request.ids for _, request in stage.requests()] == [IDS, ()], "5 and 4 tokens are not 3 and 4"
+
+
+def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:
+    run_both(stage)
+    assert stage.measured == [(1, "one", [Figures(tokens=1)]), (1, "two", [Figures(tokens=2)])]
 
 
 def test_rows_that_are_spilled_have_two_holders(stage: Stage) -> None:

@@ -1,4 +1,7 @@
-"""Operations by formula, and by PyTorch's own count of what is computed: all but a norm's own gradient, a product too."""
+"""Operations by formula, and by PyTorch's own count of what is computed.
+
+That of a norm's weights is a product of matrices there, and counts as none here.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

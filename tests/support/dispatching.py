@@ -1,7 +1,9 @@
 """A dispatcher without graph, workers or files."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from hpcrl.costs import Figures
 from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Version
@@ -28,10 +30,16 @@ class Stage:
 
     sent: list[tuple[int, Message]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    measured: list[tuple[int, str, Collection[Figures]]] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        around = Surroundings(lambda *pair: self.sent.append(pair), self.events.append, clock=lambda: self.now)
+        around = Surroundings(
+            lambda *pair: self.sent.append(pair),
+            self.events.append,
+            clock=lambda: self.now,
+            measured=lambda *told: self.measured.append(told),
+        )
         self.pace = Pace(around.clock)
         numerics = Numerics(1, ("cpu",), ("numpy",), 1)
         drift = DriftCheck({}, True, self.events.append)
@@ -58,7 +66,9 @@ class Stage:
         keys = {} if record else {"y": KeyMeta("int64", ((3,), (4,)))}
         meta = None if record else SampleMeta(request.ids, keys)
         self.dispatcher.hear(Syn(request.id, rank))
-        self.dispatcher.hear(Reply(request.id, rank, meta, {"n": (2.0, 2.0)}, record, 0.1))
+        self.dispatcher.hear(
+            Reply(request.id, rank, meta, {"n": (2.0, 2.0)}, record, 0.1, figures=Figures(tokens=rank + 1))
+        )
 
     def spill(self, request: Request, rank: int) -> None:
         self.dispatcher.hear(Spilled(request.id, rank, FileRef(f"{request.call}.h5", 1, 2), 0.1))

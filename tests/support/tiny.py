@@ -22,6 +22,7 @@ from hpcrl.models.kernels import Kernels
 from hpcrl.models.lessons import RouterLoss
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import ReplicaGroups, over_data
+from hpcrl.workers.meter import Meter
 
 CONFIG = tiny_config(tied=True)
 ALONE = Group((0,), 0, torch.device("cpu"))
@@ -41,6 +42,7 @@ def native(
     config: DecoderConfig = CONFIG,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
     offload: Offload = "none",
+    meter: Meter | None = None,
 ) -> ComposedEngine:
     """An engine over a tiny random model; without an optimizer it is frozen, or has masters that are `blended`."""
     groups = over_data(group) if isinstance(group, Group) else group
@@ -53,7 +55,7 @@ def native(
         tensor=groups.tp,
         offloaded=offload != "none",
     )
-    return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss)
+    return engine_of(transformer, groups, micro_batch_tokens, optimizer, steps, blended, router_loss, meter=meter)
 
 
 def fsdp(
@@ -87,7 +89,9 @@ def engine_of(
     blended: bool = False,
     router_loss: RouterLoss = NO_ROUTER_LOSS,
     made: type[ShardedAdamW] = ShardedAdamW,
+    meter: Meter | None = None,
 ) -> ComposedEngine:
+    meter = meter or Meter()
     model = PackedModel("actor", transformer)
     memory = transformer.memory
     masters = ShardedMasters("actor", memory.slice(groups.dp), groups)
@@ -96,12 +100,13 @@ def engine_of(
         state = Updater("actor", memory, groups, optimizer, steps, made)
     return ComposedEngine(
         model,
-        Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere"), pp=groups.pp),
+        Sampler(model, micro_batch_tokens, eos_token_ids=(0,), tokenizer=Path("nowhere"), pp=groups.pp, meter=meter),
         state,
         groups=groups,
         kernels=Kernels(deterministic=False),
         micro_batch_tokens=micro_batch_tokens,
         router_loss=router_loss,
+        meter=meter,
     )
 
 

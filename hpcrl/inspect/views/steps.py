@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.costs import CallCost
+from hpcrl.costs import CallCost, Figures, StepCost
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.utilisation import Peaks, peaks_of
 
 
 class StepCall(msgspec.Struct, frozen=True):
@@ -25,6 +26,12 @@ class StepCall(msgspec.Struct, frozen=True):
     """Spilled."""
     replays: int
     """Parts that an older attempt had executed."""
+    mfu: float | None
+    """Operations of its model over what its workers could have done meanwhile; None where either is unknown."""
+    figures: Figures | None
+    """What its workers measured, all together."""
+    of_slowest: Figures | None
+    """What that one measured which took longest."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -39,6 +46,8 @@ class Step(msgspec.Struct, frozen=True):
     samples: int
     tokens: int
     """Generated for training."""
+    mfu: float | None
+    """The same of all models over the time since it was opened; steps that overlap share it."""
     calls: list[StepCall]
     metrics: dict[str, Any]
 
@@ -48,23 +57,40 @@ class Steps(msgspec.Struct, frozen=True):
 
     steps: list[Step]
     missing: list[int]
+    peak: str
+    """What `mfu` is a share of, or why it is not known."""
 
 
 def steps(reader: RunReader) -> Steps:
     metrics = {row["step"]: row for row in reader.rows()}
     found: dict[int, Step] = {}
+    said = ""
     for number, attempt in sorted(reader.attempts.items()):
+        peaks = peaks_of(reader, number)
+        said = peaks.said or said
         for row in attempt.costs():
-            calls = [_call(name, cost) for name, cost in row.calls.items()]
             if row.step in metrics:
-                found[row.step] = Step(
-                    row.step, number, row.time, row.seconds, row.samples, row.tokens, calls, metrics[row.step]
-                )
+                found[row.step] = _step(number, row, peaks, metrics[row.step])
     missing = sorted(metrics.keys() - found.keys() - {0})
-    return Steps([step for _, step in sorted(found.items())], missing)
+    return Steps([step for _, step in sorted(found.items())], missing, said)
 
 
-def _call(name: str, cost: CallCost) -> StepCall:
+def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) -> Step:
+    flops = {name: cost.figures.flops for name, cost in row.calls.items() if cost.figures is not None}
+    return Step(
+        step=row.step,
+        attempt=attempt,
+        closed=row.time,
+        seconds=row.seconds,
+        samples=row.samples,
+        tokens=row.tokens,
+        mfu=peaks.whole(flops, row.seconds),
+        calls=[_call(name, cost, peaks) for name, cost in row.calls.items()],
+        metrics=metrics,
+    )
+
+
+def _call(name: str, cost: CallCost, peaks: Peaks) -> StepCall:
     slowest = max(cost.spans, key=lambda span: span.seconds, default=None)
     begun = min((span.sent_s for span in cost.spans), default=0.0)
     ended = max((span.ended_s for span in cost.spans), default=0.0)
@@ -78,4 +104,7 @@ def _call(name: str, cost: CallCost) -> StepCall:
         tokens=cost.tokens,
         bytes=cost.bytes,
         replays=sum(span.replay for span in cost.spans),
+        mfu=None if cost.figures is None else peaks.mfu(name, cost.figures.flops, cost.figures.seconds.execute),
+        figures=cost.figures,
+        of_slowest=cost.slowest,
     )

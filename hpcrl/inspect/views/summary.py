@@ -12,6 +12,7 @@ from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import ACCURACY, figures, series
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.utilisation import newest_peaks
 
 END_ROWS = 10
 """Steps over which the first and last value of a metric are taken, where it is measured in every step."""
@@ -41,6 +42,8 @@ class Call(msgspec.Struct, frozen=True):
     tokens: int
     bytes: int
     """Spilled."""
+    mfu: float | None
+    """Operations of its model over what its workers could have done meanwhile; None where either is unknown."""
 
 
 class LateRow(msgspec.Struct, frozen=True):
@@ -68,6 +71,10 @@ class Speed(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     tokens_per_s: float | None
     """Generated for training."""
+    mfu: float | None
+    """Operations of all models over what the devices could have done in that time."""
+    peak: str
+    """What that is a share of, or why it is not known; empty where nothing was measured."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -130,16 +137,23 @@ def _courses(rows: Sequence[Row]) -> list[Course]:
 
 
 def _calls(reader: RunReader) -> list[Call]:
-    calls = [Call(name, it.parts, it.workers_s, it.tokens, it.bytes) for name, it in reader.totals().items()]
+    peaks = newest_peaks(reader)
+    calls = [
+        Call(name, it.parts, it.workers_s, it.tokens, it.bytes, peaks.mfu(name, it.flops, it.workers_s))
+        for name, it in reader.totals().items()
+    ]
     return sorted(calls, key=lambda call: -call.workers_s)
 
 
 def _speed(reader: RunReader) -> Speed:
     closed = [row for attempt in reader.attempts.values() for row in attempt.costs()]
+    peaks = newest_peaks(reader)
+    mfu = peaks.whole({call: total.flops for call, total in reader.totals().items()}, reader.seconds)
     if reader.seconds <= 0 or not closed:
-        return Speed(round(reader.seconds, 3), None, None)
+        return Speed(round(reader.seconds, 3), None, None, mfu, peaks.said)
     samples, tokens = sum(row.samples for row in closed), sum(row.tokens for row in closed)
-    return Speed(round(reader.seconds, 3), samples / reader.seconds, tokens / reader.seconds or None)
+    rates = samples / reader.seconds, tokens / reader.seconds or None
+    return Speed(round(reader.seconds, 3), *rates, mfu, peaks.said)
 
 
 def _exports(reader: RunReader) -> dict[str, str]:

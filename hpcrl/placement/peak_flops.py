@@ -1,0 +1,69 @@
+"""What GPUs can do, by the names that their driver gives them: dense products of matrices, without sparsity.
+
+Numbers are those of the makers' data sheets at the usual clock; accumulation in fp32.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+TERA = 1e12
+
+
+class Peak(NamedTuple):
+    """TFLOP/s by type of numbers; 0 where a device has no units for it."""
+
+    fp16: float
+    tf32: float
+    fp32: float
+    bf16: float
+
+    def of(self, dtype: str) -> float | None:
+        """Operations a second in a type, as settings name it; None of one that is not here."""
+        return self._asdict().get(dtype, 0.0) * TERA or None
+
+
+def _since_ampere(half: float, tf32: float, fp32: float) -> Peak:
+    return Peak(half, tf32, fp32, half)
+
+
+GPUS: Mapping[str, Peak] = MappingProxyType(
+    {
+        "B200": _since_ampere(2250, 1100, 75),
+        "GH200": _since_ampere(989.4, 494.7, 66.9),
+        "H200 NVL": _since_ampere(835.5, 417.5, 60),
+        "H200": _since_ampere(989.4, 494.7, 66.9),
+        "H100 NVL": _since_ampere(835.5, 417.5, 60),
+        "H100 PCIe": _since_ampere(756, 378, 51.2),
+        "H100": _since_ampere(989.4, 494.7, 66.9),
+        "H800": _since_ampere(989.4, 494.7, 66.9),
+        "H20": _since_ampere(148, 74, 44),
+        "A100": _since_ampere(312, 156, 19.5),
+        "A800": _since_ampere(312, 156, 19.5),
+        "A30": _since_ampere(165, 82.5, 10.3),
+        "A40": _since_ampere(149.7, 74.8, 37.4),
+        "A10G": _since_ampere(70, 35, 31.2),
+        "A10": _since_ampere(125, 62.5, 31.2),
+        "A6000": _since_ampere(154.8, 77.4, 38.7),
+        "L40S": _since_ampere(362, 183, 91.6),
+        "L40": _since_ampere(181, 90.5, 90.5),
+        "L4": _since_ampere(121, 60, 30.3),
+        "RTX 6000 Ada": _since_ampere(364.2, 182.1, 91.1),
+        "RTX 4090": _since_ampere(165.2, 82.6, 82.6),
+        "RTX 3090": _since_ampere(71, 35.6, 35.6),
+        "V100 PCIE": Peak(112, 0, 14, 0),
+        "V100": Peak(125, 0, 15.7, 0),
+        "T4": Peak(65, 0, 8.1, 0),
+    }
+)
+"""The first of these whose words are in the driver's name decides."""
+
+
+def peak_of(device: str, dtype: str) -> float | None:
+    """Operations a second of a GPU, as the driver names it, in a type; None where nobody has written them down."""
+    words = device.replace("-", " ").split()
+    for name, peak in GPUS.items():
+        own = name.split()
+        if any(words[at : at + len(own)] == own for at in range(len(words))):
+            return peak.of(dtype)
+    return None
