@@ -1,7 +1,6 @@
 """Life-cycle events: typed structs, producer above each. `event_log` has them in files.
 
-Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one.
-"""
+Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one."""
 
 from typing import Literal
 
@@ -67,14 +66,13 @@ class WorkerConnected(_Event, frozen=True, tag="worker"):
 
 
 class WorkersReady(_Event, frozen=True, tag="ready"):
-    """All so many workers have loaded their roles. `hardware`: what those with models compute on → how many of them do;
-    `speeds`: type of numbers → operations a second of those on CPUs in a trial, the mean."""
+    """All so many workers have loaded their roles. `hardware`: what those with models compute on → how many; `speeds`:
+    type → operations a second in a CPU's trial, the mean; `memory`: call → bytes expected of its fullest worker."""
 
     workers: int
     hardware: dict[str, int] = {}
     speeds: dict[str, float] = {}
     memory: dict[str, float] = {}
-    """Call → bytes that the fullest of its workers was expected to have in it, where that could be said."""
 
 
 class NodeLeaving(_Event, frozen=True, tag="node leaving"):

@@ -21,9 +21,10 @@ from hpcrl.launch.launcher import choose
 from hpcrl.placement.capacity import on_its_device
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.judges import models_held
-from hpcrl.placement.memory import GIB, Models, estimate_models, head_model, size_in_words
+from hpcrl.placement.memory import Models, estimate_models, head_model
 from hpcrl.placement.movements import Movements
 from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan, workers_in_words
+from hpcrl.placement.sizes import GIB, size_in_words
 from hpcrl.placement.worker_memory import host_memory, peaks
 from hpcrl.recipes.algorithm import algorithm_of
 

@@ -21,7 +21,7 @@ from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
 from hpcrl.inspect.words import duration, quantity
-from hpcrl.placement.memory import size_in_words
+from hpcrl.placement.sizes import size_in_words
 
 CALLS_SHOWN = 3
 """The dearest calls of a step."""

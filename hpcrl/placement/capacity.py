@@ -13,8 +13,9 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.placement.abilities import backend_of
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.memory import GIB, Models, estimate_models, of_worker
+from hpcrl.placement.memory import Models, estimate_models, of_worker
 from hpcrl.placement.plan import Plan, ReplicaPlan, make_plan
+from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import STATE, Load, peaks, waiting_models
 from hpcrl.plugins import names
 

@@ -13,7 +13,8 @@ from hpcrl.config.model import lora_of, models_of
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import parameter_count
-from hpcrl.placement.memory import BYTES, head_model, size_in_words, state_size
+from hpcrl.placement.memory import BYTES, head_model, state_size
+from hpcrl.placement.sizes import size_in_words
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 STORED = 3

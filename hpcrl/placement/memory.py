@@ -31,7 +31,6 @@ from hpcrl.placement.shards import Cut, held, stages
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
 BYTES = {"fp64": 8, "fp32": 4, "bf16": 2}
-GIB = 2**30
 STAGED_BYTES = 64 * 2**20
 """At most so much of a move is packed for all peers at a time; twice, for one exchange is on its way, and as much is
 received."""
@@ -175,14 +174,6 @@ def classifier_memory(config: ClassifierConfig) -> Memory:
 def state_size(dtype: str) -> int:
     """Bytes of a number that an optimizer keeps of a parameter of this type."""
     return max(4, BYTES[dtype])
-
-
-def size_in_words(bytes_: float) -> str:
-    """In the largest unit of which it is 1 or more."""
-    for size, unit in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if bytes_ >= size:
-            return f"{bytes_ / size:.2f} {unit}"
-    return f"{bytes_:.0f} bytes"
 
 
 def longest_sequence(model: DecoderConfig, max_prompt_tokens: int | None, generation: GenerationConfig) -> int:

@@ -6,10 +6,11 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import models_of
 from hpcrl.families.config import DecoderConfig
 from hpcrl.placement.holdings import Holding, holdings, part_holdings, served_holdings
-from hpcrl.placement.memory import BYTES, Models, head_model, of_worker, size_in_words
+from hpcrl.placement.memory import BYTES, Models, head_model, of_worker
 from hpcrl.placement.moving import Transfer, moves
 from hpcrl.placement.plan import Plan, ReplicaPlan
 from hpcrl.placement.shards import WHOLE, Cut
+from hpcrl.placement.sizes import size_in_words
 from hpcrl.placement.worker_memory import waiting
 from hpcrl.recipes.algorithm import algorithm_of
 

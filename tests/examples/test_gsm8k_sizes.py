@@ -15,8 +15,9 @@ from hpcrl.families.reader import parameter_count, read_config
 from hpcrl.placement.check import placement_problems
 from hpcrl.placement.disk import estimate_disk
 from hpcrl.placement.layouts import Layout
-from hpcrl.placement.memory import GIB, estimate_models, role_memory
+from hpcrl.placement.memory import estimate_models, role_memory
 from hpcrl.placement.plan import make_plan
+from hpcrl.placement.sizes import GIB
 from hpcrl.placement.worker_memory import peaks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gsm8k"

@@ -9,7 +9,7 @@ from hpcrl.errors import ConfigurationError
 from hpcrl.placement.allocate import settle
 from hpcrl.placement.capacity import Capacity, check_memory, on_its_device
 from hpcrl.placement.check import ALL_CHECKS
-from hpcrl.placement.memory import GIB
+from hpcrl.placement.sizes import GIB
 
 SEVEN_BILLION = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
 HERE = "this machine has"

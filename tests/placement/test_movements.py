@@ -9,10 +9,11 @@ from support.experiments import load_config, ppo_values, write_config, write_inp
 
 from hpcrl.config.model import TrainedBetweenConfig
 from hpcrl.families.reader import read_config
-from hpcrl.placement.memory import estimate_models, parameters_held, size_in_words
+from hpcrl.placement.memory import estimate_models, parameters_held
 from hpcrl.placement.movements import Movements, part_of
 from hpcrl.placement.plan import make_plan
 from hpcrl.placement.shards import Cut
+from hpcrl.placement.sizes import size_in_words
 
 
 @pytest.fixture

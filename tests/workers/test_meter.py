@@ -1,8 +1,7 @@
 """What a meter adds up, and what a process's memory says of itself."""
 
+from mmap import mmap
 from pathlib import Path
-
-import numpy as np
 
 from hpcrl.costs import Figures
 from hpcrl.workers.meter import InUse, Meter, ProcessMemory
@@ -58,9 +57,9 @@ def test_a_device_is_asked_for_its_times_once_all_is_ordered_but_for_what_the_ho
 def test_the_peak_of_a_process_is_that_since_it_was_last_begun() -> None:
     memory = ProcessMemory()
     memory.begin()
-    large = np.ones(64 * MIB // 8)
-    with_it = memory.in_use()
-    del large
+    with mmap(-1, 64 * MIB) as large:
+        large.write(b"x" * (64 * MIB))
+        with_it = memory.in_use()
     memory.begin()
     after = memory.in_use()
     assert with_it.peak - after.peak > 48 * MIB and after.held <= after.peak

@@ -11,7 +11,7 @@ from hpcrl.launch.slurm.commands import SlurmError
 from hpcrl.launch.slurm.render import node_cpus
 from hpcrl.launch.slurm.site import NodeKind, Partition, SlurmSite
 from hpcrl.placement.capacity import Capacity
-from hpcrl.placement.memory import GIB
+from hpcrl.placement.sizes import GIB
 
 LARGEST_GIB = MappingProxyType(
     {
