@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ class ScratchFolder:
         remove_abandoned(prefix, where)
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
         held = os.open(self.path, os.O_RDONLY)
-        fcntl.flock(held, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):  # without locks nobody removes it but its process
+            fcntl.flock(held, fcntl.LOCK_SH)
         self._end = weakref.finalize(self, _remove, self.path, held)
 
     def remove(self) -> None:
@@ -38,12 +40,12 @@ def goes_with(folder: Path, files: Iterable[Path]) -> None:
             listed.write("".join(lines))
 
 
-def remove_abandoned(prefix: str, where: Path | None = None) -> None:
-    """Remove this user's folders that nobody holds: whoever made them was killed."""
-    for folder in (where or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+def remove_abandoned(prefix: str, where: Path | None = None, new_s: float = NEW_S) -> None:
+    """Remove this user's folders that nobody holds and that are not new: whoever made them was killed."""
+    for folder in (where or Path(tempfile.gettempdir())).glob(f"{glob.escape(prefix)}*"):
         with contextlib.suppress(OSError):
             found = folder.stat()
-            if found.st_uid != os.getuid() or time.time() - found.st_mtime < NEW_S:
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime < new_s:
                 continue
             held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
             try:

@@ -1288,8 +1288,17 @@ ELSEWHERE = {
     "launch/export.py: Name one with --role.": (
         "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
     ),
-    "launch/export.py: Those that are: {}.": (
+    "launch/exportable.py: Those that are: {}.": (
         "launch/test_export.py::test_the_newest_checkpoint_is_what_the_run_exports_at_its_end"
+    ),
+    "launch/export.py: Name a folder elsewhere with --out.": (
+        "launch/test_export.py::test_a_checkpoint_that_is_pruned_while_it_is_read_is_exported_all_the_same"
+    ),
+    "launch/export.py: Name another step with --step; `hpcrl export {} --list` says which there are.": (
+        "launch/test_export.py::test_a_shard_that_is_not_what_was_saved_is_refused"
+    ),
+    "cli/export.py: Give --list too.": (
+        "algos/test_offline_exports.py::test_the_list_says_what_can_be_had_and_why_not_the_rest"
     ),
     "launch/export.py: Try again: the run has newer checkpoints now.": (
         "launch/test_export.py::test_a_checkpoint_that_goes_meanwhile_is_told_and_the_next_try_serves"

@@ -1,6 +1,5 @@
 """The host of all algorithms that need torch: this worker's shards of the roles that the plan puts on it."""
 
-import hashlib
 import json
 import os
 import time
@@ -19,6 +18,7 @@ from hpcrl.data.sample_bytes import from_bytes, to_bytes
 from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
+from hpcrl.durable.digests import with_memory
 from hpcrl.durable.shards import Shard, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
@@ -266,7 +266,7 @@ class TorchHost:
         """Of all that a role has, its algorithm's memory with it, and of what its replicas must have; their space."""
         state = self._state(model)
         memory = self._remembering(model).state() if self._plan.home(model.role).trainable else {}
-        digest = _with_memory(state.digest(), memory)
+        digest = with_memory(state.digest(), memory)
         return {"digest": digest, "parameters": state.parameters_digest(), "space": state.space}
 
     def _build(self, at: ReplicaPlan, *, empty: bool) -> Role:
@@ -320,7 +320,7 @@ class TorchHost:
             exact = state.load(self._read(name, shards))
             summed = state.digest() if exact and shards is opened else state.digest_of(opened)
         for memory in memories if saved.digest else ():
-            if saved.digest != (digest := _with_memory(summed, memory)):
+            if saved.digest != (digest := with_memory(summed, memory)):
                 raise DamagedCheckpointError(f"{name} was saved with digest {saved.digest}, and loaded with {digest}")
         if role is not None:
             role.load_state(memories[0])
@@ -342,14 +342,6 @@ class TorchHost:
 
     def _remembering(self, model: ModelName) -> TrainedRole:
         return cast(TrainedRole, self._roles[model])
-
-
-def _with_memory(digest: str, memory: Mapping[str, Any]) -> str:
-    """The digest of what a role's engine has, and of what its algorithm remembers, as JSON would give it back."""
-    if not memory:
-        return digest
-    text = json.dumps(json.loads(json.dumps(memory)), sort_keys=True)
-    return digest + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _sends_parameters(plan: Plan) -> bool:

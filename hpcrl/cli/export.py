@@ -4,9 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from hpcrl.cli.arguments import RUN_HELP, command_parser, find_run, parse
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.inspect.terminal import show
 from hpcrl.launch.export import plan_exports
+from hpcrl.launch.exportable import read_exports
 
 
 def run(words: Sequence[str]) -> int:
@@ -23,10 +27,22 @@ def run(words: Sequence[str]) -> int:
         "--role", type=str | None, default=None, help="the role that is written; null: all trained ones"
     )
     parser.add_argument(
+        "--dtype", type=str | None, default=None, help="fp32, bf16 or fp64; null: what the role computes in"
+    )
+    parser.add_argument(
         "--out", type=str | None, default=None, help="the folder to make; null: RUN/export/<role>/step-<step>"
     )
+    parser.add_argument("--list", action="store_true", help="write nothing; show which steps and roles can be had")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
     given = parse(parser, words)
-    for plan in plan_exports(find_run(given.run), given.step, given.role, Path(given.out) if given.out else None):
+    where = find_run(given.run)
+    if given.json and not given.list:
+        raise ConfigurationError(["--json is of the list."], "Give --list too.")
+    if given.list:
+        view = read_exports(where, given.role, given.step)
+        print(msgspec.json.format(msgspec.json.encode(view)).decode()) if given.json else show(view)
+        return int(ExitCode.DONE)
+    for plan in plan_exports(where, given.step, given.role, Path(given.out) if given.out else None, given.dtype):
         written = plan.write(lambda what: print(what, file=sys.stderr, flush=True))
         print(plan.folder if written else f"{plan.folder} (it was there already)")
     return int(ExitCode.DONE)

@@ -56,6 +56,11 @@ class RunPaths:
         return self.root / "export"
 
     @property
+    def exporting(self) -> Path:
+        """What an `hpcrl export` that is under way needs: a folder each, which goes with it."""
+        return self.root / "exporting"
+
+    @property
     def samples(self) -> Path:
         return self.root / "samples"
 

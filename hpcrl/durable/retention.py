@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef, is_temporary
+from hpcrl.durable.held import remove_dead
 from hpcrl.durable.paths import attempt_of, step_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import SpillRef, compact, group_name
@@ -71,10 +72,12 @@ def prune(
 
 def remove_litter(run: RunDirectory, attempt: int, archived: Collection[str] = ()) -> tuple[str, ...]:
     """Remove the temporary files of older attempts' killed processes, and what they left in samples/ without a line of
-    the journal, which would tell of samples twice; returns the names removed.
+    the journal, which would tell of samples twice, and what killed exports left; returns the names removed, of these
+    apart.
 
     `archived` are the files in samples/ that lines name.
     """
+    remove_dead(run)
     removed = []
     for name in run.files.listing(run.samples):
         number = attempt_of(name)

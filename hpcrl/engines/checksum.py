@@ -1,24 +1,16 @@
-"""Checksums of bit patterns that add up over whoever holds the elements, equal in any layout where the bits are.
+"""The checksums of `hpcrl.ops.checksum`, of tensors on any device."""
 
-Σ bits · (2(n + i) + 1) · c mod 2^64 over elements: n is a number of their parameter's name, i their index in the whole
-parameter.
-"""
-
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hpcrl.engines.chunks import chunks
 from hpcrl.families.places import Span, sliced, whole
-from hpcrl.ops.checksum import compiled_checksum
-from hpcrl.ops.rectangles import Memory, Runs
-
-MASK = 2**64 - 1
-ODD_STEP = 0x9E3779B97F4A7C15
+from hpcrl.ops import checksum as on_host
+from hpcrl.ops.checksum import MASK, ODD_STEP, number_of
+from hpcrl.ops.rectangles import Memory
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -36,18 +28,7 @@ def checksums(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[int]:
 def compiled_total(tensor: Tensor, spans: Sequence[Span]) -> int | None:
     """Σ bits · (2(n + i) + 1) mod 2^64 of host memory; None where it is not compiled."""
     assert tensor.is_contiguous()
-    places = [span.place for span in spans]
-    columns = [(span.offset, span.step, span.place.rows, span.place.run) for span in spans]
-    offsets, steps, rows, runs_ = np.array(columns, np.int64).reshape(-1, 4).T
-    weights = [(2 * (_number(place.parameter) + place.first) + 1) & MASK for place in places]
-    return compiled_checksum(
-        Memory(tensor.data_ptr(), len(tensor), tensor.element_size()),
-        Runs(offsets, steps),
-        rows,
-        runs_,
-        np.array(weights, np.uint64),
-        np.array([2 * place.stride for place in places], np.uint64),
-    )
+    return on_host.compiled_total(Memory(tensor.data_ptr(), len(tensor), tensor.element_size()), spans)
 
 
 def totals_in_torch(tensors: Sequence[Tensor], spans: Sequence[Span]) -> list[int]:
@@ -116,13 +97,8 @@ def _weights(spans: Sequence[Span], count: int, device: torch.device) -> Tensor:
 def _of_runs(span: Span, device: torch.device) -> Tensor:
     """[rows, run]."""
     place = span.place
-    first = 2 * (_number(place.parameter) + place.first) + 1
+    first = 2 * (number_of(place.parameter) + place.first) + 1
     columns = torch.arange(first, first + 2 * place.run, 2, device=device)[None]
     if place.rows == 1:
         return columns
     return columns + torch.arange(0, 2 * place.stride * place.rows, 2 * place.stride, device=device)[:, None]
-
-
-def _number(parameter: str) -> int:
-    """Far from those of other parameters, and small enough for what is added to it to stay in 63 bits."""
-    return int.from_bytes(hashlib.blake2b(parameter.encode(), digest_size=8).digest(), "little") >> 4

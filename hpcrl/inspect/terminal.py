@@ -15,6 +15,7 @@ from hpcrl.errors import ExitCode
 from hpcrl.foreign import plain
 from hpcrl.inspect.failure import Failure
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
@@ -265,11 +266,29 @@ def _named(facts: Mapping[str, str]) -> RenderableType:
 def _table(*columns: str) -> Table:
     """Names and texts to the left, numbers to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    left = ("metric", "call", "over all steps", "worker", "node", "dearest calls")
+    left = ("metric", "call", "over all steps", "worker", "node", "dearest calls", "role", "type", "written to")
     for number, name in enumerate(columns):
         is_text = name in left or (name == "calls" and number == len(columns) - 1)
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
     return table
+
+
+# ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _exports(view: Exports) -> RenderableType:
+    parts: list[RenderableType] = []
+    if view.exportable:
+        table = _table("step", "role", "type", "shards", "size", "written to")
+        for it in view.exportable:
+            table.add_row(
+                str(it.step), it.role, it.dtype, str(it.shards), size_in_words(it.bytes), Text(plain(it.folder))
+            )
+        parts.append(table)
+    for gap in view.missing:
+        steps = f"step {gap.first}" if gap.first == gap.last else f"steps {gap.first}–{gap.last}"
+        parts.append(Text(plain(f"{steps}: {gap.why}"), style="dim"))
+    if view.not_trained:
+        parts.append(Text(f"not trained: {', '.join(view.not_trained)}", style="dim"))
+    return Group(*parts) if parts else Text("no step is closed yet")
 
 
 RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
@@ -277,4 +296,5 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Steps: _steps,
     Stragglers: _stragglers,
     Memory: _memory,
+    Exports: _exports,
 }

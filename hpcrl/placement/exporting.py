@@ -11,6 +11,7 @@ from hpcrl.config.data import tokenizer_of
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.model import lora_of
 from hpcrl.durable.adapter_folder import AdapterFolder
+from hpcrl.durable.digests import digest_of
 from hpcrl.durable.model_folder import ModelFolder
 from hpcrl.durable.shards import WholeParameters, open_shard
 from hpcrl.families.adapters import with_adapters
@@ -45,6 +46,10 @@ class RoleExport(Protocol):
         """All else that the folder needs."""
         ...
 
+    def digest(self, shards: Sequence[Path]) -> str:
+        """Of all that the shards of a cut hold, as the role's host has it. Raises DamagedFileError as above."""
+        ...
+
 
 class HuggingFaceExport:
     """A folder that transformers and vLLM load, in the type that the role computes in; of a role with adapters merged,
@@ -73,6 +78,9 @@ class HuggingFaceExport:
 
     def write_description(self, folder: Path) -> None:
         self._folder.write_description(folder, self._tokenizer)
+
+    def digest(self, shards: Sequence[Path]) -> str:
+        return digest_of([open_shard(path) for path in shards])
 
 
 def export_of(experiment: ExperimentConfig, role: str) -> RoleExport:

@@ -211,9 +211,8 @@ class ToyHost:
     def _digests(self, role: ToyRole) -> dict[str, str]:
         """Of all state, and of the parameters, whatever the layout."""
         w, momentum = self._whole(role, role.w), self._whole(role, role.momentum)
-        state = hashlib.blake2b(w.tobytes() + momentum.tobytes(), digest_size=8)
-        state.update(str(role.version).encode())
-        return {"digest": state.hexdigest(), "parameters": hashlib.blake2b(w.tobytes(), digest_size=8).hexdigest()}
+        parameters = hashlib.blake2b(w.tobytes(), digest_size=8).hexdigest()
+        return {"digest": _digest(w, momentum, role.version), "parameters": parameters}
 
     def _bring(self, source: ReplicaPlan, target: ReplicaPlan) -> np.ndarray:
         """The source's elements that this rank's piece of the target has; none where it has no part in the target."""
@@ -242,8 +241,23 @@ class ToyExport:
         """Of any role alike."""
 
     def write_file(self, folder: Path, file: str, shards: Sequence[Path]) -> None:
-        pieces = {state["offset"]: arrays["w"] for arrays, state in map(read_shard, shards)}
-        np.save(folder / file, np.concatenate([pieces[first] for first in sorted(pieces)]), allow_pickle=False)
+        np.save(folder / file, _whole_vector(shards, "w"), allow_pickle=False)
+
+    def digest(self, shards: Sequence[Path]) -> str:
+        _, state = read_shard(shards[0])
+        return _digest(_whole_vector(shards, "w"), _whole_vector(shards, "momentum"), state["version"])
 
     def write_description(self, folder: Path) -> None:
         """There is none."""
+
+
+def _digest(w: np.ndarray, momentum: np.ndarray, version: int) -> str:
+    """Of all state of a role."""
+    state = hashlib.blake2b(w.tobytes() + momentum.tobytes(), digest_size=8)
+    state.update(str(version).encode())
+    return state.hexdigest()
+
+
+def _whole_vector(shards: Sequence[Path], array: str) -> np.ndarray:
+    pieces = {state["offset"]: arrays[array] for arrays, state in map(read_shard, shards)}
+    return np.concatenate([pieces[first] for first in sorted(pieces)])

@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 from support.adapter_runs import BLOWS, LORA, adapted
 from support.chaos import remains, whole_run
+from support.exported import check_exports
 from support.foreign_models import write_foreign_task
 from support.hosts import write_task
 from support.struck_layouts import check_struck, exported
@@ -37,6 +38,10 @@ def test_a_reference_that_is_the_actor_without_adapters_has_the_bits_of_one_of_i
     own = whole_run(tmp_path, replace(apart, reference=reference))
     assert remains(own) == remains(undisturbed)
     assert exported(own) == exported(undisturbed)
+
+
+def test_its_checkpoints_give_the_same_exports_offline(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    assert check_exports(undisturbed, tmp_path / "offline")
 
 
 def test_adapters_alone_are_trained(undisturbed: RunDirectory, task: Path) -> None:

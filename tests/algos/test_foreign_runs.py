@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.chaos import create_run, remains, whole_run
 from support.elastic import begin_on, finish_on
+from support.exported import check_exports
 from support.foreign_models import write_foreign_task
 from support.layout_runs import ppo, sft
 from support.mishaps import OnceJournalled
@@ -40,6 +41,10 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return whole_run(tmp_path_factory.mktemp("whole"), foreign(task))
+
+
+def test_its_checkpoints_give_the_same_exports_offline(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    assert check_exports(undisturbed, tmp_path / "offline")
 
 
 def test_what_it_exports_transformers_loads(undisturbed: RunDirectory) -> None:

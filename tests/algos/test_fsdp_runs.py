@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from support.chaos import create_run, finish, outputs, remains, whole_run
 from support.elastic import begin_on, finish_on
+from support.exported import check_exports
 from support.hosts import write_task
 from support.layout_runs import parameters, ppo
 from support.mishaps import OnceJournalled
@@ -41,6 +42,10 @@ def sharded(task: Path, backend: str = "fsdp", dtype: str = "fp64") -> PPOExperi
 @pytest.fixture(scope="module")
 def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return whole_run(tmp_path_factory.mktemp("whole"), sharded(task))
+
+
+def test_its_checkpoints_give_the_same_exports_offline(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    assert check_exports(undisturbed, tmp_path / "offline")
 
 
 def test_a_sharded_run_has_the_bits_of_one_in_flat_buffers(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import megatron_cpu
 from support.chaos import begin, create_run, finish, outputs, remains, whole_run
+from support.exported import check_exports
 from support.hosts import write_task
 from support.layout_runs import check_alike, ppo
 from support.phases import Cut, Phased
@@ -43,6 +44,11 @@ def cut(task: Path, backend: str = ON_CPU, layout: str = "t2") -> PPOExperiment:
 @pytest.fixture(scope="module")
 def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return whole_run(tmp_path_factory.mktemp("whole"), cut(task))
+
+
+@pytest.mark.slow
+def test_its_checkpoints_give_the_same_exports_offline(undisturbed: RunDirectory, tmp_path: Path) -> None:
+    assert check_exports(undisturbed, tmp_path / "offline")
 
 
 @pytest.mark.slow
