@@ -20,6 +20,7 @@ from hpcrl.inspect.views.memory import CallMemory, Memory, memory
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
+from hpcrl.inspect.views.why import Why
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
@@ -127,7 +128,16 @@ def test_memory_is_what_was_expected_and_what_was_in_use(tmp_path: Path) -> None
     assert view.calls == [CallMemory("actor_gen", 3.0 * 2**30, 2**30 + 3)] and "process" in view.counted
 
 
-VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "memory": Memory, "stragglers": Stragglers}
+VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "memory": Memory, "why": Why, "stragglers": Stragglers}
+
+
+SHOWN = {
+    "summary": "actor_gen",
+    "steps": "actor_gen 100%",
+    "memory": "3.00 GiB",
+    "why": "No attempt has ended",
+    "stragglers": "--exclude=n002",
+}
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -137,10 +147,9 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     view = msgspec.json.decode(capsys.readouterr().out, type=VIEWS[name])
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
-    shown = {"summary": "actor_gen", "steps": "actor_gen 100%", "memory": "3.00 GiB", "stragglers": "--exclude=n002"}
-    assert shown[name] in text
-    if name == "summary":
-        with pytest.raises(ConfigurationError, match="The view summary is no table"):
+    assert SHOWN[name] in text
+    if name in ("summary", "why"):
+        with pytest.raises(ConfigurationError, match=f"The view {name} is no table"):
             inspect.run([str(root), name, "--csv"])
         return
     assert inspect.run([str(root), name, "--csv"]) == 0
