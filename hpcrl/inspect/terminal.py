@@ -122,8 +122,8 @@ def _facts(view: Summary) -> dict[str, str]:
         facts["forked from"] = where.forked_from
     facts |= {f"{role}, exported": path for role, path in where.exports.items()}
     if where.samples:
-        files = f"{where.samples} file{'s' if where.samples > 1 else ''}"
-        facts["samples"] = f"{where.run_dir}/samples, {files}, a line each"
+        steps = f"{where.samples} step{'s' if where.samples > 1 else ''}"
+        facts["samples"] = f"of {steps}: hpcrl samples {where.run_dir}"
     if view.late:
         late = ", ".join(f"step {row.step} of attempt {row.attempt}" for row in view.late)
         facts["late"] = f"{late}: written after a newer attempt had taken over, and not counted"

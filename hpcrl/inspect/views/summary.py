@@ -61,7 +61,7 @@ class Where(msgspec.Struct, frozen=True):
     exports: dict[str, str]
     """Role → its newest one."""
     samples: int
-    """Files in `samples/`."""
+    """Archives in `samples/`, one of each step of which samples are kept."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -104,7 +104,8 @@ def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
     control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
     failed = verdict is not None and verdict.state == "failed"
-    samples = [name for name in run.files.listing(run.samples) if name[0] != "."] if run.samples.is_dir() else []
+    folders = [run.samples / name for name in run.files.listing(run.samples)]
+    samples = [name for folder in folders if folder.is_dir() for name in run.files.listing(folder) if name[0] != "."]
     return Summary(
         name=run.root.name,
         where=Where(str(run.root), None if origin is None else str(origin), _exports(reader), len(samples)),
