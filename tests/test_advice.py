@@ -494,6 +494,11 @@ CONFIGURATIONS: Sequence[tuple[str, list[str], list[str]]] = (
     ("plugins.py: Set {}.", ["actor.family=none.py:F"], ["actor.family=qwen2"]),
     ("plugins.py: Fix the file or set {}.", ["actor.family=own.py:F"], ["actor.family=qwen2"]),
     (
+        "recipes/check.py: Set control.profile.calls to some of these.",
+        ["control.profile.steps=[3]", "control.profile.calls=[actor_trian]"],
+        ["control.profile.calls=[actor_train]"],
+    ),
+    (
         "recipes/check.py: Set control.stop_when{}.",
         ["control.stop_when=actor_trian/loss < 1"],
         ["control.stop_when=actor_train/loss < 1"],

@@ -126,7 +126,7 @@ def names_in_a_run() -> Iterator[str]:
         parameters = inspect.signature(method).parameters
         if name in ("renumbered", "worker_log", "__init__"):
             continue
-        numbers = {"step": 12, "attempt": 0, "number": 0, "part": 0, "version": 1}
+        numbers = {"step": 12, "attempt": 0, "number": 0, "part": 0, "version": 1, "worker": 0, "node": 0}
         yield method(**{parameter: {**given, **numbers}[parameter] for parameter in parameters}).name
     yield from (value.name for name in dir(paths) if isinstance(value := getattr(paths, name), Path))
 

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, cast
@@ -19,6 +20,7 @@ from hpcrl.data.samples import SequenceSample
 from hpcrl.dataflow.graph import MFC
 from hpcrl.durable.checkpoints import DamagedCheckpointError, SavedRole, loading
 from hpcrl.durable.digests import with_memory
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.shards import Shard, open_shard, span_state
 from hpcrl.engines.engine import KINDS, EngineState
 from hpcrl.errors import ConfigurationError, InternalError
@@ -26,6 +28,7 @@ from hpcrl.families.config import DecoderConfig
 from hpcrl.models.attention import flash_attention
 from hpcrl.models.device import speeds, watch
 from hpcrl.models.kernels import Kernels
+from hpcrl.models.profiling import profiled
 from hpcrl.parallel.context import ParallelContext
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.moving import carry_out
@@ -122,7 +125,8 @@ class TorchHost:
 
     def execute(self, work: Work) -> Outcome:
         before = self._held()
-        outcome = self._execute(work)
+        with self._profiled(work):
+            outcome = self._execute(work)
         during = self._held()
         begun = time.monotonic()
         self._release()
@@ -130,6 +134,14 @@ class TorchHost:
         after = self._held()
         held = {name: (before.get(name, 0), during[name], after.get(name, 0)) for name in sorted(during)}
         return replace(outcome, held=held, releasing_s=releasing_s)
+
+    def _profiled(self, work: Work) -> AbstractContextManager[None]:
+        """Records what is done within it, where the settings ask for that."""
+        if not self._experiment.control.profile.wants(work.step, work.call):
+            return nullcontext()
+        run = RunDirectory(self._context.run_dir)
+        path = run.trace(self._context.attempt, work.step, work.call, work.part, self._rank)
+        return profiled(self._device, run, path)
 
     def _execute(self, work: Work) -> Outcome:
         self._parallel.begin_unit()

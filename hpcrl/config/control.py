@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from hpcrl.config.bounds import Count, Positive
+from hpcrl.config.bounds import Count, Natural, Positive
 from hpcrl.config.fields import ChangeClass
 
 
@@ -21,6 +21,23 @@ class Frequency:
     """Every so many passes over the training rows."""
     seconds: Positive | None = None
     """When so many seconds have passed since the last time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """What is recorded operation by operation, by torch.profiler: these calls of these steps, on every worker. Each
+    leaves a trace in the attempt's `traces/`. It changes no number, and takes time."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.PLACEMENT
+
+    steps: tuple[Natural, ...] = ()
+    """The steps; none: nothing is recorded."""
+    calls: tuple[str, ...] = ()
+    """The calls, by name; none: all of these steps."""
+
+    def wants(self, step: int, call: str) -> bool:
+        """Whether a call of a step is recorded."""
+        return step in self.steps and (not self.calls or call in self.calls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,5 +63,7 @@ class ControlConfig:
     """When to evaluate."""
     export: Frequency = Frequency()
     """When to write trained roles in Hugging Face format; a run always exports at its end."""
+    profile: ProfileConfig = ProfileConfig()
+    """What torch.profiler records."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

@@ -12,9 +12,6 @@ _NUMBERED = re.compile(r"\.?[\w-]+(?:\.dp\d+)?\.a(?P<attempt>\d{3,})(?:\.|$)")
 _UNUSABLE = re.compile(r"[%\\\x00-\x1f\x7f\udc80-\udcff]")
 _STEP = re.compile(r"\.?step-(?P<step>\d{8,})(?:\.|$)")
 
-STEPS_OF_A_FOLDER = 1000
-"""Whose archives lie in one."""
-
 
 class RunPaths:
     """The paths of one run. Attempts and steps are numbers, roles and calls names, a submission is its nonce."""
@@ -148,6 +145,17 @@ class RunPaths:
     def worker_log(self, attempt: int, name: str) -> Path:
         return self.logs(attempt) / f"{name}.jsonl"
 
+    def trace(self, attempt: int, step: int, call: str, part: int, worker: int) -> Path:
+        name = f"step-{step:08d}.{call}.dp{part:02d}.worker-{worker}.json.gz"
+        return self.attempt(attempt) / "traces" / name
+
+    def resources(self, attempt: int) -> Path:
+        """A file per node."""
+        return self.attempt(attempt) / "resources"
+
+    def node_resources(self, attempt: int, node: int) -> Path:
+        return self.resources(attempt) / f"node-{node}.jsonl"
+
     def rendezvous(self, attempt: int) -> Path:
         return self.attempt(attempt) / "rendezvous"
 
@@ -166,9 +174,8 @@ class RunPaths:
     def compacted(self, step: int, attempt: int) -> Path:
         return self.spills / f"step-{step:08d}.a{attempt:03d}.h5"
 
-    def archive(self, step: int, attempt: int) -> Path:
-        """In a folder for every thousand steps: an archive is never removed."""
-        return self.samples / f"{step // STEPS_OF_A_FOLDER:05d}" / f"step-{step:08d}.a{attempt:03d}.h5"
+    def step_samples(self, step: int, attempt: int) -> Path:
+        return self.samples / f"step-{step:08d}.a{attempt:03d}.jsonl"
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step:08d}.a{attempt:03d}"

@@ -29,7 +29,13 @@ from hpcrl.placement.layouts import parse_layout
 from hpcrl.placement.placing import cpu_roles, entries_of, mesh_of
 from hpcrl.plugins import find
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
-from hpcrl.recipes.check import algorithm_problems, declaration_problems, evaluation_problems, statistic_problems
+from hpcrl.recipes.check import (
+    algorithm_problems,
+    declaration_problems,
+    evaluation_problems,
+    profile_problems,
+    statistic_problems,
+)
 
 
 def placement_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
@@ -57,6 +63,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     section_problems,
     evaluation_problems,
     statistic_problems,
+    profile_problems,
     placement_problems,
 )
 """What an experiment must pass before anything is made."""

@@ -149,6 +149,17 @@ def evaluation_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
         )
 
 
+def profile_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """Calls that are to be recorded, and that there are not."""
+    calls = [call.name for call in algorithm_of(experiment).calls(experiment)]
+    for unknown in (name for name in experiment.control.profile.calls if name not in calls):
+        yield Problem(
+            ("control.profile.calls",),
+            f"control.profile.calls has {unknown!r}, but the calls are {', '.join(calls)}.",
+            "Set control.profile.calls to some of these.",
+        )
+
+
 def statistic_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
     """A condition on what no call reports, which would never hold."""
     try:

@@ -50,6 +50,7 @@ class HostContext:
     """What `device` has to be, as NVML names it; "" where nobody said."""
     network: Network = LOOPBACK_ONLY
     """Where it listens, and other nodes reach this one."""
+    attempt: int = 0
     servers: Mapping[str, Door] = field(default_factory=dict)
     """By model: where what makes responses of it for this worker is reached, as far as servers do."""
     meter: Meter = field(default_factory=Meter)

@@ -134,6 +134,7 @@ class ModelWorker:
             device=args.device,
             device_uuid=args.device_uuid,
             network=args.network,
+            attempt=args.attempt,
             servers={model: Door(Path(door), args.attempt, patience_s) for model, door in args.servers.items()},
             meter=self._meter,
             told=self._mailbox.starting,

@@ -1,10 +1,13 @@
 """Whole steps through TorchHost, on one rank and on two: learn alike, save, load, continue and replay."""
 
+import errno
+import gzip
 import json
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -19,12 +22,14 @@ from support.tiny import flat
 
 from hpcrl.algos.host import TorchHost
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.control import ControlConfig, Frequency, ProfileConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import OptimizerConfig, ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.checkpoints import DamagedCheckpointError
+from hpcrl.durable.files import Files
+from hpcrl.durable.rundir import RunDirectory
 from hpcrl.engines.flat import new_model
 from hpcrl.errors import ConfigurationError, DataError, UserCodeError
 from hpcrl.families.config import DecoderConfig
@@ -127,6 +132,33 @@ def test_a_run_continued_from_its_checkpoint_is_bit_identical(folder, pool, tmp_
         resumed = conductor.step(2)
     assert resumed.records == through.records
     assert all(np.array_equal(resumed.rows.data[key], through.rows.data[key]) for key in through.rows.keys)
+
+
+def test_calls_that_are_recorded_leave_traces_and_change_no_bit(folder):
+    plain, done = ppo(folder, "fp32"), []
+    wanted = ProfileConfig(steps=(2,), calls=("actor_gen", "actor_train"))
+    for experiment in (plain, replace(plain, control=replace(plain.control, profile=wanted))):
+        with run_of(experiment) as conductor:
+            done.append([conductor.step(step) for step in (1, 2)])
+            [host] = conductor.ranks.hosts
+            run = RunDirectory(host._context.run_dir)
+            found = {path.name: gzip.decompress(path.read_bytes()) for path in run.attempt(0).glob("traces/*")}
+    for without, recorded in zip(*done, strict=True):
+        assert recorded.records == without.records
+        assert all(np.array_equal(recorded.rows.data[key], without.rows.data[key]) for key in without.rows.keys)
+    assert sorted(found) == [f"step-00000002.{call}.dp00.worker-0.json.gz" for call in ("actor_gen", "actor_train")]
+    for trace in map(json.loads, found.values()):
+        assert any(event.get("name") == "aten::index_select" for event in trace["traceEvents"])
+
+
+def test_a_trace_that_finds_no_room_ends_no_call(folder, capfd):
+    plain = sft(folder)
+    with run_of(replace(plain, control=replace(plain.control, profile=ProfileConfig(steps=(1,))))) as conductor:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Files, "publish", mock.Mock(side_effect=full))
+            assert conductor.step(1).records
+    assert "no trace was written to step-00000001.actor_train" in capfd.readouterr().err
 
 
 def test_what_was_loaded_has_the_digest_that_was_saved_or_is_refused(folder, tmp_path):
