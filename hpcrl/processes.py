@@ -94,7 +94,7 @@ def oom_kills(job_only: bool = False, cgroups: Path = Path("/proc/self/cgroup"),
     which others may share, unless `job_only`.
     """
     try:
-        folders = list(_memory_groups(cgroups.read_text(), root, job_only))
+        folders = list(memory_groups(cgroups.read_text(), root, job_only))
     except OSError:
         return 0
     return sum(_count(path) for folder in folders for path in _counters(folder))
@@ -110,7 +110,7 @@ def out_of_memory(before: int) -> str:
     )
 
 
-def _memory_groups(cgroups: str, root: Path, job_only: bool) -> Iterator[Path]:
+def memory_groups(cgroups: str, root: Path, job_only: bool) -> Iterator[Path]:
     """The job's own group: `0::/…/job_7/step_batch/…` with version 2, `9:memory:/slurm/uid_0/job_7/…` with 1."""
     for line in cgroups.splitlines():
         _, _, rest = line.partition(":")

@@ -21,6 +21,7 @@ from hpcrl.agent.claims import Claims, Holder
 from hpcrl.agent.gpus import bind, bindings
 from hpcrl.agent.starter import Starter
 from hpcrl.agent.torch_build import measure_build
+from hpcrl.agent.watch import Watch
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
@@ -217,19 +218,23 @@ class Agent:
         link = Link(context, run_key, name, master.address)
         log = EventLog(self.run.worker_log(master.attempt, f"agent-{node}"))
         log.write(MasterConnected(master.address))
+        path = self.run.node_resources(master.attempt, node)
+        watch = Watch(path, self.run.root, self.zygote.pids, self.starter.devices)
+        watch.start()
         try:
             slots = self.experiment.cluster.workers_per_node
             host, devices = socket.gethostname(), self.starter.devices
             link.send(AgentHello(node, host, slots, os.getpid(), self.at.incarnation, devices, self._trouble))
-            return self._obey(link, log, master)
+            return self._obey(link, log, master, watch)
         finally:
+            watch.close()
             self._end_workers(grace_s=0.0)
             self._ordered = self._started = None
             log.close()
             link.close()
             context.term()
 
-    def _obey(self, link: Link, log: EventLog, master: MasterAddress) -> ExitCode | Disconnected:
+    def _obey(self, link: Link, log: EventLog, master: MasterAddress, watch: Watch) -> ExitCode | Disconnected:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
@@ -260,6 +265,7 @@ class Agent:
                     self.zygote.kill_all()
                 if isinstance(envelope.body, WorkersConnected):
                     self.zygote.is_watched = False
+                    watch.wake()
             try:
                 self._report_exits(link, log)
             except EOFError:

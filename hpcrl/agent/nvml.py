@@ -86,6 +86,29 @@ def read_inventory(*, connections: bool = False, timeout_s: float = ANSWER_S) ->
         return Inventory(complaints=(f"NVML did not answer within {timeout_s:g} s",))
 
 
+def read_use(uuids: Sequence[str]) -> list[tuple[str, int, int, int]]:
+    """(UUID, bytes in use, bytes in all, per cent of the time that it computed) of these devices, as far as the driver
+    says it. For a thread that may hang."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    found = []
+    try:
+        for uuid in uuids:
+            with suppress(pynvml.NVMLError):
+                handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                rates = _unless_unsupported(pynvml, pynvml.nvmlDeviceGetUtilizationRates, handle)
+                found.append((uuid, int(memory.used), int(memory.total), 0 if rates is None else int(rates.gpu)))
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+    return found
+
+
 def _read(connections: bool) -> Inventory:
     import pynvml
 

@@ -87,6 +87,10 @@ class Zygote:
         nobody asks."""
         return work_done(self.pid) if self.is_watched else 0
 
+    def pids(self) -> dict[int, int]:
+        """Of the workers that are alive, by rank; from any thread."""
+        return {worker.rank: worker.pid for worker in list(self.alive.values())}
+
     def fork(self, worker: WorkerArgs) -> None:
         """Start a worker."""
         self.is_watched = True

@@ -243,11 +243,10 @@ def describe(hint: Any) -> str:
             return "a list of paths"
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
-        choices = list(map(str, get_args(hint)))
-        return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
+        return "one of " + ", ".join(map(str, get_args(hint)))
     if get_origin(hint) in (UnionType, Union):
         kinds = [describe(kind) for kind in get_args(hint) if kind is not NoneType]
-        return " or ".join([*kinds, *(["null"] if NoneType in get_args(hint) else [])])
+        return " or ".join([*kinds, "null"])
     if get_origin(hint) in (list, tuple):
         kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
         return _describe_list(kinds, get_origin(hint) is list or Ellipsis in get_args(hint))

@@ -11,16 +11,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.foreign import LONGEST, plain
-from hpcrl.inspect.cause_text import cause_lines
+from hpcrl.errors import ExitCode
+from hpcrl.foreign import plain
+from hpcrl.inspect.failure import Failure
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
+from hpcrl.inspect.views.resources import Resources
 from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
-from hpcrl.inspect.views.why import Why
 from hpcrl.inspect.words import duration, quantity
 from hpcrl.placement.sizes import size_in_words
 
@@ -28,22 +29,17 @@ CALLS_SHOWN = 3
 """The dearest calls of a step."""
 FIGURES_SHOWN = 3
 WIDE = 400
-WHOLE = 1 << 18
-"""Characters of a cause with all frames."""
 PURPOSES = {"train": "train", "eval": "evaluate"}
 """Of data sets, by their names."""
 
 
-def show(view: Any, console: Console | None = None, with_traceback: bool = False) -> None:
+def show(view: Any, console: Console | None = None) -> None:
     """Where it goes to a file or a pipe, no column is cut."""
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    console.print(render(view, with_traceback), soft_wrap=True)
+    console.print(render(view), soft_wrap=True)
 
 
-def render(view: Any, with_traceback: bool = False) -> RenderableType:
-    """`with_traceback`: of what raised, hpcrl's frames too."""
-    if isinstance(view, Why):
-        return _why(view, with_traceback)
+def render(view: Any) -> RenderableType:
     renderer: Callable[[Any], RenderableType] = RENDERERS[type(view)]
     return renderer(view)
 
@@ -60,8 +56,8 @@ def _summary(view: Summary) -> RenderableType:
     if view.calls:
         parts += [Text(), _calls(view)]
     parts += [Text(), _named(_facts(view))]
-    if view.cause is not None:
-        parts += [Text(), Text(plain("\n".join(cause_lines(view.cause))))]
+    if view.failure is not None:
+        parts += [Text(), Text("first failure", style="bold red"), Text(plain(view.failure.render()))]
     return Group(*parts, Text(), _next(view.hints))
 
 
@@ -122,8 +118,8 @@ def _facts(view: Summary) -> dict[str, str]:
         facts["forked from"] = where.forked_from
     facts |= {f"{role}, exported": path for role, path in where.exports.items()}
     if where.samples:
-        steps = f"{where.samples} step{'s' if where.samples > 1 else ''}"
-        facts["samples"] = f"of {steps}: hpcrl samples {where.run_dir}"
+        files = f"{where.samples} file{'s' if where.samples > 1 else ''}"
+        facts["samples"] = f"{where.run_dir}/samples, {files}, a line each"
     if view.late:
         late = ", ".join(f"step {row.step} of attempt {row.attempt}" for row in view.late)
         facts["late"] = f"{late}: written after a newer attempt had taken over, and not counted"
@@ -143,9 +139,7 @@ def status_text(status: RunStatus) -> str:
     attempt = "" if status.attempt is None else f", attempt {status.attempt}"
     code = "" if status.exit_code is None else f", exit code {status.exit_code}"
     lines = [f"{status.run_dir}", f"state    {status.state}{attempt}{code}"]
-    if status.cause is not None:
-        lines += cause_lines(status.cause)
-    elif status.why:
+    if status.why:
         lines.append(f"why      {status.why}")
     lines += status.origins
     if status.slurm is not None:
@@ -167,9 +161,18 @@ def status_text(status: RunStatus) -> str:
     for call, count in status.skipped.updates.items():
         lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
     lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
+    if status.failure is not None:
+        lines.append(_first_failure(status, status.failure))
     if status.skipped.events:
         lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
     return "\n".join(plain(line) for line in [*lines, status.hint] if line)
+
+
+def _first_failure(status: RunStatus, failure: Failure) -> str:
+    """Only where to read on, where `why` has told of it and the user is to correct it."""
+    if failure.error in status.why and status.exit_code != ExitCode.INTERNAL:
+        return f"log      {failure.log}"
+    return f"first failure: {failure.render()}"
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,25 +224,31 @@ def _memory(view: Memory) -> RenderableType:
         return Text("Nothing has been measured yet: no step has closed.")
     table = _table("call", "expected", "measured")
     for call in view.calls:
-        sizes = ("" if size is None else size_in_words(size) for size in (call.expected, call.peak))
-        table.add_row(Text(plain(call.name)), *sizes)
+        table.add_row(Text(plain(call.name)), _size(call.expected), _size(call.peak))
     note = f"Of the fullest worker of each call. Measured: the most at a time of {view.counted}."
     return Group(table, Text(), Text(note, style="dim"))
 
 
-# ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _why(view: Why, traceback: bool) -> RenderableType:
-    if not view.causes:
-        return Text("No attempt has ended that was not done.")
-    parts: list[RenderableType] = []
-    for cause in view.causes:
-        title = "start" if cause.attempt is None else f"attempt {cause.attempt}"
-        later = (
-            f", the run went on in attempt {cause.attempt + 1}" if cause.continued and cause.attempt is not None else ""
-        )
-        text = "\n".join(cause_lines(cause, traceback))
-        parts += [Text(), Text.assemble((title, "bold"), later), Text(plain(text, WHOLE if traceback else LONGEST))]
-    return Group(*parts[1:])
+# ── resources ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _resources(view: Resources) -> RenderableType:
+    if not view.nodes:
+        return Text("No agent has looked at its node yet.")
+    nodes = _table("attempt", "node", "memory", "of", "left", "disk left", "slowest fsync")
+    for it in view.nodes:
+        left = "" if it.headroom is None else f"{it.headroom:.0%}"
+        sizes = (_size(it.used), _size(it.limit), left, _size(it.free), f"{1000 * it.fsync_s:.1f} ms")
+        nodes.add_row(str(it.attempt), Text(plain(it.host)), *sizes)
+    workers = _table("attempt", "worker", "node", "memory", "CPUs busy", "GPU memory", "of", "GPU busy")
+    for at in view.workers:
+        cpus, busy = ("" if it is None else f"{it:.2f}" for it in (at.cpus, at.gpu_busy))
+        sizes = (_size(at.rss), cpus, _size(at.gpu_used), _size(at.gpu_total), busy)
+        workers.add_row(str(at.attempt), f"worker-{at.worker}", Text(plain(at.host)), *sizes)
+    note = "Peaks; CPUs and GPUs: means. A worker's memory counts what it shares with others of its node, too."
+    return Group(nodes, Text(), workers, Text(), Text(note, style="dim"))
+
+
+def _size(size: float | None) -> str:
+    return "" if size is None else size_in_words(size)
 
 
 # ── CSV ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -252,6 +261,8 @@ def to_csv(view: Any) -> str | None:
             rows = [msgspec.to_builtins(it) | {"attempts": len(it.attempts)} for it in view.workers]
             for row in rows:
                 del row["by_call"]
+        case Resources():
+            rows = [msgspec.to_builtins(worker) for worker in view.workers]
         case Memory():
             rows = [msgspec.to_builtins(call) for call in view.calls]
         case _:
@@ -310,4 +321,5 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Stragglers: _stragglers,
     Memory: _memory,
     Exports: _exports,
+    Resources: _resources,
 }

@@ -5,13 +5,10 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.errors import DataError, HpcrlError
-from hpcrl.foreign import plain
+from hpcrl.errors import DataError
 
 SHOWN = 200
 """Characters of a text that a message shows."""
-ERROR_SHOWN = 2000
-"""Characters that are kept of why a response was dropped."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -43,13 +40,9 @@ class Result(msgspec.Struct, frozen=True):
     places: tuple[tuple[int, float], ...] = ()
     """The shares of the score that belong to a place in the response: (character at which it ends, number)."""
     dropped: bool = False
-    error: str = ""
-    """Why it has been dropped."""
 
 
-def dropped(error: HpcrlError) -> Result:
-    """Of a response that is not to be counted, for this error."""
-    return Result(dropped=True, error=plain(str(error), ERROR_SHOWN))
+DROPPED = Result(dropped=True)
 
 
 def named_together(responses: Sequence[Response]) -> str:

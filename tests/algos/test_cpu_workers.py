@@ -16,6 +16,7 @@ from support.tiny_ppo import tiny_ppo
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.resources import resources
 from hpcrl.recipes.ppo import PPOExperiment
 
 LONGEST_S = 240.0
@@ -75,6 +76,13 @@ def test_rows_of_costs_have_what_the_workers_measured(plain: RunDirectory) -> No
     assert scored.figures is not None and scored.figures.flops == 0 < scored.figures.seconds.execute
     ready = next(row for row in rows_of(plain.events(0)) if row["event"] == "ready")
     assert sum(ready["hardware"].values()) == 2 and ready["speeds"]["fp32"] > 1e8
+
+
+def test_the_agent_has_looked_at_its_workers(plain: RunDirectory) -> None:
+    view = resources(RunReader(plain))
+    [node], workers = view.nodes, view.workers
+    assert node.free is not None and node.free > 0
+    assert {worker.worker for worker in workers} == {0, 1} and min(worker.rss for worker in workers) > 2**20
 
 
 def test_scores_of_cpu_workers_on_two_nodes_make_the_same_run(tmp_path: Path, task: Path, expected: Remains) -> None:

@@ -12,15 +12,17 @@ from support.made_run import MadeRun, ended_run, ppo_row
 from hpcrl.cli import inspect
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.costs import Figures, Seconds
+from hpcrl.durable.resources import GpuUse, NodeUse, WorkerUse
+from hpcrl.durable.resources import encode as encode_use
 from hpcrl.errors import ConfigurationError
 from hpcrl.events import AgentConnected, PartExecuted, PartSent, StepOpened, WorkersReady
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.memory import CallMemory, Memory, memory
+from hpcrl.inspect.views.resources import NodePeak, Resources, WorkerPeak, resources
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
-from hpcrl.inspect.views.why import Why
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
@@ -45,6 +47,13 @@ def test_a_step_whose_row_a_kill_has_taken_is_said_to_be_missing(tmp_path: Path)
     assert view.missing == [3] and [step.step for step in view.steps] == [0, 1, 2, 4]
 
 
+def use_of(made: MadeRun, *looks: NodeUse) -> None:
+    """What the agent of node 0 has written."""
+    path = made.run.node_resources(made.attempt, 0)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(encode_use(look) for look in looks))
+
+
 def slow_run(root: Path, nodes: int = 4) -> MadeRun:
     """Worker 2, on node n002, takes three times as long to generate as the others."""
     made = MadeRun(root)
@@ -54,6 +63,7 @@ def slow_run(root: Path, nodes: int = 4) -> MadeRun:
     made.run.plan(0).write_bytes(msgspec.json.encode({"workers": workers, "calls": calls}))
     for node in range(nodes):
         made.write(AgentConnected(node, f"n{node:03d}", 1, welcome=True))
+    use_of(made, NodeUse(made.time, "n000", (WorkerUse(0, 77, 5 * 2**30, 9.0),)))
     made.write(WorkersReady(nodes, {"Some CPU": nodes}, {"fp32": 1e9}, {"actor_gen": 3.0 * 2**30}))
     for step in range(1, 11):
         made.write(StepOpened(step, 0, 32))
@@ -128,15 +138,46 @@ def test_memory_is_what_was_expected_and_what_was_in_use(tmp_path: Path) -> None
     assert view.calls == [CallMemory("actor_gen", 3.0 * 2**30, 2**30 + 3)] and "process" in view.counted
 
 
-VIEWS: dict[str, Any] = {"summary": Summary, "steps": Steps, "memory": Memory, "why": Why, "stragglers": Stragglers}
+def test_resources_are_peaks_with_what_was_left(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    gib = 2**30
+
+    def gpu(used: int, busy: int) -> tuple[GpuUse]:
+        return (GpuUse("GPU-1", used * gib, 80 * gib, busy),)
+
+    def worker(rss: int, cpu_s: float) -> tuple[WorkerUse]:
+        return (WorkerUse(0, 7, rss * gib, cpu_s),)
+
+    use_of(
+        made,
+        NodeUse(10.0, "n0", worker(2, 1.0), gpu(9, 40), 3 * gib, 8 * gib, 90),
+        NodeUse(20.0, "n0", worker(5, 16.0), gpu(1, 80), 6 * gib, 8 * gib, 70, 0.5),
+        NodeUse(30.0, "n0", worker(1, 31.0), (), 2 * gib, 8 * gib, 80, 0.1),
+    )
+    with open(made.run.node_resources(0, 0), "a") as file:
+        file.write('{"time": 40.0, "ho')
+    view = resources(RunReader(made.run))
+    assert view.nodes == [NodePeak(0, 0, "n0", 3, 6 * gib, 8 * gib, 0.25, 70, 0.5)]
+    assert view.workers == [WorkerPeak(0, 0, 0, "n0", 5 * gib, 1.5, 9 * gib, 80 * gib, pytest.approx(0.6))]
 
 
-SHOWN = {
-    "summary": "actor_gen",
-    "steps": "actor_gen 100%",
-    "memory": "3.00 GiB",
-    "why": "No attempt has ended",
-    "stragglers": "--exclude=n002",
+def test_what_the_kernel_does_not_say_is_left_out(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    assert resources(RunReader(made.run)) == Resources([], [])
+    use_of(made, NodeUse(10.0, "n0", (WorkerUse(1, 7, 100, 1.0),)))
+    view = resources(RunReader(made.run))
+    assert view.nodes == [NodePeak(0, 0, "n0", 1, None, None, None, None, 0.0)]
+    assert view.workers == [WorkerPeak(0, 1, 0, "n0", 100, None, None, None, None)]
+
+
+VIEWS: dict[str, Any] = {
+    "summary": Summary,
+    "steps": Steps,
+    "memory": Memory,
+    "resources": Resources,
+    "stragglers": Stragglers,
 }
 
 
@@ -147,9 +188,15 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     view = msgspec.json.decode(capsys.readouterr().out, type=VIEWS[name])
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
-    assert SHOWN[name] in text
-    if name in ("summary", "why"):
-        with pytest.raises(ConfigurationError, match=f"The view {name} is no table"):
+    assert {
+        "summary": "actor_gen",
+        "steps": "actor_gen 100%",
+        "memory": "3.00 GiB",
+        "resources": "5.00 GiB",
+        "stragglers": "--exclude=n002",
+    }[name] in text
+    if name == "summary":
+        with pytest.raises(ConfigurationError, match="The view summary is no table"):
             inspect.run([str(root), name, "--csv"])
         return
     assert inspect.run([str(root), name, "--csv"]) == 0
@@ -157,6 +204,7 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     table, column, first = {
         "steps": ("steps", "step", "1"),
         "memory": ("calls", "name", "actor_gen"),
+        "resources": ("workers", "rss", str(5 * 2**30)),
         "stragglers": ("workers", "node", "n002"),
     }[name]
     assert len(rows) == len(getattr(view, table)) and rows[0][column] == first

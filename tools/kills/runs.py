@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.archives import archives
 from support.chaos import Remains, remains
 from support.choosing import decisions
 from support.hosts import write_task
@@ -108,8 +107,8 @@ MAKERS: Mapping[str, Callable[[Path, ClusterConfig], Any]] = {
     EVALUATE: evaluate,
 }
 
-Left = tuple[Remains, dict[int, bytes]]
-"""What a run leaves: its state, and its archives by step."""
+Left = tuple[Remains, str]
+"""What a run leaves: its state, and the lines of its samples."""
 
 
 def left(name: str, run: RunDirectory) -> Left:
@@ -117,4 +116,5 @@ def left(name: str, run: RunDirectory) -> Left:
     if name == CHOOSING:
         decided = decisions(run)
         assert decided[: len(EXTENDED_FIRST)] == list(EXTENDED_FIRST), decided
-    return remains(run), archives(run)
+    files = sorted(run.samples.iterdir()) if run.samples.is_dir() else []
+    return remains(run), "".join(file.read_text() for file in files)
