@@ -16,11 +16,13 @@ from hpcrl.inspect.views.resources import resources
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
+from hpcrl.inspect.views.why import why
 
 VIEWS: Mapping[str, tuple[Callable[[RunReader], Any], str]] = {
-    "summary": (summary, "metrics, time by call, restarts, the first failure"),
+    "summary": (summary, "metrics, time by call, restarts, why it failed"),
     "steps": (steps, "each step: its time, its dearest calls, its metrics"),
     "memory": (memory, "what each call had in memory, beside what its plan had expected"),
+    "why": (why, "why each attempt ended: who began it, where it is written, what to type next"),
     "resources": (resources, "what nodes and workers used at most, and how much was left"),
     "stragglers": (stragglers, "the workers that others waited for, and their nodes"),
 }
@@ -39,6 +41,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the view as JSON")
     parser.add_argument("--csv", action="store_true", help="print the table of a view as CSV")
     parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
+    parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
@@ -55,7 +58,7 @@ def run(words: Sequence[str]) -> int:
     elif given.csv:
         print(_csv(given.view, view), end="")
     else:
-        show(view)
+        show(view, with_traceback=given.traceback)
     return int(ExitCode.DONE)
 
 

@@ -81,6 +81,7 @@ def _as_json(plan: Plan, experiment: ExperimentConfig, models: Models) -> str:
         "memory_gib": [round(load.bytes / GIB, 3) for load in loads],
         "fullest_calls": [load.call for load in loads],
         "host_memory_gib": [round(host_memory(plan, models, load.rank, device) / GIB, 3) for load in loads],
+        "archive_bytes": dict(estimate_disk(experiment).archive),
         "around_calls": {rank: words for rank, words in around.items() if words},
         "plan": msgspec.to_builtins(plan),
     }
@@ -100,9 +101,8 @@ def render(plan: Plan, experiment: ExperimentConfig, models: Models) -> Renderab
     tables = (_calls(plan, chooses), _models(plan, models), _workers(plan, experiment, models))
     lines = [part for table in tables for part in (table, Text())]
     lines[4:4] = [*(Text(plain(text)) for text in _what_they_are(plan, experiment)), Text()]
-    disk = estimate_disk(experiment)
-    if disk.checkpoint:
-        lines.append(Text(f"On disk, at most: {disk.describe()}.\n"))
+    if on_disk := estimate_disk(experiment).describe():
+        lines.append(Text(f"On disk, at most: {on_disk}.\n"))
     return Group(head, *lines, _reading_aid())
 
 

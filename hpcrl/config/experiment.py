@@ -12,6 +12,7 @@ from hpcrl.config.code import CodeConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.model import CallPlacement
+from hpcrl.config.samples import SamplesConfig
 
 RunName = Annotated[
     str,
@@ -50,6 +51,8 @@ class ExperimentConfig:
     """Nodes, workers and deadlines."""
     control: ControlConfig = ControlConfig()
     """How long the run is, and when it checkpoints, evaluates and exports."""
+    samples: SamplesConfig = SamplesConfig()
+    """What is kept of what the model said."""
     allocation: Annotated[AllocationText, ChangeClass.PLACEMENT] = "manual"
     """Who says which workers hold which role. manual: the settings of the roles, and calls. Else hpcrl, once: these
     settings, where they are not given, take what it finds, and allocation is manual again. A layout like d4t2p1: every

@@ -243,10 +243,11 @@ def describe(hint: Any) -> str:
             return "a list of paths"
         return named[0] if named else describe(hint.__origin__)
     if get_origin(hint) is Literal:
-        return "one of " + ", ".join(map(str, get_args(hint)))
+        choices = list(map(str, get_args(hint)))
+        return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
     if get_origin(hint) in (UnionType, Union):
         kinds = [describe(kind) for kind in get_args(hint) if kind is not NoneType]
-        return " or ".join([*kinds, "null"])
+        return " or ".join([*kinds, *(["null"] if NoneType in get_args(hint) else [])])
     if get_origin(hint) in (list, tuple):
         kinds = [kind for kind in get_args(hint) if kind is not Ellipsis]
         return _describe_list(kinds, get_origin(hint) is list or Ellipsis in get_args(hint))

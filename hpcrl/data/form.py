@@ -25,3 +25,5 @@ class Form(NamedTuple):
 TOKENS = Form("int32")
 NUMBERS = Form("float32")
 FLAGS = Form("bool")
+BYTES = Form("uint8")
+"""Of texts: UTF-8."""

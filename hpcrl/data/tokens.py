@@ -14,6 +14,8 @@ from hpcrl.errors import DataError
 
 HALF = "\ufffd"
 """What stands at the end of a text whose last character has begun and not ended."""
+BYTES = 4
+"""Of a character, at most."""
 LEAD = "\n"
 """Stands for the text before an answer."""
 
@@ -72,12 +74,46 @@ class Tokens:
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text without special tokens, with its leading space unless it is one that begins: with `prefix`."""
         listed = [int(token) for token in ids]
-        begins = tuple(listed[: len(self.prefix)]) == self.prefix
-        return self._text(listed) if begins else self.decode_on(self.lead, listed)
+        return self.decode_on(self._before(listed), listed)
 
     def decode_on(self, before: Sequence[int], ids: Sequence[int]) -> str:
         """What the text of tokens says after that of others."""
         return self._text([*before, *ids])[len(self._text(before)) :] if before else self._text(ids)
+
+    def ends(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """int32 [tokens]: the characters of `decode(ids)` that are there with each token. A character of several tokens
+        is there with its last one."""
+        listed = [int(token) for token in ids]
+        text, before = self.decode(listed), self._before(listed)
+        pieces = self._pieces_by_pairs(listed, before)
+        if HALF in text or "".join(pieces) != text:
+            pieces = self._pieces_in_order(listed, before)
+        ends = np.minimum(np.cumsum([len(piece) for piece in pieces], dtype=np.int32), len(text))
+        ends[-1:] = len(text)
+        return ends
+
+    def _before(self, listed: Sequence[int]) -> tuple[int, ...]:
+        """What a text goes on after, if it does not begin."""
+        return () if tuple(listed[: len(self.prefix)]) == self.prefix else self.lead
+
+    def _pieces_by_pairs(self, listed: Sequence[int], before: Sequence[int]) -> list[str]:
+        """What each token adds to the one before it: right where no token depends on others, which is nearly always."""
+        contexts = [list(before), *([token] for token in listed[:-1])][: len(listed)]
+        pairs = [[*context, token] for context, token in zip(contexts, listed, strict=True)]
+        shown = self.tokenizer.decode_batch([*contexts, *pairs], skip_special_tokens=True)
+        return [whole[len(first) :] for first, whole in zip(shown[: len(listed)], shown[len(listed) :], strict=True)]
+
+    def _pieces_in_order(self, listed: Sequence[int], before: Sequence[int]) -> list[str]:
+        """What each token adds to the last ones that ended a character; one that does not end it adds nothing."""
+        pieces, context, pending = list[str](), list(before), list[int]()
+        for token in listed:
+            pending.append(token)
+            piece = self.decode_on(context, pending)
+            begun = len(pending) < BYTES and (not piece or piece.endswith(HALF))
+            pieces.append("" if begun else piece)
+            if not begun:
+                context, pending = pending, []
+        return pieces
 
     def _text(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)

@@ -21,6 +21,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import (
     Adopted,
+    Archived,
     Checkpointed,
     Closed,
     Done,
@@ -96,7 +97,8 @@ def begin_fork(run: RunDirectory, point: ForkPoint) -> None:
     journal = open_journal(run.files, run.journal(number))
     forked = Forked(str(point.parent), point.step, point.settings)
     manifest = msgspec.structs.replace(point.manifest, name=name)
-    journal.append([adopted, forked, *point.lines.all, *point.closed, Checkpointed(point.step, manifest)])
+    archived = [Archived(row.step) for row in point.closed]  # the parent has the samples of these steps
+    journal.append([adopted, forked, *point.lines.all, *point.closed, *archived, Checkpointed(point.step, manifest)])
     journal.close()
     reason = f"forked from {point}"
     code = int(ExitCode.NEVER_REQUEUE)

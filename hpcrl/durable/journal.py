@@ -135,7 +135,8 @@ class Trained(_Event, frozen=True):
     `before` is the digest of the parameters that it began with, "" for the base weights. A replay with the same
     `numerics` from the same parameters gives the same bits; any other gives nearly the same. `settings` is the version
     of the run's settings that it was made under, and that a replay runs under. `version` counts the role's changes with
-    this one: replays go by it.
+    this one: replays go by it. `shown` are the files, one of each part, with the rows that it shows for the step's
+    archive. A replay that writes what is missing of them has the same line again, with its files.
     """
 
     step: int
@@ -146,6 +147,7 @@ class Trained(_Event, frozen=True):
     numerics: Numerics
     settings: int = 0
     version: int = 0
+    shown: tuple[FileRef, ...] = ()
 
 
 class Blended(Trained, frozen=True):
@@ -193,10 +195,14 @@ class Exported(_Event, frozen=True):
 
 
 class Archived(_Event, frozen=True):
-    """What a step made of its samples is in a file of lines. It comes before the step's `Closed`."""
+    """What is kept of a closed step's samples is in its archive, which stays; None where nothing of them is kept.
+
+    `lost` says which files could not be read that it is made of.
+    """
 
     step: int
-    samples: FileRef
+    samples: FileRef | None = None
+    lost: str = ""
 
 
 class Pruned(_Event, frozen=True):

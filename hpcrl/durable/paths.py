@@ -12,6 +12,9 @@ _NUMBERED = re.compile(r"\.?[\w-]+(?:\.dp\d+)?\.a(?P<attempt>\d{3,})(?:\.|$)")
 _UNUSABLE = re.compile(r"[%\\\x00-\x1f\x7f\udc80-\udcff]")
 _STEP = re.compile(r"\.?step-(?P<step>\d{8,})(?:\.|$)")
 
+STEPS_OF_A_FOLDER = 1000
+"""Whose archives lie in one."""
+
 
 class RunPaths:
     """The paths of one run. Attempts and steps are numbers, roles and calls names, a submission is its nonce."""
@@ -174,8 +177,9 @@ class RunPaths:
     def compacted(self, step: int, attempt: int) -> Path:
         return self.spills / f"step-{step:08d}.a{attempt:03d}.h5"
 
-    def step_samples(self, step: int, attempt: int) -> Path:
-        return self.samples / f"step-{step:08d}.a{attempt:03d}.jsonl"
+    def archive(self, step: int, attempt: int) -> Path:
+        """In a folder for every thousand steps: an archive is never removed."""
+        return self.samples / f"{step // STEPS_OF_A_FOLDER:05d}" / f"step-{step:08d}.a{attempt:03d}.h5"
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / f"step-{step:08d}.a{attempt:03d}"

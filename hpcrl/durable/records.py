@@ -13,7 +13,7 @@ from hpcrl.errors import InternalError, Nature
 
 RESTORE = "Restore it from a backup, or submit a new run."
 """What helps where a document is lost that no other says again."""
-FORMAT = 6
+FORMAT = 7
 """Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)

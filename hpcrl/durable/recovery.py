@@ -7,32 +7,21 @@ publishes `adopted.json`, from which moment the attempt counts, and begins its j
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.checkpoints import Manifest, read_manifest
 from hpcrl.durable.exclusive import sync_directory
-from hpcrl.durable.files import DamagedFileError, FileRef
-from hpcrl.durable.history import (
-    History,
-    believed_count,
-    checkpoint_lines,
-    has_grown,
-    has_new_attempt,
-    other_bits,
-    read_history,
-)
+from hpcrl.durable.files import FileRef
+from hpcrl.durable.history import has_grown, has_new_attempt, read_history
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
     Archived,
     Blended,
-    Checkpointed,
     Closed,
-    Compacted,
     Done,
     Event,
     Exported,
@@ -43,29 +32,24 @@ from hpcrl.durable.journal import (
     encode_line,
     open_journal,
 )
-from hpcrl.durable.retention import LEAST_KEPT, remove_litter
+from hpcrl.durable.retention import remove_litter
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import SpillRef, group_name
 from hpcrl.durable.step_lines import StepLines, steps_in
+from hpcrl.durable.survey import (
+    Leavings,
+    Recorded,
+    Survey,
+    UnitKey,
+    first_whole,
+    leavings,
+    steps_after,
+    survey_run,
+    unarchived_until,
+)
 from hpcrl.errors import StoppedError
 
 READS_OF_A_MOVING_RUN = 5
 DAMAGE_SHOWN = 20
-
-
-class UnitKey(NamedTuple):
-    """One part of one call of one step."""
-
-    step: int
-    call: str
-    part: int
-
-
-class Recorded(NamedTuple):
-    """A finished unit: its line, and where its outputs are now."""
-
-    done: Done
-    spill: SpillRef
 
 
 @dataclass(frozen=True)
@@ -76,7 +60,8 @@ class RecoveryPlan:
     closed. The outputs of `recorded` units are read. `replay` are train steps to be executed again, in this order.
     `lost` units were finished, but their files are damaged: they are computed again, as their lines say. `metrics` are
     the rows of all closed steps, the earlier ones included. `exports` are all steps after which roles are exported.
-    `numerics` are those of the newest train_step or blend of each call.
+    `numerics` are those of the newest train_step or blend of each call. `left` is what open steps, and closed ones
+    without an archive, have left, the latter also of before the checkpoint.
     """
 
     checkpoint: Manifest | None = None
@@ -90,7 +75,7 @@ class RecoveryPlan:
     metrics: tuple[Closed, ...] = ()
     exports: frozenset[int] = frozenset()
     exported: frozenset[tuple[int, str]] = frozenset()
-    archived: Mapping[int, FileRef] = field(default_factory=dict)
+    left: Mapping[int, Leavings] = field(default_factory=dict)
     accepted: Mapping[str, str] = field(default_factory=dict)
     numerics: Mapping[str, Numerics] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
@@ -111,26 +96,6 @@ class RecoveryPlan:
         return "\n".join(_describe(self, settings))
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What of a history is usable: how many lines count, the valid checkpoints (newest first), and the whole spills.
-
-    `manifests` and `spills` map the names in the lines to the files as they are now called.
-    """
-
-    history: History
-    count: int
-    checkpoints: tuple[Manifest, ...]
-    manifests: Mapping[str, FileRef]
-    spills: Mapping[str, FileRef]
-    damage: tuple[str, ...]
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        lines = self.history.lines[: self.count]
-        return tuple(line.event for line in lines if line.event is not None)
-
-
 def plan_recovery(
     events: Sequence[Event],
     checkpoints: Sequence[Manifest],
@@ -149,10 +114,12 @@ def plan_recovery(
     recorded: dict[UnitKey, Recorded] = {}
     lost: dict[UnitKey, Done] = {}
     replay: list[Trained] = []
-    steps = _steps_after(events, cut)
+    steps = steps_after(events, cut)
+    left = {number: leavings(step, spills, over=True) for number, step in unarchived_until(events, cut).items()}
+    left |= {number: leavings(step, spills, over=False) for number, step in steps.items() if not step.archived}
     for step in steps.values():
         for unit, candidates in step.candidates.items():
-            found = _first_whole(candidates, spills)
+            found = first_whole(candidates, spills)
             if found is None:
                 lost[unit] = candidates[-1].done
             else:
@@ -171,7 +138,7 @@ def plan_recovery(
         metrics=tuple(row for _, row in sorted(rows.items())),
         exports=frozenset(event.step for event in events if isinstance(event, Opened) and event.export),
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
-        archived={event.step: event.samples for event in events if isinstance(event, Archived)},
+        left=left,
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
         numerics={event.call: event.numerics for event in events if isinstance(event, Trained)},
         damage=tuple(damage),
@@ -206,102 +173,9 @@ def recover(
     journal.append([adopted])
     checkpoints = [read_manifest(run.files, files[name]) for name in survey.manifests]
     plan = plan_recovery(survey.events, checkpoints, files, changed_by, survey.damage)
-    remove_litter(run, attempt, {file.name for file in plan.archived.values()})
+    archived = {event.samples.name for event in survey.events if isinstance(event, Archived) and event.samples}
+    remove_litter(run, attempt, archived, {step for step, of in plan.left.items() if of.lost})
     return plan, journal
-
-
-def survey_run(run: RunDirectory, history: History, changed_roles: Collection[str], keep: int) -> Survey:
-    """Verify what a recovery may need: the newest valid checkpoints, and all spills behind the oldest of them.
-
-    `keep` checkpoints are looked for, at least two; older ones are not read.
-    """
-    damage = list(history.damage)
-    found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in checkpoint_lines(history))
-    usable = ((line, manifest) for line, manifest in found if manifest is not None)
-    valid = list(islice(usable, max(keep, LEAST_KEPT)))
-    checkpoints = tuple(manifest for _, manifest in valid)
-    damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
-    count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
-    events = [line.event for line in history.lines[:count] if line.event is not None]
-    spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
-    manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
-    return Survey(history, count, checkpoints, manifests, spills, tuple(damage))
-
-
-@dataclass
-class _Step:
-    """What the events say of one step. `candidates` are the places of a unit's outputs, the latest last."""
-
-    lines: StepLines
-    closed: bool = False
-    candidates: dict[UnitKey, list[Recorded]] = field(default_factory=dict)
-    trained: dict[str, Trained] = field(default_factory=dict)
-
-
-def _steps_after(events: Sequence[Event], cut: int | None) -> dict[int, _Step]:
-    """Steps after the cut in the order of their opening. Lines of a step that come before its opening say nothing."""
-    made = steps_in(events)
-    steps: dict[int, _Step] = {}
-    for event in events:
-        if isinstance(event, Opened) and (cut is None or event.step > cut):
-            steps[event.step] = _Step(made[event.step])
-        elif isinstance(event, Done | Compacted | Trained | Closed) and event.step in steps:
-            _note(steps[event.step], event)
-    return steps
-
-
-def _note(step: _Step, event: Done | Compacted | Trained | Closed) -> None:
-    if isinstance(event, Done):
-        unit = UnitKey(event.step, event.call, event.part)
-        step.candidates.setdefault(unit, []).append(Recorded(event, SpillRef(event.spill, event.group)))
-    elif isinstance(event, Compacted):
-        for unit, candidates in step.candidates.items():
-            spill = SpillRef(event.spill, group_name(unit.call, unit.part))
-            candidates.append(Recorded(candidates[-1].done, spill))
-    elif isinstance(event, Trained):
-        step.trained[event.call] = event
-    else:
-        step.closed = True
-
-
-def _first_whole(candidates: Sequence[Recorded], spills: Mapping[str, FileRef]) -> Recorded | None:
-    """The latest place whose file is whole, named as the file is now."""
-    for done, spill in reversed(candidates):
-        if spill.path in spills:
-            return Recorded(done, msgspec.structs.replace(spill, file=spills[spill.path]))
-    return None
-
-
-def _valid_manifest(
-    run: RunDirectory, history: History, line: Checkpointed, changed_roles: Collection[str], damage: list[str]
-) -> Manifest | None:
-    try:
-        manifest = read_manifest(run.files, history.current(line.manifest))
-    except DamagedFileError as error:
-        damage.append(error.damage)
-        return None
-    found = checkpoint_damage(run.files, manifest, changed_roles)
-    damage += found
-    return None if found else manifest
-
-
-def _whole_spills(
-    run: RunDirectory, history: History, events: Sequence[Event], cut: int | None, damage: list[str]
-) -> dict[str, FileRef]:
-    """For each unit after the cut the latest place that is whole; each file is read once."""
-    verdicts: dict[str, str | None] = {}
-    whole: dict[str, FileRef] = {}
-    for step in _steps_after(events, cut).values():
-        for candidates in step.candidates.values():
-            for _, spill in reversed(candidates):
-                current = history.current(spill.file)
-                if spill.path not in verdicts:
-                    verdicts[spill.path] = run.files.damage(current)
-                if verdicts[spill.path] is None:
-                    whole[spill.path] = current
-                    break
-    damage += [text for text in verdicts.values() if text is not None]
-    return whole
 
 
 def _link_usable(run: RunDirectory, attempt: int, changed_roles: Collection[str], keep: int) -> Survey:

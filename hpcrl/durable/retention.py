@@ -1,7 +1,8 @@
 """What goes: the parts of a closed step once they are in one file, and all that is older than the checkpoints kept.
 
 Removes only; a kill at any point leaves a directory from which everything that is needed can be read. Journals nothing:
-the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pruned` after `prune`.
+the master writes `Compacted` between `compact_step` and `remove_parts`, and `Pruned` after `prune`. What stays of a
+step's samples is in its archive (`archives`), which nothing here removes.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import Manifest
 from hpcrl.durable.files import FileRef, is_temporary
 from hpcrl.durable.held import remove_dead
 from hpcrl.durable.paths import attempt_of, step_of
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import SpillRef, compact, group_name
+from hpcrl.durable.spills import group_name, write_groups
 
 LEAST_KEPT = 2
 
@@ -27,13 +29,15 @@ class Pruning:
     removed: tuple[str, ...]
 
 
-def compact_step(run: RunDirectory, attempt: int, step: int, parts: Mapping[tuple[str, int], SpillRef]) -> FileRef:
-    """Publish one file with all parts (call, part) of a closed step. DamagedFileError if one of them is not whole.
+def compact_step(
+    run: RunDirectory, attempt: int, step: int, samples: Mapping[tuple[str, int], SequenceSample]
+) -> FileRef:
+    """Publish one file with the samples of all parts, (call, part), of a closed step.
 
     The parts stay until the journal names the new file.
     """
-    groups = {group_name(call, part): spill for (call, part), spill in sorted(parts.items())}
-    return compact(run.files, run.compacted(step, attempt), groups)
+    groups = {group_name(call, part): made for (call, part), made in sorted(samples.items())}
+    return write_groups(run.files, run.compacted(step, attempt), groups, "compact")
 
 
 def remove_parts(run: RunDirectory, attempt: int, step: int) -> tuple[str, ...]:
@@ -45,23 +49,29 @@ def remove_parts(run: RunDirectory, attempt: int, step: int) -> tuple[str, ...]:
 
 
 def prune(
-    run: RunDirectory, attempt: int, checkpoints: Sequence[Manifest], is_whole: Callable[[Manifest], bool], keep: int
+    run: RunDirectory,
+    attempt: int,
+    checkpoints: Sequence[Manifest],
+    is_whole: Callable[[Manifest], bool],
+    keep: int,
+    spared: Collection[int] = (),
 ) -> Pruning | None:
     """Remove spills and checkpoints older than the oldest of the newest `keep` (at least two) valid checkpoints.
 
     `checkpoints` are those that lines of the journal name, by step. None where too few are there, or nothing is older.
+    The spills of steps that are `spared` stay: their archive is still to be made of them.
     Nothing goes before `is_whole` has said of each that is kept that all of it is there. Checkpoints go first, each by
     its manifest, so that one that still has a manifest still has its shards and the spills behind it.
     """
     keep = max(keep, LEAST_KEPT)
-    if len(checkpoints) < keep or not any(_victims(run, attempt, checkpoints[-keep].step)):
+    if len(checkpoints) < keep or not any(_victims(run, attempt, checkpoints[-keep].step, spared)):
         return None
     kept = list(islice(filter(is_whole, reversed(checkpoints)), keep))
     if len(kept) < keep:
         return None
     before_step = kept[-1].step
     removed: list[str] = []
-    for path in _victims(run, attempt, before_step):
+    for path in _victims(run, attempt, before_step, spared):
         if path.is_dir():
             removed += _remove_within(run, attempt, path, "prune")
             run.files.remove_directory(path)
@@ -70,20 +80,24 @@ def prune(
     return Pruning(before_step, tuple(removed)) if removed else None
 
 
-def remove_litter(run: RunDirectory, attempt: int, archived: Collection[str] = ()) -> tuple[str, ...]:
+def remove_litter(
+    run: RunDirectory, attempt: int, archived: Collection[str] = (), lost: Collection[int] = ()
+) -> tuple[str, ...]:
     """Remove the temporary files of older attempts' killed processes, and what they left in samples/ without a line of
     the journal, which would tell of samples twice, and what killed exports left; returns the names removed, of these
     apart.
 
-    `archived` are the files in samples/ that lines name.
+    `archived` are the archives that lines name. Of steps that are `lost`, of which none can be made again, all stay.
     """
     remove_dead(run)
     removed = []
-    for name in run.files.listing(run.samples):
-        number = attempt_of(name)
-        if number is not None and number < attempt and run.files.name(run.samples / name) not in archived:
-            run.files.remove_tree(run.samples / name)
-            removed.append(run.files.name(run.samples / name))
+    for folder in (run.samples / name for name in run.files.listing(run.samples)):
+        for name in run.files.listing(folder) if folder.is_dir() else ():
+            path, number = folder / name, attempt_of(name)
+            unnamed = run.files.name(path) not in archived and step_of(name) not in lost
+            if number is not None and number < attempt and unnamed:
+                run.files.remove_tree(path)
+                removed.append(run.files.name(path))
     for top in (run.spills, run.checkpoints, run.exports):
         for folder in (top, *(top / name for name in run.files.listing(top) if (top / name).is_dir())):
             for name in run.files.listing(folder):
@@ -95,12 +109,13 @@ def remove_litter(run: RunDirectory, attempt: int, archived: Collection[str] = (
     return tuple(removed)
 
 
-def _victims(run: RunDirectory, attempt: int, before_step: int) -> Iterator[Path]:
+def _victims(run: RunDirectory, attempt: int, before_step: int, spared: Collection[int]) -> Iterator[Path]:
     """Files and directories of steps before this one, checkpoints first; none that carries a newer attempt's number."""
     for folder in (run.checkpoints, run.spills):
         for name in run.files.listing(folder):
             step, number = step_of(name), attempt_of(name)
-            if step is not None and step < before_step and (number is None or number <= attempt):
+            older = step is not None and step < before_step and (number is None or number <= attempt)
+            if older and (folder == run.checkpoints or step not in spared):
                 yield folder / name
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from io import FileIO
 from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import TypeVar
 
 import h5py
 import msgspec
@@ -24,6 +25,7 @@ from hpcrl.durable.files import DamagedFileError, FileRef, Files, unreadable
 
 Chunk = bytes | memoryview
 SMALL_BYTES = 1 << 16
+K = TypeVar("K")
 
 
 class SpillRef(msgspec.Struct, frozen=True):
@@ -72,13 +74,27 @@ def read_meta(path: Path, group: str | None = None) -> SampleMeta:
         raise DamagedFileError(unreadable(path, error)) from error
 
 
-def compact(files: Files, path: Path, parts: Mapping[str, SpillRef]) -> FileRef:
-    """Publish one file that holds all parts, under the given group names. DamagedFileError if a part is not whole."""
+def read_parts(files: Files, parts: Mapping[K, SpillRef]) -> dict[K, SequenceSample]:
+    """All samples of these parts. DamagedFileError if one of them is not whole."""
     samples = {}
     for name, part in parts.items():
         with h5py.File.in_memory(files.read_verified(part.file)) as source:
             samples[name] = _read_part(source if part.group is None else source[part.group], None)
-    return files.publish_chunks(path, _chunks(samples), "compact")
+    return samples
+
+
+def write_groups(files: Files, path: Path, samples: Mapping[str, SequenceSample], point: str) -> FileRef:
+    """Publish one file that holds all these samples, each in the group of its name."""
+    return files.publish_chunks(path, _chunks(samples), point)
+
+
+def read_groups(path: Path) -> dict[str, SequenceSample]:
+    """All samples of such a file, by group. DamagedFileError where it cannot be read any more; verifies no CRC."""
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return {name: _read_part(group, None) for name, group in file.items()}
+    except (OSError, KeyError) as error:
+        raise DamagedFileError(unreadable(path, error) if isinstance(error, OSError) else f"{path}: {error}") from error
 
 
 def _chunks(parts: Mapping[str, SequenceSample] | Mapping[None, SequenceSample]) -> list[Chunk]:

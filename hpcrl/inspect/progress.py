@@ -17,8 +17,10 @@ from hpcrl.durable.origin import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import plain
 from hpcrl.inspect.activity import Activity
+from hpcrl.inspect.cause_text import in_a_line
 from hpcrl.inspect.metrics import figures, last, series
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.why import cause_of
 from hpcrl.inspect.words import duration, quantity
 
 DRAW_EVERY_S = 0.4
@@ -101,7 +103,8 @@ class Progress:
             before = activities.get(number - 1)
             if before is not None:
                 if not (number == 1 and forked_from(self._view.run)):
-                    news.append(f"attempt {number - 1} ended, {before.ending or 'killed'}")
+                    cause = cause_of(self._view.run, number - 1)
+                    news.append(f"attempt {number - 1} ended, {'killed' if cause is None else in_a_line(cause)}")
                 news.append(f"attempt {number} {_in_short(activities[number].recovered)}")
         return news
 

@@ -11,9 +11,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hpcrl.errors import ExitCode
-from hpcrl.foreign import plain
-from hpcrl.inspect.failure import Failure
+from hpcrl.foreign import LONGEST, plain
+from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
@@ -22,6 +21,7 @@ from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
+from hpcrl.inspect.views.why import Why
 from hpcrl.inspect.words import duration, quantity
 from hpcrl.placement.sizes import size_in_words
 
@@ -29,17 +29,22 @@ CALLS_SHOWN = 3
 """The dearest calls of a step."""
 FIGURES_SHOWN = 3
 WIDE = 400
+WHOLE = 1 << 18
+"""Characters of a cause with all frames."""
 PURPOSES = {"train": "train", "eval": "evaluate"}
 """Of data sets, by their names."""
 
 
-def show(view: Any, console: Console | None = None) -> None:
+def show(view: Any, console: Console | None = None, with_traceback: bool = False) -> None:
     """Where it goes to a file or a pipe, no column is cut."""
     console = console or Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
-    console.print(render(view), soft_wrap=True)
+    console.print(render(view, with_traceback), soft_wrap=True)
 
 
-def render(view: Any) -> RenderableType:
+def render(view: Any, with_traceback: bool = False) -> RenderableType:
+    """`with_traceback`: of what raised, hpcrl's frames too."""
+    if isinstance(view, Why):
+        return _why(view, with_traceback)
     renderer: Callable[[Any], RenderableType] = RENDERERS[type(view)]
     return renderer(view)
 
@@ -56,8 +61,8 @@ def _summary(view: Summary) -> RenderableType:
     if view.calls:
         parts += [Text(), _calls(view)]
     parts += [Text(), _named(_facts(view))]
-    if view.failure is not None:
-        parts += [Text(), Text("first failure", style="bold red"), Text(plain(view.failure.render()))]
+    if view.cause is not None:
+        parts += [Text(), Text(plain("\n".join(cause_lines(view.cause))))]
     return Group(*parts, Text(), _next(view.hints))
 
 
@@ -118,8 +123,8 @@ def _facts(view: Summary) -> dict[str, str]:
         facts["forked from"] = where.forked_from
     facts |= {f"{role}, exported": path for role, path in where.exports.items()}
     if where.samples:
-        files = f"{where.samples} file{'s' if where.samples > 1 else ''}"
-        facts["samples"] = f"{where.run_dir}/samples, {files}, a line each"
+        steps = f"{where.samples} step{'s' if where.samples > 1 else ''}"
+        facts["samples"] = f"of {steps}: hpcrl samples {where.run_dir}"
     if view.late:
         late = ", ".join(f"step {row.step} of attempt {row.attempt}" for row in view.late)
         facts["late"] = f"{late}: written after a newer attempt had taken over, and not counted"
@@ -139,7 +144,9 @@ def status_text(status: RunStatus) -> str:
     attempt = "" if status.attempt is None else f", attempt {status.attempt}"
     code = "" if status.exit_code is None else f", exit code {status.exit_code}"
     lines = [f"{status.run_dir}", f"state    {status.state}{attempt}{code}"]
-    if status.why:
+    if status.cause is not None:
+        lines += cause_lines(status.cause)
+    elif status.why:
         lines.append(f"why      {status.why}")
     lines += status.origins
     if status.slurm is not None:
@@ -161,18 +168,9 @@ def status_text(status: RunStatus) -> str:
     for call, count in status.skipped.updates.items():
         lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
     lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
-    if status.failure is not None:
-        lines.append(_first_failure(status, status.failure))
     if status.skipped.events:
         lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
     return "\n".join(plain(line) for line in [*lines, status.hint] if line)
-
-
-def _first_failure(status: RunStatus, failure: Failure) -> str:
-    """Only where to read on, where `why` has told of it and the user is to correct it."""
-    if failure.error in status.why and status.exit_code != ExitCode.INTERNAL:
-        return f"log      {failure.log}"
-    return f"first failure: {failure.render()}"
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,6 +225,21 @@ def _memory(view: Memory) -> RenderableType:
         table.add_row(Text(plain(call.name)), _size(call.expected), _size(call.peak))
     note = f"Of the fullest worker of each call. Measured: the most at a time of {view.counted}."
     return Group(table, Text(), Text(note, style="dim"))
+
+
+# ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _why(view: Why, traceback: bool) -> RenderableType:
+    if not view.causes:
+        return Text("No attempt has ended that was not done.")
+    parts: list[RenderableType] = []
+    for cause in view.causes:
+        title = "start" if cause.attempt is None else f"attempt {cause.attempt}"
+        later = (
+            f", the run went on in attempt {cause.attempt + 1}" if cause.continued and cause.attempt is not None else ""
+        )
+        text = "\n".join(cause_lines(cause, traceback))
+        parts += [Text(), Text.assemble((title, "bold"), later), Text(plain(text, WHOLE if traceback else LONGEST))]
+    return Group(*parts[1:])
 
 
 # ── resources ─────────────────────────────────────────────────────────────────────────────────────────────────────────

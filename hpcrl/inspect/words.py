@@ -10,6 +10,11 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{whole % 60:02d}" if minutes else f"{whole} s"
 
 
+def counted(number: int, name: str) -> str:
+    """1 worker, 3 workers."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
 def quantity(value: float) -> str:
     """A rate in three digits: 870, 12.3k, 1.2M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

@@ -1,18 +1,19 @@
 """What is said when the jobs of a submission have ended: its verdict, or what they left in the place of one."""
 
-import os
 import sys
-from pathlib import Path
 
 from hpcrl.durable.records import Submission, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.foreign import plain
+from hpcrl.inspect.alive import disk_trouble
+from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.lines import last_lines
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.summary import summary
+from hpcrl.inspect.views.why import newest_cause
 
 LAST_BYTES = 4096
 """Of what a process printed before it ended without a verdict."""
@@ -31,36 +32,25 @@ def conclude(run: RunDirectory, submission: Submission) -> int:
 
 
 def describe(run: RunDirectory, verdict: Verdict) -> str:
-    said = [
-        f"{run.root}: {verdict.state}: {verdict.reason}",
-        # What the user is to correct is in the reason, with the lines of the user's code; the logs have the rest.
-        (verdict.traceback or "") if verdict.exit_code == ExitCode.INTERNAL else "",
-        what_next(run.root, verdict.state),
-    ]
+    """Why it ended, as `hpcrl inspect RUN why` tells it."""
+    cause = newest_cause(run)
+    if cause is None:
+        said = [f"{run.root}: {verdict.state}: {verdict.reason}", what_next(run.root, verdict.state)]
+    else:
+        said = [f"{run.root}: {verdict.state}", *cause_lines(cause), what_next(run.root, verdict.state)]
     return "\n".join(plain(text) for text in said if text)
 
 
 def _without_verdict(run: RunDirectory, submission: Submission) -> int:
     """A verdict is missing because the disk took none, because the process broke, or because it was killed."""
-    trouble, printed = _trouble(run.root), _last_words(run, submission)
+    trouble, printed = disk_trouble(run.root), _last_words(run, submission)
     if not trouble and not printed:
         reason = f"The master of {run.root} ended without a word (killed?)."
         print(f"{plain(reason)} {what_next(run.root, 'killed')}", file=sys.stderr)
         return int(ExitCode.REQUEUE)
-    reason = f"The master of {run.root} ended without a verdict{trouble}."
+    reason = f"The master of {run.root} ended without a verdict{f': {trouble}' if trouble else ''}."
     print("\n".join([plain(reason), *printed, what_next(run.root, "failed")]), file=sys.stderr)
     return int(ExitCode.INTERNAL)
-
-
-def _trouble(root: Path) -> str:
-    """Why a verdict could not be written, if it can be seen from here."""
-    try:
-        disk = os.statvfs(root)
-    except OSError as error:
-        return f": its directory cannot be read, {error.strerror}"
-    if disk.f_flag & os.ST_RDONLY:
-        return ": its disk is read-only"
-    return "" if disk.f_bavail and disk.f_favail else ": its disk is full"
 
 
 def _last_words(run: RunDirectory, submission: Submission) -> list[str]:

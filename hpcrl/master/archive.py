@@ -1,72 +1,115 @@
-"""What steps made of their samples, as lines of JSON that people and programs read, in a file for each step.
+"""What is kept of a step's samples for good: a pure function of what its calls made, of the data and of the settings.
 
-Written behind the work, before the step closes, so that a closed step has its file and no sample a second line. Knows
-no units and no order: it is told which spills a step has.
+Knows no units and no order: it is told what the parts of a step's calls are. Needs the tokenizer, so that whoever reads
+an archive needs none.
 """
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpcrl.data.datasets import open_texts
+from hpcrl.config.data import tokenizer_of
+from hpcrl.config.fields import section, sections_of
+from hpcrl.config.generation import GenerationConfig
+from hpcrl.config.reward import RewardConfig
+from hpcrl.data.datasets import Texts, open_texts
 from hpcrl.data.form import TOKENS
-from hpcrl.data.rows.kind import Dataset
+from hpcrl.data.keeping import kept
+from hpcrl.data.rows.kind import EVAL_PREFIX, Dataset
 from hpcrl.data.samples import SequenceSample
-from hpcrl.durable.files import FileRef
+from hpcrl.data.tokens import before_stop
+from hpcrl.durable.archives import ENDED, ENDS, RECORD, TEXT, About, text_row
 from hpcrl.durable.journal import Ids
-from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import SpillRef, read_spill
+from hpcrl.durable.step_lines import StepLines
 from hpcrl.recipes.algorithm import algorithm_of
+
+Made = Mapping[tuple[str, int], SequenceSample]
+"""What the parts of calls made, by call and part."""
+Rows = dict[str, dict[str, list[np.ndarray]]]
+"""Key → sample → its sub-sequences."""
+
+
+def kept_samples(experiment: Any, lines: StepLines) -> dict[str, Ids]:
+    """Data set → those of a step's samples that stay; none of a data set on whose samples no call makes anything."""
+    settings, seed = experiment.samples, lines.opened.seed
+    made_of = {call.dataset for call in algorithm_of(experiment).calls(experiment) if call.outputs}
+    generation = section(experiment, "generation", GenerationConfig)
+    drawn = 1 if generation is None else generation.evaluation.samples_per_prompt
+    found = {
+        "train": kept(lines.trained, seed, settings.per_step),
+        "eval": kept(lines.opened.eval_ids, seed, settings.per_evaluation, drawn),
+    }
+    return {name: ids for name, ids in found.items() if ids and name in made_of}
 
 
 class Archive:
-    """Makes the files of one attempt. A line is the row's record, the sample's name, and a field for each key."""
+    """Makes what archives hold, of the steps of one attempt."""
 
-    def __init__(self, run: RunDirectory, attempt: int, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
+    def __init__(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
         algorithm = algorithm_of(experiment)
-        self._run = run
-        self._attempt = attempt
-        self._fields = algorithm.archived
+        self._experiment = experiment
+        self._datasets = datasets
         self._forms = algorithm.forms(experiment)
-        self._makers = {
-            key: call.name for call in algorithm.calls(experiment) for key in call.outputs if key in self._fields
-        }
-        self._texts = open_texts(experiment, datasets)
+        self._of = {call.name: call.dataset for call in algorithm.calls(experiment)}
+        self._texts: Texts | None = None if tokenizer_of(experiment) is None else open_texts(experiment, datasets)
+        generation = section(experiment, "generation", GenerationConfig)
+        self._stop = () if generation is None else generation.stop
+        rewards = sections_of(experiment, RewardConfig).values()
+        self._components = next((tuple(reward.parts) for reward in rewards), ())
 
-    def write(self, step: int, ids: Ids, parts: Mapping[tuple[str, int], SpillRef]) -> FileRef:
-        """Publish the file of a step with these samples. `parts` are the spills of all its units, by call and part."""
-        found = {key: self._rows(key, parts) for key in self._makers}
-        lines = [json.dumps(self._line(sample, found), ensure_ascii=False) + "\n" for sample in ids]
-        return self._run.files.publish(self._run.step_samples(step, self._attempt), "".join(lines).encode(), "samples")
+    def keeps(self, lines: StepLines) -> bool:
+        """Whether anything of a step stays."""
+        return bool(kept_samples(self._experiment, lines))
 
-    def _rows(self, key: str, parts: Mapping[tuple[str, int], SpillRef]) -> dict[str, list[np.ndarray]]:
-        """Sample → its sub-sequences under a key, part by part."""
-        rows: dict[str, list[np.ndarray]] = {}
-        for (call, _), spill in sorted(parts.items()):
-            if call == self._makers[key]:
-                made = self._read(key, spill)
-                rows.update(zip(made.ids, made.parts(key), strict=True))
-        return rows
+    def of(self, lines: StepLines, made: Made, shown: Iterable[SequenceSample]) -> Mapping[str, SequenceSample]:
+        """Data set → its samples with all that stays of them. `shown` is what train steps have shown of them."""
+        found = {}
+        for name, ids in kept_samples(self._experiment, lines).items():
+            of_calls = [sample for (call, _), sample in sorted(made.items()) if self._of.get(call) == name]
+            found[name] = self._samples(name, ids, [*of_calls, *(shown if name == "train" else ())])
+        return found
 
-    def _read(self, key: str, spill: SpillRef) -> SequenceSample:
-        return read_spill(self._run.files.path(spill.file), spill.group, [key])
+    def about(self, step: int) -> About:
+        return About(step, self._components)
 
-    def _line(self, sample: str, found: Mapping[str, Mapping[str, list[np.ndarray]]]) -> dict[str, Any]:
-        made = {self._fields[key]: self._value(key, rows[sample]) for key, rows in found.items()}
-        return {**self._texts.record("train", sample), "sample": sample, **made}
+    def _samples(self, name: str, ids: Ids, made: Iterable[SequenceSample]) -> SequenceSample:
+        rows: Rows = {}
+        for sample in (self._datasets[name].rows(ids), *made):
+            for key in sample.keys:
+                rows.setdefault(key, {}).update(zip(sample.ids, sample.parts(key), strict=True))
+        prefix = EVAL_PREFIX if name == "eval" else ""
+        named = {key.removeprefix(prefix): of_key for key, of_key in rows.items()}
+        columns = {key: [of_key.get(sample, []) for sample in ids] for key, of_key in sorted(named.items())}
+        tokens = [key for key in columns if self._texts is not None and self._forms[prefix + key] == TOKENS]
+        for key in tokens:
+            columns |= self._as_text(key, columns[key])
+        if "responses" in tokens and "finished" in columns:
+            columns[ENDED] = [
+                [*self._endings(*pair)] for pair in zip(columns["responses"], columns["finished"], strict=True)
+            ]
+        columns[RECORD] = [[text_row(self._record(name, sample))] for sample in ids]
+        return SequenceSample.from_rows(ids, columns)
 
-    def _value(self, key: str, parts: list[np.ndarray]) -> Any:
-        """Tokens as text; a lone text or number as itself, several as a list."""
-        if self._forms[key] == TOKENS:
-            values = [self._texts.decode(part) for part in parts]
-        else:
-            values = [_json(number) for part in parts for number in part.tolist()]
-        return values[0] if len(values) == 1 else values
+    def _as_text(self, key: str, rows: Sequence[Sequence[np.ndarray]]) -> dict[str, list[list[np.ndarray]]]:
+        assert self._texts is not None, "only of tokens there is a text"
+        tokens = self._texts.tokens
+        texts = [[text_row(tokens.decode(part)) for part in parts] for parts in rows]
+        return {key + TEXT: texts, key + ENDS: [[tokens.ends(part) for part in parts] for parts in rows]}
 
+    def _endings(self, responses: Sequence[np.ndarray], finished: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """Why each response ended: by the token that ends a text, a string that does, or its length."""
+        assert self._texts is not None, "only of tokens there is a text"
+        for tokens, flag in zip(responses, finished, strict=True):
+            text = self._texts.decode(tokens)
+            if not flag.all():
+                yield text_row("length")
+            elif len(before_stop(text, self._stop)) < len(text):
+                yield text_row("stop")
+            else:
+                yield text_row("eos")
 
-def _json(number: Any) -> Any:
-    """JSON has no NaN: a number that there is none of is null."""
-    return None if isinstance(number, float) and not math.isfinite(number) else number
+    def _record(self, name: str, sample: str) -> str:
+        """What JSON does not have, as a date of a column, is told as text."""
+        return json.dumps(dict(self._datasets[name].text(sample)), ensure_ascii=False, default=str)

@@ -13,6 +13,7 @@ from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
 from hpcrl.events import AttemptBegun, Event, WorkersReady
 from hpcrl.master.allocation import AllocationWatch
+from hpcrl.master.archive import Archive
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.ending import Ending
 from hpcrl.master.graph_driver import GraphDriver
@@ -100,8 +101,7 @@ class Attempt:
 
     def _begin(self, plan: Plan, data: RunData) -> None:
         self._files.publish_plan(plan)
-        if algorithm_of(self._settings.newest).archived:
-            self._files.archive(self._settings.newest, data.datasets)
+        self._files.keep_samples(Archive(self._settings.newest, data.datasets))
 
     def _refuse_changed_inputs(self) -> None:
         """What the master reads; each worker compares what it reads itself."""

@@ -1,37 +1,21 @@
 """The files of one attempt: its journal, events and metrics, and the housekeeping behind closed steps.
 
-Owns what this attempt writes besides spills and shards. Knows nothing of workers. Compaction and pruning run on one
-background thread, the janitor; what it has done is journalled from `tidy`, by the thread that owns the journal.
+Owns what this attempt writes besides spills and shards. Knows nothing of workers. The janitor works on a thread of its
+own; what it has done is journalled from `tidy`, by the thread that owns the journal.
 """
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 from hpcrl.costs import Figures
 from hpcrl.data.inputs import Inputs
-from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SampleMeta
-from hpcrl.durable.checkpoints import Manifest, SavedRole, checkpoint_damage, write_manifest
+from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import checkpoint_lines, read_history
-from hpcrl.durable.journal import (
-    Accepted,
-    Archived,
-    Checkpointed,
-    Compacted,
-    Damaged,
-    Done,
-    Event,
-    Exported,
-    Ids,
-    Journal,
-    Pruned,
-)
+from hpcrl.durable.journal import Accepted, Checkpointed, Damaged, Event, Exported, Journal
 from hpcrl.durable.recovery import RecoveryPlan, recover
-from hpcrl.durable.retention import LEAST_KEPT, compact_step, prune, remove_parts
+from hpcrl.durable.retention import LEAST_KEPT
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.durable.spills import SpillRef, read_meta
@@ -41,6 +25,7 @@ from hpcrl.event_log import Entry, EventLog
 from hpcrl.events import Event as LifeCycle
 from hpcrl.events import JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
+from hpcrl.master.janitor import Janitor, Retention
 from hpcrl.master.step_rows import StepRows
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan
@@ -72,25 +57,6 @@ def begin_attempt(
     return AttemptFiles(run, number, recovery, journal, events, tuple(changing.values()), keep, compacts)
 
 
-@dataclass
-class Archiving:
-    """What an attempt writes to samples/, None where its algorithm leaves nothing there. Steps that have their file are
-    `done`; others are `wanted`, with their samples, until they have `begun` to get it."""
-
-    archive: Archive | None
-    done: set[int]
-    wanted: dict[int, Ids] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True)
-class Retention:
-    """How many checkpoints are kept, and whether closed steps' spills are merged."""
-
-    checkpoints: int
-    compacts: bool
-
-
 class AttemptFiles:
     """Open from `begin_attempt` to `close`. One thread calls it."""
 
@@ -110,19 +76,12 @@ class AttemptFiles:
         self._events = events
         self._run = run
         self._journal = journal
-        self._changed_roles = changed_roles
-        self._retention = Retention(max(keep, LEAST_KEPT), compacts)
-        self._archiving = Archiving(None, set(recovery.archived))
         self._rows = StepRows(run, number, [row.metrics for row in recovery.metrics])
         self._checkpoints = sorted(recovery.kept, key=lambda manifest: manifest.step)
-        self._verified = {manifest.step for manifest in self._checkpoints}
+        self._most_checkpoints = max(keep, LEAST_KEPT) + 1
         self._exported = set(recovery.exported)
-        self._spills: dict[int, dict[tuple[str, int], SpillRef]] = {}
-        for unit, (_, spill) in recovery.recorded.items():
-            if unit.step not in recovery.closed:
-                self._spills.setdefault(unit.step, {})[unit.call, unit.part] = spill
-        self._janitor = ThreadPoolExecutor(1, thread_name_prefix="janitor")
-        self._chores: list[Future[Callable[[], None]]] = []
+        retention = Retention(max(keep, LEAST_KEPT), compacts)
+        self._janitor = Janitor(run, number, recovery, changed_roles, retention, self.append)
 
     @property
     def fault(self) -> Callable[[str], None]:
@@ -174,10 +133,7 @@ class AttemptFiles:
         begun = time.monotonic()
         self._journal.append(events)
         self.note(JournalWritten(len(events), time.monotonic() - begun))
-        for event in events:
-            if isinstance(event, Done):
-                parts = self._spills.setdefault(event.step, {})
-                parts[event.call, event.part] = SpillRef(event.spill, event.group)
+        self._janitor.written(events)
 
     # ── what is saved ─────────────────────────────────────────────────────────────────────────────────────────────────
     def saved_roles(self) -> dict[str, SavedRole]:
@@ -216,8 +172,8 @@ class AttemptFiles:
         self.append([Checkpointed(step, ref)])
         self._checkpoints.append(manifest)
         self.note(StepCheckpointed(step, sum(s.size for refs in shards.values() for s in refs)))
-        del self._checkpoints[: -self._retention.checkpoints - 1]
-        self._chore(self._prune, tuple(self._checkpoints))
+        del self._checkpoints[: -self._most_checkpoints]
+        self._janitor.prune(tuple(self._checkpoints))
 
     def export(self, step: int, role: str, export: RoleExport, done: Callable[[], None]) -> None:
         """All files of an export are written that workers write: add the others and publish it, behind the work."""
@@ -231,7 +187,7 @@ class AttemptFiles:
             files.publish_prepared(parts, path, "export")
             return lambda: self._published(step, role, files.name(path), done)
 
-        self._chore(publish)
+        self._janitor.do(publish)
 
     def _published(self, step: int, role: str, path: str, done: Callable[[], None]) -> None:
         self._exported.add((step, role))
@@ -239,93 +195,30 @@ class AttemptFiles:
         self.note(RoleExported(step, role, path))
         done()
 
-    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────
-    def archive(self, experiment: Any, datasets: Mapping[str, Dataset]) -> None:
-        """Every step that closes from now on gets its file in samples/ before."""
-        self._archiving.archive = Archive(self._run, self.number, experiment, datasets)
-
-    def may_close(self, of: StepLines) -> bool:
-        """Whether the step has its file in samples/, or needs none; else it gets one, by `tidy`."""
-        archiving, step = self._archiving, of.step
-        if archiving.archive is None or not of.trained or step in archiving.done:
-            return True
-        if step not in archiving.begun:
-            archiving.wanted[step] = of.trained
-        return False
-
-    def _archive(self, step: int, ids: Ids) -> Callable[[], None]:
-        archive = self._archiving.archive
-        assert archive is not None, step
-        samples = archive.write(step, ids, dict(self._spills[step]))
-
-        def journal() -> None:
-            self.append([Archived(step, samples)])
-            self._archiving.done.add(step)
-
-        return journal
-
     # ── closed steps ──────────────────────────────────────────────────────────────────────────────────────────────────
-    def closed(self, step: int, row: Mapping[str, float], seconds: float) -> None:
-        """A step's closing line is written: show its rows, and merge its spills behind the work."""
-        entry = self.note(StepClosed(step, seconds))
+    def keep_samples(self, archive: Archive) -> None:
+        """What archives hold is made so, of all steps that have none yet."""
+        self._janitor.keep_samples(archive)
+
+    def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
+        """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the
+        work."""
+        entry = self.note(StepClosed(lines.step, seconds))
         self._rows.closed(entry, row, self._events.size)
-        parts = self._spills.pop(step, {})
-        if self._retention.compacts and len(parts) > 1:
-            self._chore(self._compact, step, parts)
+        self._janitor.closed(lines)
 
     def tidy(self) -> None:
-        """Journal what the janitor has finished, and give it the steps that are to get their files. Raises what it
-        raised."""
-        archiving = self._archiving
-        for step, ids in archiving.wanted.items():
-            self._chore(self._archive, step, ids)
-        archiving.begun |= archiving.wanted.keys()
-        archiving.wanted.clear()
-        while self._chores and self._chores[0].done():
-            self._chores.pop(0).result()()
+        """Journal what is done behind the work. Raises what was raised there."""
+        self._janitor.tidy()
 
     @property
     def idle(self) -> bool:
-        return not self._chores
+        return self._janitor.idle
 
     def close(self) -> None:
         """Nobody is to join this attempt any more."""
-        self._janitor.shutdown(wait=True, cancel_futures=True)
+        self._janitor.close()
         self._journal.close()
         self._rows.close()
         self._events.close()
         self._run.close(self.number)
-
-    def _chore(self, work: Callable[..., Callable[[], None]], *arguments: object) -> None:
-        self._chores.append(self._janitor.submit(work, *arguments))
-
-    def _compact(self, step: int, parts: Mapping[tuple[str, int], SpillRef]) -> Callable[[], None]:
-        spill = compact_step(self._run, self.number, step, parts)
-
-        def journal() -> None:
-            self.append([Compacted(step, spill)])
-            self._chore(self._remove_parts, step)
-
-        return journal
-
-    def _remove_parts(self, step: int) -> Callable[[], None]:
-        remove_parts(self._run, self.number, step)
-        return lambda: None
-
-    def _prune(self, checkpoints: Sequence[Manifest]) -> Callable[[], None]:
-        done = prune(self._run, self.number, checkpoints, self._is_whole, self._retention.checkpoints)
-
-        def journal() -> None:
-            if done is not None:
-                self.append([Pruned(done.before_step)])
-
-        return journal
-
-    def _is_whole(self, manifest: Manifest) -> bool:
-        """Whether all shards of a checkpoint are as they were written. Each is read once; only the janitor asks."""
-        if manifest.step in self._verified:
-            return True
-        if checkpoint_damage(self._run.files, manifest, self._changed_roles):
-            return False
-        self._verified.add(manifest.step)
-        return True

@@ -8,7 +8,6 @@ and after the lines of all that it consumed.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 
 import msgspec
 
@@ -302,8 +301,7 @@ class GraphDriver:
     def _write_lines(self) -> bool:
         """Append every line that may be written now; one fsync for all. Whether there were any."""
         lines: list[Event] = list(self.dispatcher.lines())
-        closable = self._readiness.closable()
-        closed = list(takewhile(lambda step: self._attempt.may_close(self._steps[step]), closable))
+        closed = self._readiness.closable()
         rows = [self.dispatcher.metrics.row(self._steps[step]) for step in closed]
         lines.extend(Closed(step, row) for step, row in zip(closed, rows, strict=True))
         if not lines:
@@ -320,7 +318,7 @@ class GraphDriver:
     def _close(self, step: int, row: dict[str, int | float]) -> None:
         self._readiness.closed(step)
         self._saving.closed(step)
-        self._attempt.closed(step, row, seconds=self.pace.closed(step))
+        self._attempt.closed(self._steps[step], row, seconds=self.pace.closed(step))
         reported = self.dispatcher.metrics.reported(step)
         if not self._steps[step].is_empty and (lacking := self._source.schedule.lacks(reported)):
             self._around.note(StopNeverHolds(step, lacking, reported=sorted(row)))

@@ -1,15 +1,17 @@
 """What a run will write, from shapes alone, and whether the disk has room for it. An estimate; quotas are not known."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from hpcrl.config.control import ControlConfig
+from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import lora_of, models_of
+from hpcrl.data.batch import Batch
 from hpcrl.errors import ConfigurationError
 from hpcrl.families.adapters import with_adapters
 from hpcrl.families.reader import parameter_count
@@ -17,6 +19,8 @@ from hpcrl.placement.memory import BYTES, head_model, state_size
 from hpcrl.placement.sizes import size_in_words
 from hpcrl.recipes.algorithm import Algorithm, algorithm_of
 
+READABLE = 8
+"""Bytes that a token of an archive has besides: its characters, and where they end."""
 STORED = 3
 """Numbers that a checkpoint has of a parameter that is trained: its master, and AdamW's two moments."""
 
@@ -38,12 +42,16 @@ class Disk:
     """Of a step, about."""
     spilled: int | None
     """Steps whose spills are kept."""
+    archive: Mapping[str, int] = field(default_factory=dict)
+    """What stays of the samples of a step, and of an evaluation, about."""
+    steps: int = 1
+    """Those that leave an archive, where it is known how many there are."""
 
     @property
     def most(self) -> int:
         """All of it together."""
         written = self.checkpoints * sum(self.checkpoint.values()) + self.exports * sum(self.export.values())
-        return written + (self.spilled or 1) * self.spill
+        return written + (self.spilled or 1) * self.spill + self.steps * self.archive.get("a step", 0)
 
     def describe(self) -> str:
         """In words: 3 checkpoints of 1.20 GiB, 1 export of …"""
@@ -54,6 +62,7 @@ class Disk:
         if self.spill:
             steps = "of a step" if self.spilled is None else f"of each of {self.spilled} steps"
             parts += [f"about {size_in_words(self.spill)} of spills {steps}"]
+        parts += [f"about {size_in_words(size)} of samples of {of}, for good" for of, size in self.archive.items()]
         return ", ".join(parts)
 
 
@@ -80,6 +89,8 @@ def estimate_disk(experiment: ExperimentConfig, rows: int = 1) -> Disk:
         exports=_exports(control),
         spill=_spill(experiment, algorithm, rows),
         spilled=None if every is None else every * (control.keep_checkpoints + 1),
+        archive=dict(_archive(experiment, algorithm, rows)),
+        steps=control.steps or 1,
     )
 
 
@@ -114,14 +125,36 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -
     generation = section(experiment, "generation", GenerationConfig)
     if generation is None:
         return 0
-    keys = [key for call in algorithm.calls(experiment) if call.dataset == "train" for key in call.outputs]
-    forms = algorithm.forms(experiment)
-    token = sum(forms[key].number_bytes * prod(forms[key].trailing) for key in keys)
     choice = algorithm.choice(experiment)
     rounds = 1 if choice is None else choice.max_rounds
-    batch = algorithm.batch(experiment)
-    samples = batch.samples if batch.tokens is None else rows * batch.per_row
-    return rounds * samples * generation.max_new_tokens * token
+    token = _token_bytes(experiment, algorithm, "train")
+    return rounds * _samples(algorithm.batch(experiment), rows) * generation.max_new_tokens * token
+
+
+def _token_bytes(experiment: ExperimentConfig, algorithm: Algorithm[Any], data_set: str) -> int:
+    """Of all that is made for a token that is generated."""
+    keys = [key for call in algorithm.calls(experiment) if call.dataset == data_set for key in call.outputs]
+    forms = algorithm.forms(experiment)
+    return sum(forms[key].number_bytes * prod(forms[key].trailing) for key in keys)
+
+
+def _samples(batch: Batch, rows: int) -> int:
+    return batch.samples if batch.tokens is None else rows * batch.per_row
+
+
+def _archive(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -> Iterator[tuple[str, int]]:
+    """A prompt as if it were as long as it may be, or as a response, and the row's record as long."""
+    generation, data = section(experiment, "generation", GenerationConfig), section(experiment, "data", DataConfig)
+    if generation is None or data is None:
+        return
+    longest, kept = generation.max_new_tokens, experiment.samples
+    prompt = (data.max_prompt_tokens or longest) * 2 * READABLE
+    counts = {"train": _samples(algorithm.batch(experiment), rows), "eval": data.evaluate_rows}
+    for data_set, of, wanted in (("train", "a step", kept.per_step), ("eval", "an evaluation", kept.per_evaluation)):
+        token, count = _token_bytes(experiment, algorithm, data_set), counts[data_set]
+        count = count if wanted == "all" else min(wanted, count or wanted)
+        if token and count:
+            yield of, count * (prompt + longest * (token + READABLE))
 
 
 def _counted(count: int, what: str, of: Mapping[str, int]) -> str:

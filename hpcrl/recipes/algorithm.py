@@ -82,9 +82,6 @@ class Algorithm(Generic[E]):
     """What is allowed, as in a short trial of a long recipe, but hardly meant for a whole run."""
     without_effect: Callable[[E], Mapping[str, str]] = lambda experiment: {}
     """Setting → why changing it does nothing to a run that has trained."""
-    archived: Mapping[str, str] = field(default_factory=dict)
-    """Key of training samples → the field that it becomes in samples/, which has a line of JSON for every sample. All
-    samples of a step have these keys."""
     metrics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Call → the statistics that it reports."""
     host: str = "hpcrl.algos.host:TorchHost"

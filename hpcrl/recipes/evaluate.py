@@ -10,6 +10,7 @@ from hpcrl.config.fields import NameText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.config.samples import SamplesConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.answers import ANSWERS
@@ -41,6 +42,8 @@ class EvaluateExperiment(ExperimentConfig):
     """What is read and how it becomes batches."""
     actor: ModelConfig
     """The model that is evaluated."""
+    samples: SamplesConfig = SamplesConfig(per_step="all")
+    """What is kept of what the model said."""
     reward: RewardConfig = RewardConfig(function="exact")
     """What scores a response."""
     reward_model: ClassifierConfig = ClassifierConfig()
@@ -78,6 +81,5 @@ ALGORITHM = Algorithm(
     made={**MADE, "losses": NUMBERS},
     batch=batch,
     check=check,
-    archived={"responses": "response", "finished": "finished", "rewards": "reward"},
     metrics={"eval_gen": GENERATED, "eval_rew": JUDGED, "eval_loss": ("loss", "perplexity")},
 )

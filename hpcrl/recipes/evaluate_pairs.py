@@ -7,6 +7,7 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import NameText
 from hpcrl.config.model import ModelConfig
+from hpcrl.config.samples import SamplesConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.form import NUMBERS
 from hpcrl.data.rows.pairs import PAIRS
@@ -26,6 +27,8 @@ class EvaluatePairsExperiment(ExperimentConfig):
     """What is read and how it becomes batches."""
     reward_model: ModelConfig
     """The model that is evaluated, as algorithm `reward_model` exports it."""
+    samples: SamplesConfig = SamplesConfig(per_step="all")
+    """What is kept of what the model said."""
 
 
 CALLS = (MFC("eval_pairs", "reward_model", "evaluate", SCORED_PAIR, ("chosen_scores", "rejected_scores")),)
@@ -47,6 +50,5 @@ ALGORITHM = Algorithm(
     made={"chosen_scores": NUMBERS, "rejected_scores": NUMBERS},
     batch=batch,
     check=check,
-    archived={"chosen_scores": "chosen_score", "rejected_scores": "rejected_score"},
     metrics={"eval_pairs": ("loss", *SCORED)},
 )

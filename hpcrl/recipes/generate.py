@@ -1,4 +1,4 @@
-"""Generation: responses of a model to prompts, as lines of JSON in the run directory. Nothing is trained."""
+"""Generation: responses of a model to prompts, kept in samples/ of the run directory. Nothing is trained."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import NameText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
+from hpcrl.config.samples import SamplesConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.rows.prompts import PROMPTS
 from hpcrl.dataflow.graph import MFC
@@ -18,7 +19,7 @@ from hpcrl.recipes.texts import GENERATED, MADE, read_in_order
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateExperiment(ExperimentConfig):
-    """Responses of a model to the prompts of data.train, in samples/ of the run directory: a line for each."""
+    """Responses of a model to the prompts of data.train; `hpcrl samples` shows and writes them."""
 
     algorithm: NameText = "generate"
     """What to run."""
@@ -26,6 +27,8 @@ class GenerateExperiment(ExperimentConfig):
     """What is read and how it becomes batches."""
     actor: ModelConfig
     """The model that responds."""
+    samples: SamplesConfig = SamplesConfig(per_step="all")
+    """What is kept of what the model said."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are sampled."""
 
@@ -61,6 +64,5 @@ ALGORITHM = Algorithm(
     batch=batch,
     check=check,
     notices=notices,
-    archived={"responses": "response", "finished": "finished"},
     metrics={"actor_gen": GENERATED},
 )

@@ -14,7 +14,7 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.batch import Batch
 from hpcrl.data.choice import Choice
-from hpcrl.data.form import FLAGS, NUMBERS, TOKENS, Form
+from hpcrl.data.form import BYTES, FLAGS, NUMBERS, TOKENS, Form
 from hpcrl.dataflow.graph import MFC
 from hpcrl.errors import Problem
 from hpcrl.recipes.algorithm import JUDGE, RoleKind, on_eval
@@ -33,10 +33,11 @@ SCORED_PAIR = ("prompts", "chosen", "rejected", "margins")
 SCORED = ("accuracy", "margin", "chosen", "rejected")
 TRAINED = ("loss", "lr", "grad_norm", "skipped")
 
-SCORES = ("rewards", "reward_components", "token_rewards")
+SCORES = ("rewards", "reward_components", "token_rewards", "reward_details")
 """What it makes. `rewards` [1] is NaN where a sample has none and is not to be counted; `reward_components`
 [components] are the scores that it is the weighted sum of; `token_rewards` [T] adds up to it where some of it belongs
-to a place in the response, and is [0] where all of it is at the end."""
+to a place in the response, and is [0] where all of it is at the end; `reward_details` [bytes] is JSON, where there is
+something to tell: the `numbers` that functions report besides, and the `error` for which a response was dropped."""
 
 SCORING = MFC("rew_inf", "reward", "inference", ("prompts", "responses", "finished"), SCORES)
 """Score the responses of training."""
@@ -72,7 +73,13 @@ def judgement(generation: GenerationConfig, reward: RewardConfig) -> tuple[MFC, 
 
 
 MADE: Mapping[str, Form] = MappingProxyType(
-    {"responses": TOKENS, "logprobs": NUMBERS, "finished": FLAGS, **dict.fromkeys((*SCORES, *JUDGING.outputs), NUMBERS)}
+    {
+        "responses": TOKENS,
+        "logprobs": NUMBERS,
+        "finished": FLAGS,
+        **dict.fromkeys((*SCORES, *JUDGING.outputs), NUMBERS),
+        "reward_details": BYTES,
+    }
 )
 """The keys of generation and judgement."""
 

@@ -4,11 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpcrl.data.tokens import HALF
+from hpcrl.data.tokens import BYTES, HALF
 from hpcrl.rewards.run import Scored
-
-BYTES = 4
-"""Of a character, at most."""
 
 
 def token_rewards(scored: Scored, tokens: np.ndarray, decode: Callable[[np.ndarray], str]) -> np.ndarray:

@@ -5,10 +5,13 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.errors import DataError
+from hpcrl.errors import DataError, HpcrlError
+from hpcrl.foreign import plain
 
 SHOWN = 200
 """Characters of a text that a message shows."""
+ERROR_SHOWN = 2000
+"""Characters that are kept of why a response was dropped."""
 
 
 class Response(msgspec.Struct, frozen=True):
@@ -40,9 +43,13 @@ class Result(msgspec.Struct, frozen=True):
     places: tuple[tuple[int, float], ...] = ()
     """The shares of the score that belong to a place in the response: (character at which it ends, number)."""
     dropped: bool = False
+    error: str = ""
+    """Why it has been dropped."""
 
 
-DROPPED = Result(dropped=True)
+def dropped(error: HpcrlError) -> Result:
+    """Of a response that is not to be counted, for this error."""
+    return Result(dropped=True, error=plain(str(error), ERROR_SHOWN))
 
 
 def named_together(responses: Sequence[Response]) -> str:

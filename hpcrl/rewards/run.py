@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from hpcrl.config.built_in_rewards import BUILT_IN, runs_in_process
 from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.errors import DataError
@@ -36,6 +38,15 @@ class Scored:
     """The shares of `total` that belong to a place in the response: (character at which it ends, number)."""
     numbers: dict[str, float] = field(default_factory=dict)
     """What functions report besides, as `component_name`."""
+    error: str = ""
+    """Why it is dropped."""
+
+    @property
+    def details(self) -> bytes:
+        """What is told of it besides numbers that every response has, as JSON; nothing where there is nothing."""
+        told = {"numbers": self.numbers, "error": self.error}
+        found = {name: value for name, value in told.items() if value}
+        return msgspec.json.encode(found) if found else b""
 
 
 class RewardFunction:
@@ -87,6 +98,7 @@ class RewardFunction:
                 for name, it in zip(self._parts, results, strict=True)
                 for key, number in it.numbers.items()
             },
+            error=next((it.error for it in results if it.error), ""),
         )
 
 

@@ -15,7 +15,7 @@ from hpcrl.config.reward import Component, RewardConfig
 from hpcrl.errors import ConfigurationError, MissingExtraError, UserCodeError
 from hpcrl.foreign import plain
 from hpcrl.rewards.outcome import ErrorRule
-from hpcrl.rewards.response import DROPPED, Response, Result, named_together
+from hpcrl.rewards.response import Response, Result, dropped, named_together
 from hpcrl.rewards.results import as_results
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Service:
                 except UserCodeError as error:
                     attempts += 1
                     if not self._rule.again(error, attempts):
-                        return [DROPPED] * len(batch)
+                        return [dropped(error)] * len(batch)
 
     async def _ask(self, client: "httpx.AsyncClient", batch: Sequence[Response]) -> list[Result]:
         """As often as a network and a busy service need it."""

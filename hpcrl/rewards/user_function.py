@@ -11,7 +11,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.errors import HpcrlError, InternalError, KilledForMemoryError, UserCodeError
 from hpcrl.rewards.messages import Load, Reply
 from hpcrl.rewards.outcome import ErrorRule
-from hpcrl.rewards.response import DROPPED, Response, Result, named_together
+from hpcrl.rewards.response import Response, Result, dropped, named_together
 from hpcrl.rewards.user_process import Asked, UserProcess
 
 WHILE_IMPORTED = "while it was imported"
@@ -107,7 +107,7 @@ class UserFunction:
             self._work.put_back(asked.numbers)
             return
         for number in asked.numbers:
-            self._work.results[number] = DROPPED
+            self._work.results[number] = dropped(error)
 
     def _restart(self, process: UserProcess, error: HpcrlError) -> None:
         """In the place of a process that is of no use any more; what it had been given is given to others."""

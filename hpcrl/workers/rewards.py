@@ -34,7 +34,8 @@ class Reward:
         self._functions = [(self._settings, RewardFunction(self._settings, self._role))]
 
     def inference(self, work: Work, call: MFC) -> Outcome:
-        """prompts, responses, finished → rewards [1]; reward_components [components]; token_rewards [T] or [0].
+        """prompts, responses, finished → rewards [1]; reward_components [components]; token_rewards [T] or [0];
+        reward_details [bytes], JSON or nothing.
 
         NaN is where there is none. With `token_rewards` of length 0 all of a reward is at the end.
         """
@@ -54,6 +55,7 @@ class Reward:
         flat: dict[str, list[np.ndarray]] = {
             "rewards": [np.array([it.total], np.float32) for it in scored],
             "reward_components": [np.array(it.scores, np.float32) for it in scored],
+            "reward_details": [np.frombuffer(it.details, np.uint8) for it in scored],
             "token_rewards": [token_rewards(*pair, self._texts.decode) for pair in zip(scored, tokens, strict=True)],
         }
         counts = [len(of_sample) for of_sample in parts]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import archives
 from support.chaos import Remains, create_run, finish, outputs, remains, started_twice
 from support.choosing import decisions
 from support.cluster import alive_of
@@ -96,6 +97,7 @@ def undisturbed(task: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def check(run: RunDirectory, struck: list[Strike], expected: Remains) -> None:
     assert [strike.name for strike in struck if not strike.marker.exists()] == [], "a strike never came"
     assert remains(run) == expected, outputs(run)
+    assert archives(run) == expected.archives, outputs(run)
     assert started_twice(run) == []
     assert alive_of(run.root) == []
 

@@ -5,10 +5,11 @@ from itertools import accumulate
 from operator import or_
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.family_tokenizers import BYTES, END, KINDS, TURN, write_tokenizer
 
-from hpcrl.data.tokens import TOKENIZER_FILES, Tokens, load_tokens
+from hpcrl.data.tokens import HALF, TOKENIZER_FILES, Tokens, load_tokens
 from hpcrl.durable.model_folder import copy_tokenizer
 from hpcrl.errors import DataError
 from hpcrl.models.stopping import StopStrings
@@ -117,3 +118,19 @@ def test_a_folder_with_older_files_alone_is_told_what_makes_the_newer_of_them(tm
     told = rf"transformers makes it of {older}: `pip install .*save_pretrained\(.*with another actor\.path"
     with pytest.raises(DataError, match=r"tokenizer\.json is no tokenizer.*" + told):
         load_tokens(tmp_path, "actor.path")
+
+
+def test_the_ends_of_tokens_are_those_of_the_texts_that_begin_so(tokens: Tokens) -> None:
+    """Also of tokens of parts of characters, of none, and of special ones in the middle."""
+    ids = tokens.encode_answers([*HARD, "价格 12 €, naïve 🙂🙂 end"])
+    ids += [np.concatenate(ids), *tokens.encode_prompts(HARD[:2]), ids[-1][:-3]]
+    ids += [np.random.default_rng(seed).integers(0, tokens.tokenizer.get_vocab_size(), 40) for seed in range(5)]
+    for each in ids:
+        text, ends = tokens.decode(each), tokens.ends(each)
+        assert ends.dtype == np.int32 and len(ends) == len(each) and (np.diff(ends) >= 0).all()
+        if HALF not in text:  # else a byte that belongs to no character may be told of with those around it
+            begun = [tokens.decode(each[: i + 1]).rstrip(HALF) for i in range(len(each))]
+            there = [len(one) if text.startswith(one) else 0 for one in begun]
+            # a byte of a character that has only begun may hide those before it
+            assert ends.tolist() == list(accumulate(there, max)), text
+        assert not len(each) or ends[-1] == len(text)

@@ -13,6 +13,7 @@ from hpcrl.durable.files import FileRef, Files
 from hpcrl.durable.journal import (
     Accepted,
     Adopted,
+    Archived,
     Checkpointed,
     Closed,
     Compacted,
@@ -37,6 +38,8 @@ ONE_OF_EACH: tuple[Event, ...] = (
     Done(1, "gen", 0, REF, None, {"length": (3.5, 2.0), "bad": (math.inf, -math.inf)}),
     Trained(1, "actor_train", {"digest": "ab", "steps": [1, 2], "nested": {"x": None}}, {}, "cd", NUMERICS),
     Closed(1, {"loss": 0.1 + 0.2, "tiny": 5e-324}),
+    Archived(1, REF),
+    Archived(2, None, "a spill: not whole"),
     Compacted(1, REF),
     Checkpointed(1, REF),
     Exported(1, "actor", "export/actor/step-00000001"),

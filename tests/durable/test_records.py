@@ -25,14 +25,14 @@ empty_before
 Extended: step round ids cursor calls partitions
 Chosen: step ids cursor calls partitions minibatches dropped
 Done: step call part spill group stats settings scores version
-Trained: step call record stats before numerics settings version
-Blended: step call record stats before numerics settings version source
+Trained: step call record stats before numerics settings version shown
+Blended: step call record stats before numerics settings version shown source
 Closed: step metrics
 Compacted: step spill
 Checkpointed: step manifest
 Damaged: step manifest what
 Exported: step role path
-Archived: step samples
+Archived: step samples lost
 Pruned: before_step
 Accepted: name fingerprint
 Stopped: reason
@@ -79,7 +79,7 @@ def test_the_format_is_of_these_fields() -> None:
         Answer,
     ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
-    assert (FORMAT, "\n".join(lines)) == (6, WRITTEN.strip())
+    assert (FORMAT, "\n".join(lines)) == (7, WRITTEN.strip())
 
 
 def test_changed_added_and_missing_inputs_are_named() -> None:

@@ -3,6 +3,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import (
     Accepted,
+    Archived,
     Closed,
     Compacted,
     Done,
@@ -35,7 +37,7 @@ from hpcrl.durable.recovery import (
 )
 from hpcrl.durable.retention import compact_step, remove_parts
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import group_name, read_spill, write_spill
+from hpcrl.durable.spills import group_name, read_parts, read_spill, write_spill
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import StoppedError
 
@@ -83,6 +85,38 @@ def test_plan_of_a_run_in_the_middle() -> None:
     assert "checkpoint of step 1, written by attempt 0: actor, critic" in text
     assert "reads 3 finished parts" in text and "replays 2 train steps: step 2 actor_train" in text
     assert "computes again 1 finished part: step 3 gen part 1" in text and "continues with step 3, step 4" in text
+
+
+def test_closed_steps_without_a_line_of_their_archive_are_found_however_old_they_are() -> None:
+    events: list[Event] = [
+        opened(1), done(1, "gen", 0), trained(1, "actor_train"), Closed(1, {}),
+        opened(2), done(2, "gen", 0), done(2, "gen", 1), Closed(2, {}), Archived(2),
+        opened(3), done(3, "gen", 0), done(3, "gen", 1), Closed(3, {}), checkpointed(3),
+        opened(4), done(4, "gen", 0), Closed(4, {}), opened(5), done(5, "gen", 0),
+    ]  # fmt: skip
+    lost = done(3, "gen", 1).spill.name
+    whole = [name for name in spill_names(events) if name not in (lost, done(4, "gen", 0).spill.name)]
+    left = plan_recovery(events, [manifest(3)], here(whole), TRAINED_BY).left
+    assert left.keys() == {1, 3, 4, 5}
+    assert [*left[1].parts] == [*left[3].parts] == [*left[5].parts] == [("gen", 0)]
+    assert left[1].parts["gen", 0].path == f"now/{done(1, 'gen', 0).spill.name}"
+    assert (left[3].lost, left[3].awaited) == ((lost,), frozenset()), "the step is over"
+    assert (left[4].lost, left[4].awaited) == ((), {("gen", 0)}), "it is computed again"
+
+
+def test_what_a_train_step_has_shown_counts_until_the_step_has_its_archive() -> None:
+    files = tuple(FileRef(f"spills/step-00000002/actor_train.dp0{part}.a000.h5", 1, 1) for part in range(2))
+    line = msgspec.structs.replace(trained(2, "actor_train"), shown=files)
+    events: list[Event] = [opened(1), Closed(1, {}), Archived(1), checkpointed(1), opened(2), line, Closed(2, {})]
+    names = [file.name for file in files]
+    (of,) = plan_recovery(events, [manifest(1)], here(names), TRAINED_BY).left.values()
+    assert [file.name for file in of.shown["actor_train"]] == [f"now/{name}" for name in names] and not of.awaited
+    (of,) = plan_recovery(events, [manifest(1)], here(names[:1]), TRAINED_BY).left.values()
+    assert len(of.shown["actor_train"]) == 1 and of.awaited == {("actor_train", 0)}
+    again = msgspec.structs.replace(line, shown=(files[0], FileRef("again", 1, 1)))
+    (of,) = plan_recovery([*events, again], [manifest(1)], here([names[0], "again"]), TRAINED_BY).left.values()
+    assert len(of.shown["actor_train"]) == 2 and not of.awaited
+    assert plan_recovery([*events, Archived(2)], [manifest(1)], {}, TRAINED_BY).left == {}
 
 
 def test_damage_is_told_but_not_without_end() -> None:
@@ -183,7 +217,7 @@ def closed_step(run: RunDirectory, attempt: int, journal: Journal) -> None:
 
 def compact_it(run: RunDirectory, attempt: int, journal: Journal) -> None:
     parts = {(unit.call, unit.part): held.spill for unit, held in plan_next_attempt(run, TRAINED_BY).recorded.items()}
-    journal.append([Compacted(1, compact_step(run, attempt, 1, parts))])
+    journal.append([Compacted(1, compact_step(run, attempt, 1, read_parts(run.files, parts)))])
     remove_parts(run, attempt, 1)
 
 

@@ -7,11 +7,12 @@ from support.kills import KillAt, Recorder, in_child
 from support.miniature import make_run
 
 from hpcrl.data.samples import SequenceSample
+from hpcrl.durable.archives import About, write_archive
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, write_manifest, write_shard
 from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.retention import Pruning, compact_step, prune, remove_litter, remove_parts
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import SpillRef, group_name, read_spill, write_spill
+from hpcrl.durable.spills import SpillRef, group_name, read_parts, read_spill, write_spill
 
 ROLES = ("actor", "critic")
 
@@ -54,6 +55,19 @@ def test_what_is_older_than_the_oldest_kept_checkpoint_goes(run: RunDirectory) -
     )
     assert len(done.removed) == 3 + 3
     assert prune(run, 0, manifests[1:], whole_in(run), keep=2) is None
+
+
+def test_the_spills_of_a_step_without_archive_stay_until_it_has_one(run: RunDirectory) -> None:
+    manifests = [checkpoint(run, step) for step in (2, 4, 6)]
+    for step in range(1, 7):
+        spill(run, step)
+    prune(run, 0, manifests, whole_in(run), keep=2, spared=[2, 3])
+    kept = [f"step-{step:08d}" for step in (2, 3, 4, 5, 6)]
+    assert steps_there(run) == (["step-00000004.a000", "step-00000006.a000"], kept)
+    assert prune(run, 0, manifests[1:], whole_in(run), keep=2, spared=[2]) == Pruning(
+        4, ("spills/step-00000003/gen.dp00.a000.h5",)
+    )
+    assert steps_there(run)[1] == [kept[0], *kept[2:]]
 
 
 @pytest.mark.parametrize("keep", [0, 1, 2])
@@ -124,7 +138,7 @@ def test_prune_killed_at_any_point_leaves_no_checkpoint_without_its_shards_and_s
 def test_compacted_step_reads_like_its_parts(run: RunDirectory) -> None:
     parts = {("gen", part): spill(run, 3, part) for part in range(3)}
     whole = {unit: read_spill(run.root / part.path) for unit, part in parts.items()}
-    ref = compact_step(run, 0, 3, parts)
+    ref = compact_step(run, 0, 3, read_parts(run.files, parts))
     assert remove_parts(run, 0, 3) == tuple(f"spills/step-00000003/gen.dp0{part}.a000.h5" for part in range(3))
     assert not run.step_spills(3).exists()
     for unit, sample in whole.items():
@@ -145,7 +159,7 @@ def test_step_with_a_damaged_part_is_not_compacted(run: RunDirectory) -> None:
     path = run.root / parts["gen", 1].path
     path.write_bytes(b"")
     with pytest.raises(DamagedFileError, match=r"gen\.dp01\.a000\.h5 has 0 bytes"):
-        compact_step(run, 0, 3, parts)
+        compact_step(run, 0, 3, read_parts(run.files, parts))
     assert len(list(run.spills.rglob("*.h5"))) == 2
 
 
@@ -155,7 +169,7 @@ def test_compaction_killed_at_any_point_leaves_every_part_readable(run: RunDirec
 
     def compact_and_remove() -> None:
         mine = RunDirectory(run.root, KillAt(number))
-        compact_step(mine, 0, 3, parts)
+        compact_step(mine, 0, 3, read_parts(mine.files, parts))
         remove_parts(mine, 0, 3)
 
     assert in_child(compact_and_remove) == -9
@@ -172,3 +186,13 @@ def test_litter_of_the_attempt_itself_stays(run: RunDirectory) -> None:
         name.touch()
     assert remove_litter(run, 1) == ("spills/step-00000001/.gen.dp00.a000.h5.host.1.0.tmp",)
     assert [name.exists() for name in names] == [False, True, True]
+
+
+def test_of_archives_only_what_no_line_names_goes_and_never_the_last_of_a_step_that_is_lost(run: RunDirectory) -> None:
+    about = [About(step) for step in (1, 2, 3)]
+    named, unnamed, lost = (write_archive(run, 0, each, {}) for each in about)
+    newer = write_archive(run, 2, About(1), {})
+    assert named.name == "samples/00000/step-00000001.a000.h5"
+    assert run.files.name(run.archive(12345, 1)) == "samples/00012/step-00012345.a001.h5"
+    assert remove_litter(run, 1, {named.name}, {3}) == (unnamed.name,)
+    assert [run.files.path(file).exists() for file in (named, unnamed, lost, newer)] == [True, False, True, True]

@@ -98,8 +98,8 @@ def test_a_run_of_another_format_is_refused_by_name(root: Path, found: int) -> N
 
 def test_what_another_format_has_otherwise_is_not_taken_for_damage(root: Path) -> None:
     run = make_run(root / "run")
-    run.run_json.write_text('{"format": 7, "config": "experiment.yaml", "digest": 12}')
-    with pytest.raises(ConfigurationError, match="has format 7"):
+    run.run_json.write_text('{"format": 99, "config": "experiment.yaml", "digest": 12}')
+    with pytest.raises(ConfigurationError, match="has format 99"):
         run.read_run()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.files import DamagedFileError, Files
-from hpcrl.durable.spills import SMALL_BYTES, SpillRef, compact, group_name, read_spill, write_spill
+from hpcrl.durable.spills import SMALL_BYTES, SpillRef, group_name, read_parts, read_spill, write_groups, write_spill
 
 DTYPES = ("int32", "float32", "float64", "float16", "bool", "int64", "uint16", "uint8")
 
@@ -58,7 +58,7 @@ def test_arrays_too_large_to_join_and_arrays_in_any_memory_order_are_kept(root: 
     files = Files(root)
     spill = SpillRef(write_spill(files, root / "s.h5", written))
     assert_equal(read_spill(root / "s.h5"), written)
-    compact(files, root / "c.h5", {"one": spill, "two": spill})
+    write_groups(files, root / "c.h5", read_parts(files, {"one": spill, "two": spill}), "compact")
     assert_equal(read_spill(root / "c.h5", "two"), written)
 
 
@@ -102,8 +102,10 @@ def test_compacted_parts_are_read_back_bit_for_bit(root: Path) -> None:
     spills = {
         group_name(*unit): SpillRef(write_spill(files, root / f"{unit[1]}.h5", part)) for unit, part in parts.items()
     }
-    once = compact(files, root / "once.h5", spills)
-    twice = compact(files, root / "twice.h5", {name: SpillRef(once, name) for name in spills})
+    once = write_groups(files, root / "once.h5", read_parts(files, spills), "compact")
+    twice = write_groups(
+        files, root / "twice.h5", read_parts(files, {name: SpillRef(once, name) for name in spills}), "compact"
+    )
     for unit, part in parts.items():
         assert_equal(read_spill(files.path(once), group_name(*unit)), part)
         assert_equal(read_spill(files.path(twice), group_name(*unit)), part)
@@ -114,5 +116,5 @@ def test_damaged_part_is_not_compacted(root: Path) -> None:
     ref = write_spill(files, root / "s.h5", sample(2))
     (root / "s.h5").write_bytes((root / "s.h5").read_bytes()[:-1])
     with pytest.raises(DamagedFileError, match=r"s\.h5 has"):
-        compact(files, root / "c.h5", {"gen": SpillRef(ref)})
+        write_groups(files, root / "c.h5", read_parts(files, {"gen": SpillRef(ref)}), "compact")
     assert not (root / "c.h5").exists()

@@ -67,8 +67,8 @@ def test_a_running_mean_is_the_mean_of_each_window() -> None:
 
 
 def test_reading_a_run_imports_neither_torch_nor_matplotlib() -> None:
-    names = ["failure", "logs", "plots", "progress", "reader", "terminal"]
-    modules = [*names, *(f"views.{view}" for view in ("status", "summary", "steps", "stragglers"))]
+    names = ["cause_text", "logs", "plots", "progress", "reader", "terminal"]
+    modules = [*names, *(f"views.{view}" for view in ("status", "summary", "steps", "stragglers", "why"))]
     code = f"import sys\nfor m in {modules}: __import__('hpcrl.inspect.' + m)\nprint(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "matplotlib", "submitit", "zmq"} & set(loaded)

@@ -70,7 +70,7 @@ def test_a_new_attempt_says_why_the_last_one_ended_and_where_it_goes_on(tmp_path
         progress.update()
         progress.update()
     text = shown(out)
-    assert text.count("attempt 0 ended, lost: worker-1: killed by SIGKILL\n") == 1
+    assert text.count("attempt 0 ended, node failure: worker-1: killed by SIGKILL\n") == 1
     assert text.count("attempt 1 starts from the checkpoint of step 10; replays 10 train steps\n") == 1
 
 

@@ -23,6 +23,7 @@ from hpcrl.inspect.views.resources import NodePeak, Resources, WorkerPeak, resou
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
+from hpcrl.inspect.views.why import Why
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
@@ -176,8 +177,19 @@ VIEWS: dict[str, Any] = {
     "summary": Summary,
     "steps": Steps,
     "memory": Memory,
+    "why": Why,
     "resources": Resources,
     "stragglers": Stragglers,
+}
+
+
+SHOWN = {
+    "summary": "actor_gen",
+    "steps": "actor_gen 100%",
+    "memory": "3.00 GiB",
+    "why": "No attempt has ended",
+    "resources": "5.00 GiB",
+    "stragglers": "--exclude=n002",
 }
 
 
@@ -188,15 +200,9 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     view = msgspec.json.decode(capsys.readouterr().out, type=VIEWS[name])
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
-    assert {
-        "summary": "actor_gen",
-        "steps": "actor_gen 100%",
-        "memory": "3.00 GiB",
-        "resources": "5.00 GiB",
-        "stragglers": "--exclude=n002",
-    }[name] in text
-    if name == "summary":
-        with pytest.raises(ConfigurationError, match="The view summary is no table"):
+    assert SHOWN[name] in text
+    if name in ("summary", "why"):
+        with pytest.raises(ConfigurationError, match=f"The view {name} is no table"):
             inspect.run([str(root), name, "--csv"])
         return
     assert inspect.run([str(root), name, "--csv"]) == 0

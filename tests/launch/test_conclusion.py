@@ -15,6 +15,9 @@ from hpcrl.config.experiment import to_dict
 from hpcrl.durable.records import KeyPair, Submission, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
+from hpcrl.inspect import alive
+from hpcrl.inspect.cause_text import cause_lines
+from hpcrl.inspect.views.why import newest_cause
 from hpcrl.launch import conclusion, entry
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.local import LocalLauncher
@@ -94,10 +97,13 @@ def test_each_exit_code_of_a_start_reaches_its_verdict(run: RunDirectory, monkey
     assert broken.exit_code == ExitCode.INTERNAL and "raise error" in (broken.traceback or "")
 
 
-def test_an_error_of_the_users_is_shown_without_the_lines_of_hpcrl(run: RunDirectory) -> None:
-    for code, shown in ((ExitCode.USER_CODE, False), (ExitCode.INTERNAL, True)):
-        said = conclusion.describe(run, Verdict(0, "failed", int(code), "no label", "w", "gen", "Traceback\n  x", 1.5))
-        assert "no label" in said and "hpcrl resume" in said and ("Traceback" in said) is shown
+def test_what_is_said_at_the_end_is_what_why_says(run: RunDirectory) -> None:
+    number = run.claim_attempt("n")
+    verdict = Verdict(number, "failed", int(ExitCode.USER_CODE), "no label", "worker-0", "gen", "Traceback\n  x", 1.5)
+    run.publish_verdict(number, verdict)
+    cause, said = newest_cause(run), conclusion.describe(run, verdict)
+    assert cause is not None and "\n".join(cause_lines(cause)) in said
+    assert "no label" in said and "hpcrl resume" in said and "Traceback" not in said
 
 
 def test_what_a_master_printed_is_shown_in_the_place_of_a_verdict(
@@ -116,7 +122,7 @@ def test_what_a_master_printed_is_shown_in_the_place_of_a_verdict(
     disk = os.statvfs(run.root)
     for flag, bavail, word in ((os.ST_RDONLY, disk.f_bavail, "read-only"), (0, 0, "full")):
         fake = os.statvfs_result((*disk[:4], bavail, *disk[5:8], flag, disk[9]))
-        monkeypatch.setattr(conclusion.os, "statvfs", lambda _, fake=fake: fake)
+        monkeypatch.setattr(alive.os, "statvfs", lambda _, fake=fake: fake)
         assert conclude(run, submission) == ExitCode.INTERNAL
         said = capsys.readouterr().err
         assert f"its disk is {word}" in said and "killed" not in said

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.archives import archives
 from support.chaos import Remains, create_run, finish, outputs, remains, started_twice, toy_experiment
 from support.cluster import alive_of
 from support.faults import After, Strike, Strikes
@@ -32,6 +33,9 @@ MASTER_POINTS = [
     ("master", "manifest.write", 1),
     ("master", "manifest.synced", 1),
     ("master", "manifest.published", 2),
+    ("master", "archive.write", 2),
+    ("master", "archive.synced", 4),
+    ("master", "archive.published", 3),
     ("master", "compact.write", 1),
     ("master", "compact.synced", 2),
     ("master", "compact.published", 1),
@@ -87,6 +91,7 @@ def check(folder: Path, strikes: Strikes, undisturbed: Remains) -> None:
     finish(run, strikes)
     assert all(strike.marker.exists() for strike in strikes.strikes), "a strike never came: the test tests nothing"
     assert remains(run) == undisturbed, outputs(run)
+    assert archives(run) == undisturbed.archives and len(undisturbed.archives) == 6, outputs(run)
     assert started_twice(run) == []
     assert alive_of(run.root) == []
 

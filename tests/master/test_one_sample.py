@@ -21,8 +21,9 @@ from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
 from hpcrl.data.samples import SampleMeta
+from hpcrl.durable.archives import read_archive
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Closed, Compacted, Done, Opened, Trained
+from hpcrl.durable.journal import Archived, Closed, Compacted, Done, Opened, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.spills import group_name, read_spill
 from hpcrl.recipes.ppo import CriticConfig, PPOConfig, PPOExperiment
@@ -45,7 +46,8 @@ NEXT = {
     "spill": ["line"],
     "line": ["closed"],
     "train step": ["closed"],
-    "closed": ["compacted", "forgotten"],
+    "closed": ["archived", "forgotten"],
+    "archived": ["compacted"],
 }
 """What follows each station. Spill and line wait for no reader, forgotten does not wait for compacted."""
 
@@ -149,7 +151,7 @@ def test_each_station_is_passed_once_by_who_it_belongs_to(way: Way) -> None:
     assert head in ("worker-0", "worker-1")
     of_the_head = ("ack", "execute", "memory", "reply", "fetch", "spill")
     assert {way.one(name)["who"] for name in of_the_head} == {head}
-    of_the_master = ("row", "opened", "part", "syn", "heard", "line", "closed", "compacted")
+    of_the_master = ("row", "opened", "part", "syn", "heard", "line", "closed", "archived", "compacted")
     assert {way.one(name)["who"] for name in of_the_master} == {"master"}
     assert sorted(fact["call"] for fact in way.passed["train step"]) == sorted(TRAIN)
     assert way.one("request")["holders"] == ["InDataset"]
@@ -169,7 +171,9 @@ def test_the_journal_has_the_lines_of_the_way_in_their_order(way: Way) -> None:
     opened, closed = (place(kind, step=STEP) for kind in (Opened, Closed))
     line = place(Done, **way.unit)
     trained = [place(Trained, step=STEP, call=call) for call in TRAIN]
-    assert opened < line < min(trained) <= max(trained) < closed < place(Compacted, step=STEP)
+    assert (
+        opened < line < min(trained) <= max(trained) < closed < place(Archived, step=STEP) < place(Compacted, step=STEP)
+    )
 
 
 def test_metadata_is_built_once_and_never_converted(way: Way) -> None:
@@ -179,6 +183,8 @@ def test_metadata_is_built_once_and_never_converted(way: Way) -> None:
     assert len({way.one(name)["meta_object"] for name in ("memory", "reply", "spill")}) == 1
     assert way.one("heard")["meta"] == way.one("reply")["meta"]
     compacted = way.run.root / way.one("compacted")["file"]
+    _, kept = read_archive(way.run.root / way.one("archived")["file"])
+    assert way.sample in kept["train"].ids
     on_disk = read_spill(compacted, group_name(GENERATE, way.unit["part"])).meta
     assert on_disk == msgspec.convert(way.one("heard")["meta"], SampleMeta)
 

@@ -47,7 +47,8 @@ def test_what_lies_there_at_once_is_counted(load, overrides, checkpoints, export
     disk = estimate_disk(load(*overrides))
     assert (disk.checkpoints, disk.exports, disk.spilled) == (checkpoints, exports, spilled)
     whole = checkpoints * sum(disk.checkpoint.values()) + exports * sum(disk.export.values())
-    assert disk.most == whole + (spilled or 1) * disk.spill > whole
+    archives = disk.steps * disk.archive["a step"]
+    assert disk.most == whole + (spilled or 1) * disk.spill + archives > whole + archives > whole
 
 
 def test_spills_of_steps_that_count_tokens_go_by_the_rows_that_a_step_has(tmp_path, monkeypatch):
@@ -58,3 +59,14 @@ def test_spills_of_steps_that_count_tokens_go_by_the_rows_that_a_step_has(tmp_pa
     counted = load(["data.batch_size=null", "data.batch_tokens=4096"])
     assert estimate_disk(counted, rows=8).spill == estimate_disk(load(["data.batch_size=8"])).spill > 0
     assert estimate_disk(counted, rows=16).spill == 2 * estimate_disk(counted, rows=8).spill
+
+
+def test_archives_are_counted_by_the_samples_that_stay(load):
+    counted = [
+        estimate_disk(load(f"samples.per_step={wanted}")).archive.get("a step", 0) for wanted in ("1", "2", "all")
+    ]
+    assert 0 < 2 * counted[0] == counted[1] <= counted[2]
+    evaluating = ("samples.per_step=0", "data.evaluate=rows.jsonl", "control.evaluate.steps=1")
+    assert estimate_disk(load(*evaluating)).archive.keys() == {"an evaluation"}
+    assert "of samples of a step, for good" in estimate_disk(load()).describe()
+    assert estimate_disk(load("samples.per_step=0", "samples.per_evaluation=0")).archive == {}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.archives import archives, kept_rows
 from support.chaos import create_run, finish, outputs, started_twice
 from support.experiments import load_config, values_of, write_config, write_inputs
 from support.faults import Strike
@@ -55,9 +56,16 @@ def evaluation(task: Path, drawing: EvaluationConfig = DRAWING) -> EvaluateExper
 
 
 def left_by(run: RunDirectory) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """Lines and metrics."""
-    files = sorted(run.samples.iterdir())
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()], list(merged_metrics(run))
+    """What is kept of each sample, and metrics."""
+    found = [
+        {
+            "id": json.loads(columns["record"][0])["id"],
+            "response": columns["responses.text"],
+            "reward": [reward for (reward,) in columns["rewards"]],
+        }
+        for _, _, columns in kept_rows(run)
+    ]
+    return found, list(merged_metrics(run))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +111,7 @@ def test_killed_it_ends_with_the_same_lines_and_numbers_and_repeats_no_work(
     strike = Strike(tmp_path, "strike", "master", "journal.after", "KILL", "all", 8)
     finish(run, strike)
     assert strike.marker.exists(), "the strike never came: the test tests nothing"
-    assert left_by(run) == left_by(undisturbed), outputs(run)
+    assert left_by(run) == left_by(undisturbed) and archives(run) == archives(undisturbed), outputs(run)
     assert started_twice(run) == []
 
 

@@ -8,12 +8,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from support.archives import archives, kept_files
 from support.cluster import Jobs, alive_of, no_fault, start
 from support.faults import Strike, Strikes
 
@@ -94,6 +95,8 @@ class Remains:
     """Step → the samples that it drew."""
     trained: dict[int, tuple[str, ...]]
     """Step → those that it trained on."""
+    archives: dict[int, bytes] = field(default_factory=dict, compare=False)
+    """Step → its archive. Compared on their own: what was made elsewhere may differ in last bits."""
 
 
 def finish(
@@ -127,6 +130,7 @@ def ends_alike(
     finish(run, told(Strikes(strikes)), timeout_s)
     assert strikes[-1].marker.exists(), "the strike never came: the test tests nothing"
     assert remains(run) == undisturbed, outputs(run)
+    assert archives(run) == undisturbed.archives, outputs(run)
     assert started_twice(run) == []
     assert alive_of(run.root) == []
 
@@ -180,7 +184,7 @@ def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     steps = steps_in(event for event in events if event is not None)
     ids = {step: lines.ids for step, lines in steps.items()}
     trained = {step: lines.trained for step, lines in steps.items()}
-    return Remains(parameters, state, tuple(merged_metrics(run)), ids, trained)
+    return Remains(parameters, state, tuple(merged_metrics(run)), ids, trained, kept_files(run))
 
 
 def started_twice(run: RunDirectory) -> list[str]:

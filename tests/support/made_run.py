@@ -139,7 +139,7 @@ class MadeRun:
             self.step(step)
 
     def verdict(self, state: str, exit_code: int, reason: str) -> None:
-        self.write(AttemptEnded(state, reason))
+        self.write(AttemptEnded(state, reason, exit_code))
         verdict = Verdict(self.attempt, state, exit_code, reason, None, None, None, self.time)
         self.run.publish_verdict(self.attempt, verdict)
 

@@ -16,6 +16,7 @@ from hpcrl.data.samples import SequenceSample, sample_seed
 from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_shard, write_manifest, write_shard
 from hpcrl.durable.files import FileRef, no_fault
 from hpcrl.durable.journal import (
+    Archived,
     Checkpointed,
     Closed,
     Compacted,
@@ -31,7 +32,7 @@ from hpcrl.durable.records import KeyPair
 from hpcrl.durable.recovery import Recorded, RecoveryPlan, UnitKey, plan_next_attempt, recover
 from hpcrl.durable.retention import compact_step, prune, remove_parts
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.durable.spills import SpillRef, read_spill, write_spill
+from hpcrl.durable.spills import SpillRef, read_parts, read_spill, write_spill
 from hpcrl.errors import HpcrlError, InternalError, StoppedError
 
 TRAINED_BY = {"actor_train": "actor", "critic_train": "critic"}
@@ -106,7 +107,7 @@ class Miniature:
             self._train(step, call, role, outputs)
         if step not in self._plan.closed:
             rows = {role: float(np.sum(self._weights[role])) for role in TRAINED_BY.values()}
-            self._append(Closed(step, {"step": step, **rows}))
+            self._append(Closed(step, {"step": step, **rows}), Archived(step))
         self._tidy(opened)
 
     def _part(self, opened: Opened, unit: UnitKey) -> SequenceSample:
@@ -146,7 +147,9 @@ class Miniature:
         held = {key: recorded.spill for key, recorded in self._recorded.items() if key.step == step}
         if step in COMPACTED_STEPS and any(spill.group is None for spill in held.values()):
             parts = {(key.call, key.part): spill for key, spill in held.items()}
-            self._append(Compacted(step, compact_step(self._run, self.attempt, step, parts)))
+            self._append(
+                Compacted(step, compact_step(self._run, self.attempt, step, read_parts(self._run.files, parts)))
+            )
             remove_parts(self._run, self.attempt, step)
         if opened.checkpoint and all(manifest.step != step for manifest in self._checkpoints):
             self._checkpoint(opened)

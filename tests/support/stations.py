@@ -113,7 +113,11 @@ def _written(arguments: Arguments, _: Any) -> Facts:
 
 
 def _closed(arguments: Arguments, _: Any) -> Facts:
-    yield {"step": arguments["step"]}
+    yield {"step": arguments["lines"].step}
+
+
+def _archived(arguments: Arguments, archive: Any) -> Facts:
+    yield {"step": arguments["about"].step, "file": archive.name}
 
 
 def _compacted(arguments: Arguments, spill: Any) -> Facts:
@@ -152,6 +156,7 @@ STATIONS: Mapping[str, Station] = {
     "train step": Station("algos.host.TorchHost.execute", _trained),
     "line": Station("durable.journal.Journal.append", _written, "returned"),
     "closed": Station("master.attempt_files.AttemptFiles.closed", _closed),
+    "archived": Station("durable.archives.write_archive", _archived, "returned"),
     "compacted": Station("durable.retention.compact_step", _compacted, "returned"),
     "forgotten": Station("workers.sample_store.SampleStore.forget", _forgotten),
 }

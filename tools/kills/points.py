@@ -59,9 +59,12 @@ MASTER_PHASES = {
     "manifest: write": ("manifest.write", 1),
     "manifest: synced": ("manifest.synced", 1),
     "manifest: published": ("manifest.published", 1),
+    "archive: write": ("archive.write", 1),
+    "archive: published": ("archive.published", 2),
     "compact: write": ("compact.write", 1),
     "compact: published": ("compact.published", 1),
     "unlink parts": ("parts.unlink", 2),
+    "prune": ("prune.unlink", 1),
 }
 ON_SLURM = ("reduce, minibatch 1", "shard: write")
 """The sample that each topology gets on real Slurm."""
@@ -132,8 +135,8 @@ LAYOUTS_PHASES = {
 UNTRAINED_PHASES = {
     "master: journal: a call, before": Passage("master", "journal.before", 4),
     "master: journal: a call, after": Passage("master", "journal.after", 6),
-    "master: samples: write": Passage("master", "samples.write", 2),
-    "master: samples: published": Passage("master", "samples.published", 2),
+    "master: archive: write": Passage("master", "archive.write", 2),
+    "master: archive: published": Passage("master", "archive.published", 2),
     "master: manifest: write": Passage("master", "manifest.write", 1),
     "master: manifest: synced": Passage("master", "manifest.synced", 2),
     "master: manifest: published": Passage("master", "manifest.published", 2),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from support.archives import archives
 from support.chaos import Remains, remains
 from support.choosing import decisions
 from support.hosts import write_task
@@ -107,8 +108,8 @@ MAKERS: Mapping[str, Callable[[Path, ClusterConfig], Any]] = {
     EVALUATE: evaluate,
 }
 
-Left = tuple[Remains, str]
-"""What a run leaves: its state, and the lines of its samples."""
+Left = tuple[Remains, dict[int, bytes]]
+"""What a run leaves: its state, and its archives by step."""
 
 
 def left(name: str, run: RunDirectory) -> Left:
@@ -116,5 +117,4 @@ def left(name: str, run: RunDirectory) -> Left:
     if name == CHOOSING:
         decided = decisions(run)
         assert decided[: len(EXTENDED_FIRST)] == list(EXTENDED_FIRST), decided
-    files = sorted(run.samples.iterdir()) if run.samples.is_dir() else []
-    return remains(run), "".join(file.read_text() for file in files)
+    return remains(run), archives(run)

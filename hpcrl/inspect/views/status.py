@@ -18,10 +18,11 @@ from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.activity import Activity
-from hpcrl.inspect.failure import Failure, first_failure
+from hpcrl.inspect.alive import is_running
 from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.why import Cause, newest_cause
 from hpcrl.inspect.words import duration
 
 State = Literal[
@@ -91,7 +92,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     workers: list[WorkerStatus]
     exit_code: int | None
-    failure: Failure | None
+    cause: Cause | None
+    """Of an end that nobody wanted."""
     last_event_s_ago: float | None
     hint: str
     slurm: Queue | None = None
@@ -120,7 +122,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         metrics=reader.newest_metrics(),
         workers=_workers(activity) if works else [],
         exit_code=exit_code,
-        failure=first_failure(run, attempt) if state in ("failed", "killed") and attempt is not None else None,
+        cause=newest_cause(run) if state in ("failed", "killed") else None,
         last_event_s_ago=None if ago is None else round(ago, 3),
         hint=_hint(run, state),
         slurm=queue,
@@ -276,17 +278,6 @@ def _phase(activity: Activity) -> State:
     if activity.phase == "finishing":
         return "finishing"
     return "draining" if activity.phase in ("draining", "ended") else "starting"
-
-
-def is_running(claim: Claim) -> bool:
-    """Whether the process of a claim of this host is alive: the same pid, start time and boot."""
-    try:
-        if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != claim.boot_id:
-            return False
-        fields = Path(f"/proc/{claim.pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return int(fields[19]) == claim.pid_started and fields[0] not in ("Z", "X")
 
 
 def _workers(activity: Activity | None) -> list[WorkerStatus]:

@@ -8,11 +8,11 @@ from hpcrl.durable.history import read_history
 from hpcrl.durable.means import over_all
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
-from hpcrl.inspect.failure import Failure, first_failure
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import ACCURACY, figures, series
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
+from hpcrl.inspect.views.why import Cause, newest_cause
 
 END_ROWS = 10
 """Steps over which the first and last value of a metric are taken, where it is measured in every step."""
@@ -61,7 +61,7 @@ class Where(msgspec.Struct, frozen=True):
     exports: dict[str, str]
     """Role → its newest one."""
     samples: int
-    """Files in `samples/`."""
+    """Archives in `samples/`, one of each step of which samples are kept."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class Summary(msgspec.Struct, frozen=True):
     speed: Speed
     restarts: int
     late: list[LateRow]
-    failure: Failure | None
+    cause: Cause | None
     hints: dict[str, str]
     """Command → what it is good for."""
 
@@ -103,8 +103,9 @@ class Summary(msgspec.Struct, frozen=True):
 def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
     control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
-    attempt, failed = run.newest_attempt(), verdict is not None and verdict.state == "failed"
-    samples = [name for name in run.files.listing(run.samples) if name[0] != "."] if run.samples.is_dir() else []
+    failed = verdict is not None and verdict.state == "failed"
+    folders = [run.samples / name for name in run.files.listing(run.samples)]
+    samples = [name for folder in folders if folder.is_dir() for name in run.files.listing(folder) if name[0] != "."]
     return Summary(
         name=run.root.name,
         where=Where(str(run.root), None if origin is None else str(origin), _exports(reader), len(samples)),
@@ -118,7 +119,7 @@ def summary(reader: RunReader) -> Summary:
         speed=_speed(reader),
         restarts=max(0, len(reader.attempts) - (1 if origin is None else 2)),
         late=[LateRow(number, row["step"]) for number, row in reader.late()],
-        failure=first_failure(run, attempt) if failed else None,
+        cause=newest_cause(run) if failed else None,
         hints=_hints(str(run.root), verdict),
     )
 

@@ -1,0 +1,208 @@
+"""What of a history is usable: valid checkpoints, whole spills, and what closed steps have left for their archives.
+
+Reads and verifies; changes nothing. Knows no attempts to come: `recovery` decides where one goes on.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from hpcrl.durable.checkpoints import Manifest, checkpoint_damage, read_manifest
+from hpcrl.durable.files import DamagedFileError, FileRef
+from hpcrl.durable.history import History, believed_count, checkpoint_lines, other_bits
+from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Done, Event, Opened, Trained
+from hpcrl.durable.retention import LEAST_KEPT
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.durable.spills import SpillRef, group_name
+from hpcrl.durable.step_lines import StepLines, steps_in
+
+
+class UnitKey(NamedTuple):
+    """One part of one call of one step."""
+
+    step: int
+    call: str
+    part: int
+
+
+class Recorded(NamedTuple):
+    """A finished unit: its line, and where its outputs are now."""
+
+    done: Done
+    spill: SpillRef
+
+
+@dataclass
+class StepRecord:
+    """What the events say of one step. `candidates` are the places of a unit's outputs, the latest last."""
+
+    lines: StepLines
+    closed: bool = False
+    archived: bool = False
+    candidates: dict[UnitKey, list[Recorded]] = field(default_factory=dict)
+    trained: dict[str, Trained] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Leavings:
+    """What a step has left of which its archive is made: `parts` by call and part, and what its train steps have shown.
+
+    `awaited` are units that are made again because their files are damaged; what is `lost` nobody makes again.
+    """
+
+    lines: StepLines
+    parts: Mapping[tuple[str, int], SpillRef]
+    shown: Mapping[str, tuple[FileRef, ...]]
+    awaited: frozenset[tuple[str, int]] = frozenset()
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What of a history is usable: how many lines count, the valid checkpoints (newest first), and the whole spills.
+
+    `manifests` and `spills` map the names in the lines to the files as they are now called.
+    """
+
+    history: History
+    count: int
+    checkpoints: tuple[Manifest, ...]
+    manifests: Mapping[str, FileRef]
+    spills: Mapping[str, FileRef]
+    damage: tuple[str, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        lines = self.history.lines[: self.count]
+        return tuple(line.event for line in lines if line.event is not None)
+
+
+def survey_run(run: RunDirectory, history: History, changed_roles: Collection[str], keep: int) -> Survey:
+    """Verify what a recovery may need: the newest valid checkpoints, all spills behind the oldest of them, and those of
+    steps before that have no archive yet.
+
+    `keep` checkpoints are looked for, at least two; older ones are not read.
+    """
+    damage = list(history.damage)
+    found = ((line, _valid_manifest(run, history, line, changed_roles, damage)) for line in checkpoint_lines(history))
+    usable = ((line, manifest) for line, manifest in found if manifest is not None)
+    valid = list(islice(usable, max(keep, LEAST_KEPT)))
+    checkpoints = tuple(manifest for _, manifest in valid)
+    damage += other_bits(history, after=checkpoints[0].step if checkpoints else None)
+    count = believed_count(history.lines, checkpoints[0].step if checkpoints else None)
+    events = [line.event for line in history.lines[:count] if line.event is not None]
+    spills = _whole_spills(run, history, events, checkpoints[-1].step if checkpoints else None, damage)
+    manifests = {line.manifest.name: history.current(line.manifest) for line, _ in valid}
+    return Survey(history, count, checkpoints, manifests, spills, tuple(damage))
+
+
+def steps_after(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:
+    """Steps after the cut in the order of their opening."""
+    return _records(events, lambda step: cut is None or step > cut)
+
+
+def unarchived_until(events: Sequence[Event], cut: int | None) -> dict[int, StepRecord]:
+    """Closed steps up to the cut that have no line of their archive."""
+    closed = {event.step for event in events if isinstance(event, Closed)}
+    archived = {event.step for event in events if isinstance(event, Archived)}
+    missing = {step for step in closed - archived if cut is not None and step <= cut}
+    return _records(events, missing.__contains__) if missing else {}
+
+
+def first_whole(candidates: Sequence[Recorded], spills: Mapping[str, FileRef]) -> Recorded | None:
+    """The latest place whose file is whole, named as the file is now."""
+    for done, spill in reversed(candidates):
+        if spill.path in spills:
+            return Recorded(done, msgspec.structs.replace(spill, file=spills[spill.path]))
+    return None
+
+
+def leavings(record: StepRecord, spills: Mapping[str, FileRef], over: bool) -> Leavings:
+    """What there is of a step. With `over` nothing of it is made again: what is not whole is lost."""
+    parts, missing, names = dict[tuple[str, int], SpillRef](), set[tuple[str, int]](), list[str]()
+    for unit, candidates in record.candidates.items():
+        found = first_whole(candidates, spills)
+        if found is not None:
+            parts[unit.call, unit.part] = found.spill
+        else:
+            missing.add((unit.call, unit.part))
+            names.append(candidates[-1].spill.path)
+    shown = {}
+    for call, line in record.trained.items():
+        shown[call] = tuple(spills[file.name] for file in line.shown if file.name in spills)
+        if lacking := [file.name for file in line.shown if file.name not in spills]:
+            missing.add((call, 0))
+            names += lacking
+    if over:
+        return Leavings(record.lines, parts, shown, lost=tuple(names))
+    return Leavings(record.lines, parts, shown, awaited=frozenset(missing))
+
+
+def _records(events: Sequence[Event], wanted: Callable[[int], bool]) -> dict[int, StepRecord]:
+    """By step, in the order of opening. Lines of a step that come before its opening say nothing."""
+    made = steps_in(events)
+    steps: dict[int, StepRecord] = {}
+    for event in events:
+        if isinstance(event, Opened) and wanted(event.step):
+            steps[event.step] = StepRecord(made[event.step])
+        elif isinstance(event, Done | Compacted | Trained | Closed | Archived) and event.step in steps:
+            _note(steps[event.step], event)
+    return steps
+
+
+def _note(step: StepRecord, event: Done | Compacted | Trained | Closed | Archived) -> None:
+    if isinstance(event, Done):
+        unit = UnitKey(event.step, event.call, event.part)
+        step.candidates.setdefault(unit, []).append(Recorded(event, SpillRef(event.spill, event.group)))
+    elif isinstance(event, Compacted):
+        for unit, candidates in step.candidates.items():
+            spill = SpillRef(event.spill, group_name(unit.call, unit.part))
+            candidates.append(Recorded(candidates[-1].done, spill))
+    elif isinstance(event, Trained):
+        step.trained[event.call] = event
+    elif isinstance(event, Archived):
+        step.archived = True
+    else:
+        step.closed = True
+
+
+def _valid_manifest(
+    run: RunDirectory, history: History, line: Checkpointed, changed_roles: Collection[str], damage: list[str]
+) -> Manifest | None:
+    try:
+        manifest = read_manifest(run.files, history.current(line.manifest))
+    except DamagedFileError as error:
+        damage.append(error.damage)
+        return None
+    found = checkpoint_damage(run.files, manifest, changed_roles)
+    damage += found
+    return None if found else manifest
+
+
+def _whole_spills(
+    run: RunDirectory, history: History, events: Sequence[Event], cut: int | None, damage: list[str]
+) -> dict[str, FileRef]:
+    """For each unit after the cut, and of steps without archive, the latest place that is whole, and all that train
+    steps have shown that is still to be archived; each file is read once."""
+    verdicts: dict[str, str | None] = {}
+    whole: dict[str, FileRef] = {}
+
+    def is_whole(file: FileRef) -> bool:
+        current = history.current(file)
+        if file.name not in verdicts:
+            verdicts[file.name] = run.files.damage(current)
+        if verdicts[file.name] is None:
+            whole[file.name] = current
+        return verdicts[file.name] is None
+
+    for step in (*steps_after(events, cut).values(), *unarchived_until(events, cut).values()):
+        for candidates in step.candidates.values():
+            next((True for _, spill in reversed(candidates) if is_whole(spill.file)), False)
+        for line in step.trained.values():
+            for file in () if step.archived else line.shown:
+                is_whole(file)
+    damage += [text for text in verdicts.values() if text is not None]
+    return whole

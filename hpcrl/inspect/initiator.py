@@ -1,0 +1,275 @@
+"""What began the end of an attempt, and who: from what its processes wrote last, to one verdict. Pure, but for asking
+whether a master of this host is alive.
+
+The master's own word comes first: it alone knows in which order it learned of things. Where it died without one, the
+workers' and agents' files are asked, then what Slurm's jobs left.
+"""
+
+import re
+import socket
+
+import msgspec
+
+from hpcrl.errors import ExitCode
+from hpcrl.events import AttemptEnded, CallBegun, CallFailed, Event, MasterLost, WorkerEnded
+from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
+from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, Trail
+from hpcrl.inspect.verdicts import Confidence, Kind
+
+CODES: dict[int, Kind] = {
+    ExitCode.CONFIGURATION: "configuration",
+    ExitCode.DATA: "data",
+    ExitCode.USER_CODE: "user's code",
+    ExitCode.INTERNAL: "internal",
+}
+NATURES: dict[str, Kind] = {
+    "GPU memory": "GPU memory",
+    "host memory": "host memory",
+    "disk": "disk",
+    "communication": "communication",
+}
+OF_JOBS: dict[str, Kind] = {
+    "preempted": "preempted",
+    "drained": "preempted",
+    "time_limit": "time limit",
+    "node_failure": "node failure",
+    "out_of_memory": "host memory",
+    "killed": "node failure",
+    "cancelled": "cancelled",
+    "left_to_slurm": "cancelled",
+    "queued": "waiting for Slurm",
+}
+"""Causes that the exit hooks of Slurm's jobs write down, of an end that nobody else explains."""
+OF_ACCOUNTS: tuple[tuple[str, Kind], ...] = (
+    ("OUT_OF_ME", "host memory"),
+    ("NODE_FAIL", "node failure"),
+    ("PREEMPTED", "preempted"),
+    ("TIMEOUT", "time limit"),
+)
+CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+WORDS: tuple[tuple[str, Kind], ...] = (
+    ("out of memory: the kernel has killed", "host memory"),
+    ("allocation ends soon", "time limit"),
+    ("could not connect", "communication"),
+    ("no progress in starting", "hang"),
+    ("got lost while it reconnected", "communication"),
+    (" is damaged", "disk"),
+)
+"""What reasons say that have no type of their own."""
+FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+')
+NOT_USERS = re.compile(r"/(?:hpcrl|site-packages|dist-packages)/|/lib/python3|^<")
+
+
+class Found(msgspec.Struct):
+    """What is known of an end before it is told."""
+
+    kind: Kind
+    confidence: Confidence
+    who: str = ""
+    where: str = ""
+    said: str = ""
+    frames: str = ""
+    traceback: str = ""
+    evidence: tuple[Told | Fault | JobEnded, ...] = ()
+
+
+def initiator(trail: Trail) -> Found | None:
+    """None of an attempt that is done, or that may still be running."""
+    ending = _ending(trail)
+    if ending is None:
+        return _without_ending(trail)
+    event = ending.event if isinstance(ending, Told) else ending
+    assert isinstance(event, AttemptEnded)
+    line: tuple[Told, ...] = (ending,) if isinstance(ending, Told) else ()
+    match event.state:
+        case "done":
+            return None
+        case "lost" if not event.asked:
+            return _lost(trail, event, line)
+        case "failed":
+            return _failed(trail, event, line)
+    return _told_to_go(trail, event, line)
+
+
+def _ending(trail: Trail) -> Told | AttemptEnded | None:
+    """The master's word; in its place the verdict, where its events found no room."""
+    found = [told for told in trail.of(MASTER) if isinstance(told.event, AttemptEnded)]
+    if found:
+        return found[-1]
+    if trail.verdict is None:
+        return None
+    it = trail.verdict
+    return AttemptEnded(it.state, it.reason, it.exit_code, it.worker or "", nature=it.nature)
+
+
+def _lost(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found:
+    """A member that is gone, or something between members that broke."""
+    end = _end_of(trail, ending.who)
+    if end is not None:
+        return _ended(trail, ending, end, line)
+    if ending.nature:
+        return _failed(trail, ending, line)
+    if kind := by_words(ending.reason):
+        return Found(kind, "likely", ending.who, "", ending.reason, evidence=line)
+    if ending.who.startswith("worker-"):
+        last = _last_call(trail, ending.who)
+        where = "starting" if last is None else f"{_call_of(last.event)} on {ending.who}"
+        said = f"{ending.reason}. Its agent does not say that it has ended."
+        return Found("hang", "likely", ending.who, where, said, evidence=(*line, *([last] if last else [])))
+    if found := _by_job(trail, ending.who, ending, line):
+        return found
+    return Found("node failure", "likely", ending.who, "", ending.reason, evidence=line)
+
+
+def _ended(trail: Trail, ending: AttemptEnded, end: Told, line: tuple[Told, ...]) -> Found:
+    """A worker whose process has ended."""
+    event = end.event
+    assert isinstance(event, WorkerEnded)
+    last, fault = _last_call(trail, ending.who), next((it for it in trail.faults if it.process == ending.who), None)
+    where = event.phase if event.phase not in ("", "idle") else "starting" if last is None else _call_of(last.event)
+    said = f"{ending.who} was {event.how}" if event.signal else f"{ending.who} ended with {event.how}"
+    evidence: tuple[Told | Fault | JobEnded, ...] = (end, *line)
+    if event.out_of_memory:
+        return Found("host memory", "certain", ending.who, where, said, evidence=evidence)
+    if event.signal in CRASHES or fault is not None:
+        stacks = "" if fault is None else fault.text
+        frames = users_lines(stacks)
+        kind: Kind = "user's code" if frames else "internal"
+        evidence = (end, *((fault,) if fault else ()), *line)
+        return Found(kind, "certain" if fault else "likely", ending.who, where, said, frames, stacks, evidence)
+    if found := _by_job(trail, ending.who, ending, line):
+        return found
+    if event.signal:
+        said += ". Nobody in the run did it, and it was not for want of memory."
+        return Found("node failure", "likely", ending.who, where, said, evidence=evidence)
+    kind = CODES.get(event.exit_code or 0, "disk" if event.exit_code == ExitCode.REQUEUE else "internal")
+    return Found(kind, "likely", ending.who, where, ending.reason, evidence=evidence)
+
+
+def _failed(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found:
+    """Something raised: on a worker, whose own line says most, or in the master."""
+    first = _raised(trail, ending.who)
+    kind = NATURES.get(ending.nature) or CODES.get(ending.exit_code) or by_words(ending.reason) or "node failure"
+    confidence: Confidence = "certain" if ending.nature or ending.exit_code in CODES else "likely"
+    whole = "" if trail.verdict is None else trail.verdict.traceback or ""
+    if first is None:
+        return Found(kind, confidence, ending.who, "", ending.reason, users_lines(whole), whole, line)
+    event = first.event
+    assert isinstance(event, CallFailed)
+    frames = "" if event.frames and event.frames.strip() in event.error else event.frames
+    if kind == "internal" and event.frames:
+        kind, confidence = "user's code", "likely"
+    told = event.error, frames, event.traceback or whole
+    return Found(kind, confidence, process_of(event), event.what, *told, (first, *line))
+
+
+def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found:
+    """Somebody wanted it to end, or its nodes did not come."""
+    evidence: tuple[Told | Fault | JobEnded, ...] = line
+    if ending.state in ("stopped", "superseded"):
+        return Found("cancelled", "certain", "", "", ending.reason, evidence=evidence)
+    if ending.state == "queued":
+        return Found("waiting for Slurm", "certain", "", "", ending.reason, evidence=evidence)
+    said = by_words(ending.reason)
+    if ending.state == "incomplete":
+        kind = said or "node failure"
+        return Found(kind, "likely", "", "starting" if kind == "hang" else "", ending.reason, evidence=evidence)
+    job = _job_of(trail, MASTER)
+    if said is None and job is not None and job.cause in ("time_limit", "cancelled", "left_to_slurm"):
+        return Found(OF_JOBS[job.cause], "likely", "", "", ending.reason, evidence=(*line, job))
+    return Found(said or "preempted", "certain", "", "", ending.reason, evidence=evidence)
+
+
+def _without_ending(trail: Trail) -> Found | None:
+    """Of an attempt whose master left no word: it runs, or was killed."""
+    if not _master_is_gone(trail):
+        return None
+    lost = [told for told in trail.told if isinstance(told.event, MasterLost)]
+    until = lost[0].entry.time if lost else float("inf")
+    before = [told for told in trail.told if isinstance(told.event, CallFailed) and told.entry.time < until]
+    raised = [told for told in before if isinstance(told.event, CallFailed) and not told.event.of_peer]
+    if raised:
+        event = raised[0].event
+        assert isinstance(event, CallFailed)
+        kind = NATURES.get(event.nature) or CODES.get(event.exit_code, "internal")
+        at = f"worker-{event.rank}", event.what, event.error, event.frames, event.traceback, (raised[0],)
+        return Found(kind, "likely", *at)
+    claim = trail.claim
+    gone = "The master" if claim is None else f"The master (process {claim.pid} on {claim.host})"
+    said = f"{gone} is gone and left no word"
+    if found := _by_job(trail, MASTER, AttemptEnded("lost", said, who=MASTER), tuple(lost[:1])):
+        return found
+    if trouble := disk_trouble(trail.run.root):
+        return Found("disk", "likely", MASTER, "", f"{said}; {trouble}.", evidence=tuple(lost[:1]))
+    if claim is not None and claim.host == socket.gethostname() and claim.boot_id != boot_id():
+        return Found("node failure", "certain", MASTER, "", f"{said}: {claim.host} was started anew since.")
+    return Found("node failure", "likely", MASTER, "", f"{said}: it was killed.", evidence=tuple(lost[:1]))
+
+
+def _master_is_gone(trail: Trail) -> bool:
+    """As far as it can be seen from here. A newer attempt, or agents that missed it, say so too."""
+    claim = trail.claim
+    if claim is not None and claim.host == socket.gethostname():
+        return not is_running(claim)
+    newer = trail.number + 1 in trail.run.numbers()
+    return newer or any(isinstance(told.event, MasterLost) for told in trail.told)
+
+
+# ── who, and what Slurm says ──────────────────────────────────────────────────────────────────────────────────────────
+def _end_of(trail: Trail, who: str) -> Told | None:
+    """The end of a worker that nobody had ordered; the master's line, which names the phase, before its agent's."""
+    ends = [
+        told
+        for told in trail.told
+        if isinstance(told.event, WorkerEnded) and process_of(told.event) == who and not told.event.ordered
+    ]
+    return next((told for told in ends if told.process == MASTER), ends[0] if ends else None)
+
+
+def _raised(trail: Trail, who: str) -> Told | None:
+    """The first failure that a worker tells of itself: its own line, before the master's. Without a name, anybody's."""
+    told = [it for it in trail.told if isinstance(it.event, CallFailed) and (process_of(it.event) == who or not who)]
+    own = [it for it in told if isinstance(it.event, CallFailed) and not it.event.of_peer] or told
+    return next((it for it in own if it.process == process_of(it.event)), own[0] if own else None)
+
+
+def _last_call(trail: Trail, who: str) -> Told | None:
+    return next((told for told in reversed([*trail.of(who)]) if isinstance(told.event, CallBegun)), None)
+
+
+def _call_of(event: Event) -> str:
+    assert isinstance(event, CallBegun)
+    return f"{event.call} of step {event.step}"
+
+
+def process_of(event: Event) -> str:
+    return f"worker-{event.rank}" if isinstance(event, CallFailed | WorkerEnded) else ""
+
+
+def _job_of(trail: Trail, who: str) -> JobEnded | None:
+    """The end of the job in which a process was, if it ended in this attempt."""
+    kind, _, number = who.partition("-")
+    places = ("master", "run") if kind == MASTER else ("run", f"workers-{number}") if kind == "agent" else ("run",)
+    return next((job for job in trail.jobs if job.place in places), None)
+
+
+def _by_job(trail: Trail, who: str, ending: AttemptEnded, line: tuple[Told, ...]) -> Found | None:
+    job = _job_of(trail, who)
+    if job is None or job.cause not in OF_JOBS:
+        return None
+    kind = OF_JOBS[job.cause]
+    for account in trail.accounts:
+        kind = next((found for word, found in OF_ACCOUNTS if account.state.startswith(word)), kind)
+    said = f"{ending.reason}; its job ended: {job.cause.replace('_', ' ')}"
+    return Found(kind, "likely", who, "", said, evidence=(*line, job))
+
+
+def by_words(reason: str) -> Kind | None:
+    return next((kind for words, kind in WORDS if words in reason), None)
+
+
+def users_lines(stacks: str) -> str:
+    """The frames in files that are neither hpcrl's, nor Python's, nor installed."""
+    lines = stacks.splitlines()
+    found = [line for line in lines if (frame := FRAME.match(line)) and not NOT_USERS.search(frame["file"])]
+    return "\n".join(found)

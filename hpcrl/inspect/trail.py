@@ -1,0 +1,173 @@
+"""What the processes of an attempt wrote last, by time. Only the ends of files are read, however long a run is."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hpcrl.durable.accounting import JobAccount, read_accounts
+from hpcrl.durable.records import Claim, Verdict
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.event_log import Entry, decode
+from hpcrl.events import Event
+
+MASTER = "master"
+END_BYTES, MASTER_END_BYTES = 64 << 10, 1 << 20
+LONGEST_BYTES = 1 << 20
+"""Of a line, which may hold a traceback."""
+COUNT_BYTES = 1 << 20
+_TOLD = re.compile(
+    rb'"event":"(?:failed|worker ended|ending|node leaving|missing|connected|master lost|message lost|finish|execute'
+    rb'|loaded|allocation)"'
+)
+"""Kinds of events that tell of an end, or of what was being done."""
+_FAULT = re.compile(rb"^Fatal Python error: (?P<what>.*)$", re.MULTILINE)
+_EXIT = re.compile(r"(?P<place>[\w-]+)\.(?P<number>\d+)\.(?P<restarts>\d+)")
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event, and where it stands: the byte of its file at which its line begins."""
+
+    process: str
+    path: Path
+    offset: int
+    entry: Entry
+
+    @property
+    def event(self) -> Event:
+        return self.entry.event
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The stacks that a process left which a signal such as SIGSEGV ended."""
+
+    process: str
+    path: Path
+    offset: int
+    text: str
+
+
+class JobEnded(msgspec.Struct, frozen=True):
+    """What the exit hook of a Slurm job wrote of it. `cause` is one of `launch.slurm.requeue.Cause`."""
+
+    cause: str
+    exit_code: int | None
+    when: float
+    place: str = ""
+    """`master`, `run` or `workers-3`."""
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Trail:
+    """Of one attempt. `told` is in the order of time, by the clocks of those who wrote it."""
+
+    run: RunDirectory
+    number: int
+    claim: Claim | None
+    verdict: Verdict | None
+    told: tuple[Told, ...]
+    faults: tuple[Fault, ...]
+    jobs: tuple[JobEnded, ...]
+    """That ended between this attempt's begin and the next one's."""
+    accounts: tuple[JobAccount, ...]
+
+    def of(self, process: str) -> Iterator[Told]:
+        return (told for told in self.told if told.process == process)
+
+
+def read_trail(run: RunDirectory, number: int) -> Trail:
+    """Damaged, missing and foreign lines are passed over."""
+    told = [*_told(run, MASTER, run.events(number), MASTER_END_BYTES)]
+    faults: list[Fault] = []
+    logs = run.logs(number)
+    for path in sorted(logs.iterdir()) if logs.is_dir() else ():
+        if path.suffix == ".jsonl":
+            told += _told(run, path.stem, path, END_BYTES)
+        elif path.suffix == ".err" and (fault := fault_in(path)) is not None:
+            faults.append(fault)
+    claim, later = run.read_claim(number), run.read_claim(number + 1) if number + 1 in run.numbers() else None
+    jobs, accounts = _jobs(run, claim, later)
+    told.sort(key=lambda each: each.entry.time)
+    return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, accounts)
+
+
+def _told(run: RunDirectory, process: str, path: Path, size: int) -> Iterator[Told]:
+    for offset, line in lines_at_end(path, size):
+        if _TOLD.search(line):
+            try:
+                yield Told(process, path, offset, decode(line))
+            except msgspec.DecodeError:
+                continue
+
+
+def lines_at_end(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
+    """The whole lines in the last bytes of a file, with the byte at which each begins."""
+    content, begin = _end(path, size)
+    while begin and b"\n" not in content[:-1] and size < LONGEST_BYTES:
+        size *= 4
+        content, begin = _end(path, size)
+    if begin:
+        first = content.find(b"\n") + 1
+        content, begin = content[first:], begin + first
+    for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+        yield begin, line
+        begin += len(line)
+
+
+def fault_in(path: Path) -> Fault | None:
+    """The last one that a process left on its standard error."""
+    content, begin = _end(path, END_BYTES)
+    found = list(_FAULT.finditer(content))
+    if not found:
+        return None
+    at = found[-1].start()
+    return Fault(path.stem, path, begin + at, content[at:].decode(errors="replace"))
+
+
+def line_at(path: Path, offset: int) -> int:
+    """The number of the line that begins at a byte, from 1."""
+    count = 1
+    try:
+        with open(path, "rb") as file:
+            while offset > 0 and (piece := file.read(min(COUNT_BYTES, offset))):
+                count += piece.count(b"\n")
+                offset -= len(piece)
+    except OSError:
+        return 0
+    return count
+
+
+def _end(path: Path, size: int) -> tuple[bytes, int]:
+    """The last bytes of a file, and where they begin."""
+    try:
+        with open(path, "rb") as file:
+            begin = max(0, file.seek(0, 2) - size)
+            file.seek(begin)
+            return file.read(size), begin
+    except OSError:
+        return b"", 0
+
+
+def _jobs(
+    run: RunDirectory, claim: Claim | None, later: Claim | None
+) -> tuple[tuple[JobEnded, ...], tuple[JobAccount, ...]]:
+    """What is known of the jobs of a submission that ended while this attempt was its newest."""
+    if claim is None:
+        return (), ()
+    folder, ended, accounts = run.submitit_folder(claim.submission) / "exits", [], []
+    kept = read_accounts(run, claim.submission)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        name = _EXIT.fullmatch(path.stem)
+        try:
+            job = msgspec.json.decode(path.read_bytes(), type=JobEnded)
+        except (OSError, msgspec.DecodeError):
+            continue
+        if name and claim.time <= job.when and (later is None or job.when <= later.time):
+            ended.append(msgspec.structs.replace(job, place=name["place"], path=str(path)))
+            accounts += kept.get(path.stem, [])
+    return tuple(sorted(ended, key=lambda job: job.when)), tuple(accounts)

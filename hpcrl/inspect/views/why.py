@@ -1,0 +1,173 @@
+"""Why each attempt of a run ended: what began it, who, where it is written, and what to do. Peers' failures and the
+teardown that followed are folded.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hpcrl.durable.origin import forked_from
+from hpcrl.durable.records import Verdict
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.events import CallFailed, WorkerEnded
+from hpcrl.foreign import plain
+from hpcrl.inspect.initiator import CODES, NATURES, by_words, initiator, process_of, users_lines
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, line_at, read_trail
+from hpcrl.inspect.verdicts import VERDICTS, Confidence, Kind
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """A line of a file of the run. `line` is 0 where it is the whole file."""
+
+    file: str
+    line: int
+    text: str
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """What followed from it: calls of others that failed, and workers that ended."""
+
+    failures: int = 0
+    ends: int = 0
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """Why an attempt ended. `attempt` is None of a start that came to none, and of a run that waits for its jobs."""
+
+    attempt: int | None
+    kind: Kind
+    verdict: str
+    """The kind; of a hang, in what."""
+    confidence: Confidence
+    who: str
+    """The process that began it; empty where somebody outside the run did."""
+    where: str
+    """The call, or what else it did."""
+    said: str
+    """What happened, with the lines of the user's code."""
+    time: float | None
+    frames: str
+    traceback: str
+    """All lines, hpcrl's too."""
+    evidence: list[Evidence]
+    folded: Folded
+    continued: bool
+    """Whether another attempt went on."""
+    next: str
+    """The command to type; empty where the run goes on by itself."""
+
+
+class Why(msgspec.Struct, frozen=True):
+    """The JSON of `hpcrl inspect RUN why --json`: the newest first. Attempts that are done or still run have none."""
+
+    run_dir: str
+    causes: list[Cause]
+
+
+def why(reader: RunReader) -> Why:
+    return Why(str(reader.run.root), causes_of(reader.run))
+
+
+def causes_of(run: RunDirectory) -> list[Cause]:
+    numbers = sorted(run.numbers(), reverse=True)
+    causes = [waiting] if (waiting := _waiting(run, numbers)) else []
+    causes += [_early(run, verdict) for verdict in _starts(run)]
+    begun = numbers[:-1] if forked_from(run) is not None else numbers
+    return causes + [cause for number in begun if (cause := cause_of(run, number)) is not None]
+
+
+def cause_of(run: RunDirectory, number: int) -> Cause | None:
+    """None of an attempt that is done, or that may still be running."""
+    trail = read_trail(run, number)
+    found = initiator(trail)
+    if found is None:
+        return None
+    continued = number + 1 in run.numbers()
+    told = [each for each in trail.told if isinstance(each.event, CallFailed | WorkerEnded)]
+    others = [each.event for each in told if process_of(each.event) != found.who]
+    failures = {event.rank for event in others if isinstance(event, CallFailed)}
+    ends = {event.rank for event in others if isinstance(event, WorkerEnded)}
+    times = [each.entry.time for each in found.evidence if isinstance(each, Told)]
+    verdict = f"hang in {found.where or found.who or 'starting'}" if found.kind == "hang" else found.kind
+    return Cause(
+        attempt=number,
+        kind=found.kind,
+        verdict=verdict,
+        confidence=found.confidence,
+        who=found.who,
+        where=found.where,
+        said=plain(found.said),
+        time=min(times, default=None),
+        frames=plain(found.frames),
+        traceback=found.traceback,
+        evidence=[_evidence(run, each) for each in found.evidence],
+        folded=Folded(len(failures), len(ends)),
+        continued=continued,
+        next="" if continued else _next(run, found.kind),
+    )
+
+
+def newest_cause(run: RunDirectory) -> Cause | None:
+    """Why the newest start of the run ended; None of one that is done, or that may still be running."""
+    nonce = run.newest_nonce()
+    verdict = None if nonce is None else run.verdict_of(nonce)
+    if verdict is not None and verdict.attempt is None and verdict.state != "done":
+        return _early(run, verdict)
+    number = run.newest_attempt()
+    return None if number is None else cause_of(run, number)
+
+
+# ── what it is told with ──────────────────────────────────────────────────────────────────────────────────────────────
+def _evidence(run: RunDirectory, at: Told | Fault | JobEnded) -> Evidence:
+    if isinstance(at, JobEnded):
+        return Evidence(_name(run, Path(at.path)), 0, at.cause.replace("_", " "))
+    text = at.text.partition("\n")[0] if isinstance(at, Fault) else str(msgspec.to_builtins(at.event)["event"])
+    return Evidence(_name(run, at.path), line_at(at.path, at.offset), plain(text))
+
+
+def _name(run: RunDirectory, path: Path) -> str:
+    return str(path.relative_to(run.root))
+
+
+def _next(run: RunDirectory, kind: Kind) -> str:
+    return VERDICTS[kind].next.format(run=plain(str(run.root)))
+
+
+def _starts(run: RunDirectory) -> Iterable[Verdict]:
+    """Of starts that came to no attempt, the newest first."""
+    verdicts = (run.verdict_of(each.nonce) for each in reversed(run.submissions()))
+    return (it for it in verdicts if it is not None and it.attempt is None and it.state != "done")
+
+
+def _early(run: RunDirectory, verdict: Verdict) -> Cause:
+    """Of a start that came to no attempt."""
+    kind = NATURES.get(verdict.nature) or CODES.get(verdict.exit_code) or by_words(verdict.reason) or "node failure"
+    told = verdict.traceback or ""
+    text = plain(verdict.reason), verdict.time, users_lines(told), told
+    who = verdict.worker or MASTER
+    return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, _next(run, kind))
+
+
+def _is_queued(run: RunDirectory, nonce: str) -> bool:
+    """Whether its jobs are a batch system's: processes of a machine are known by numbers."""
+    jobs = (job for submission in run.submissions() if submission.nonce == nonce for job in submission.jobs.values())
+    return any(isinstance(job, str) for job in jobs)
+
+
+def _waiting(run: RunDirectory, numbers: Sequence[int]) -> Cause | None:
+    """Of a run on Slurm whose jobs are to come, by what its directory says; whether they do, the queue alone knows."""
+    nonce = run.newest_nonce()
+    if nonce is None or not _is_queued(run, nonce):
+        return None
+    verdict = run.verdict_of(nonce)
+    if verdict is None and numbers and run.newest_attempt_of(nonce) is not None:
+        return None
+    if verdict is not None and verdict.exit_code not in (ExitCode.REQUEUE, ExitCode.PREEMPTED):
+        return None
+    last = "no process has begun yet" if verdict is None else f"the last attempt was {verdict.state}: {verdict.reason}"
+    kind: Kind = "waiting for Slurm"
+    at = "", "", plain(f"Its jobs are to be started: {last}"), None, "", ""
+    return Cause(None, kind, kind, "likely", *at, [], Folded(), False, _next(run, kind))

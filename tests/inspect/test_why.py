@@ -1,0 +1,244 @@
+"""Why attempts ended, from files that their processes might have left."""
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.made_run import MadeRun
+from support.slurm_made import made_on_slurm, reclaim
+
+from hpcrl.durable.accounting import JobAccount, keep_account
+from hpcrl.durable.records import Verdict
+from hpcrl.events import AttemptEnded, CallBegun, CallFailed, MasterLost, WorkerEnded
+from hpcrl.inspect.cause_text import cause_lines
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
+from hpcrl.inspect.trail import line_at, lines_at_end
+from hpcrl.inspect.verdicts import VERDICTS
+from hpcrl.inspect.views.why import Cause, cause_of, causes_of, why
+from hpcrl.launch.slurm.requeue import Cause as JobCause
+from hpcrl.launch.slurm.requeue import Ended
+
+KEY_ERROR = "UserCodeError: reward.function score.py:score failed\nKeyError: 'label'\n  File \"score.py\", line 3"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MadeRun:
+    it = MadeRun(tmp_path / "run")
+    it.begin()
+    return it
+
+
+def ended(made: MadeRun, state: str, reason: str, **fields: Any) -> Cause:
+    made.write(AttemptEnded(state, reason, **fields))
+    cause = cause_of(made.run, made.attempt)
+    assert cause is not None
+    return cause
+
+
+def killed(made: MadeRun, rank: int = 1, process: str = "", **fields: Any) -> None:
+    told = {"signal": "SIGKILL", "phase": "running actor_gen of step 3"} | fields
+    made.write(
+        WorkerEnded(rank, 0, f"killed by {told['signal']}", "attempts/000/logs/worker-1.err", **told), 0.01, process
+    )
+
+
+def test_of_a_worker_that_raised_its_own_line_is_the_evidence_and_peers_and_teardown_are_folded(made: MadeRun) -> None:
+    made.write(CallBegun(3, "rew_inf", 0, False), process="worker-1")
+    made.write(CallFailed(1, "step 3 rew_inf, part 0", KEY_ERROR, "Traceback\n deep\n", exit_code=66), 0.01, "worker-1")
+    made.write(CallFailed(0, "step 3 actor_train, part 0", "reset", of_peer=True), 0.01, "worker-0")
+    made.write(CallFailed(1, "step 3 rew_inf, part 0", KEY_ERROR, exit_code=66))
+    for rank in (0, 1):
+        killed(made, rank, "agent-0", ordered=True)
+    cause = ended(made, "failed", "worker-1, step 3 …", exit_code=66, who="worker-1")
+    assert (cause.verdict, cause.confidence, cause.who) == ("user's code", "certain", "worker-1")
+    assert (cause.where, cause.said) == ("step 3 rew_inf, part 0", KEY_ERROR)
+    assert [(it.file, it.line) for it in cause.evidence] == [
+        ("attempts/000/logs/worker-1.jsonl", 2),
+        ("attempts/000/events.jsonl", 5),
+    ]
+    assert (cause.folded.failures, cause.folded.ends) == (1, 1)
+    text = "\n".join(cause_lines(cause))
+    assert text.count("KeyError") == 1 and "deep" not in text and f"next     hpcrl resume {made.run.root}" in text
+    assert "deep" in "\n".join(cause_lines(cause, traceback=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "confidence"),
+    [
+        ({}, "node failure", "likely"),
+        ({"out_of_memory": True}, "host memory", "certain"),
+        ({"signal": "SIGSEGV"}, "internal", "likely"),
+        ({"signal": "", "exit_code": 1}, "internal", "likely"),
+        ({"signal": "", "exit_code": 75}, "disk", "likely"),
+    ],
+)
+def test_of_a_worker_that_is_gone_its_end_says_why(
+    made: MadeRun, fields: dict[str, Any], verdict: str, confidence: str
+) -> None:
+    made.write(CallFailed(0, "step 3 actor_train, part 0", "reset", of_peer=True))
+    killed(made, **fields)
+    cause = ended(made, "lost", "worker-1: killed", exit_code=75, who="worker-1")
+    assert (cause.verdict, cause.confidence, cause.who) == (verdict, confidence, "worker-1")
+    assert cause.where == "running actor_gen of step 3" and cause.folded.failures == 1
+
+
+@pytest.mark.parametrize(("file", "verdict"), [("/home/me/score.py", "user's code"), ("/x/hpcrl/y.py", "internal")])
+def test_the_stacks_of_a_crash_say_whose_code_it_was(made: MadeRun, file: str, verdict: str) -> None:
+    path = made.run.worker_log(0, "worker-1").with_suffix(".err")
+    path.write_text(f'noise\nFatal Python error: Segmentation fault\n\nThread 1:\n  File "{file}", line 3 in f\n')
+    killed(made, signal="SIGSEGV")
+    cause = ended(made, "lost", "worker-1: killed by SIGSEGV", who="worker-1")
+    assert (cause.verdict, cause.confidence) == (verdict, "certain")
+    assert [(it.file, it.line) for it in cause.evidence][1] == ("attempts/000/logs/worker-1.err", 2)
+    assert (file in cause.frames) == (verdict == "user's code")
+
+
+def test_a_worker_of_whose_end_nobody_tells_hangs_in_its_last_call(made: MadeRun) -> None:
+    made.write(CallBegun(4, "actor_train", 0, False), process="worker-1")
+    cause = ended(made, "lost", "worker-1: gave no sign of life within 3 s", who="worker-1")
+    assert cause.verdict == "hang in actor_train of step 4 on worker-1"
+    assert [it.file for it in cause.evidence] == ["attempts/000/events.jsonl", "attempts/000/logs/worker-1.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "verdict"),
+    [
+        (AttemptEnded("failed", "x", 64), "configuration"),
+        (AttemptEnded("failed", "x", 65, "master"), "data"),
+        (AttemptEnded("failed", "x", 70, "master"), "internal"),
+        (AttemptEnded("failed", "x", 70, "master", nature="disk"), "disk"),
+        (AttemptEnded("failed", "x", 66, "worker-0", nature="host memory"), "host memory"),
+        (AttemptEnded("failed", "x", 93), "node failure"),
+        (AttemptEnded("lost", "agent-1: silent for 3 s", 75, "agent-1"), "node failure"),
+        (AttemptEnded("lost", "broke", 75, "worker-0", nature="communication"), "communication"),
+        (AttemptEnded("lost", "agent-0: died, out of memory: the kernel has killed", 75, "agent-0"), "host memory"),
+        (AttemptEnded("lost", "spills/x is damaged: crc", 75), "disk"),
+        (AttemptEnded("lost", "node 1 is to go: SIGTERM", 75, asked=True), "preempted"),
+        (AttemptEnded("preempted", "the master got SIGTERM", 75, asked=True), "preempted"),
+        (AttemptEnded("preempted", "its allocation ends soon, and no call fits", 75, asked=True), "time limit"),
+        (AttemptEnded("stopped", "asked to", 93, asked=True), "cancelled"),
+        (AttemptEnded("superseded", "a newer attempt", 93), "cancelled"),
+        (AttemptEnded("queued", "1 of 2 nodes came", 75), "waiting for Slurm"),
+        (AttemptEnded("incomplete", "[1] started but could not connect to tcp://", 75), "communication"),
+        (AttemptEnded("incomplete", "1 of 2 nodes came", 75), "node failure"),
+        (AttemptEnded("incomplete", "no progress in starting within 3", 75), "hang in starting"),
+    ],
+)  # fmt: skip
+def test_each_ending_has_its_verdict(made: MadeRun, ending: AttemptEnded, verdict: str) -> None:
+    made.write(ending)
+    cause = cause_of(made.run, 0)
+    assert cause is not None and (cause.verdict, cause.said) == (verdict, ending.reason)
+    assert cause.next.startswith(("hpcrl ", "df "))
+
+
+def test_attempts_that_are_done_or_run_have_no_cause_and_older_ones_keep_theirs(made: MadeRun) -> None:
+    killed(made)
+    made.write(AttemptEnded("lost", "worker-1: killed by SIGKILL", 75, "worker-1"))
+    made.begin()
+    assert [(cause.attempt, cause.continued, cause.next) for cause in causes_of(made.run)] == [(0, True, "")]
+    made.write(AttemptEnded("done", "step 60 was the last"))
+    assert [cause.attempt for cause in causes_of(made.run)] == [0]
+    out = io.StringIO()
+    show(why(RunReader(made.run)), Console(file=out, width=200))
+    assert "attempt 0, the run went on in attempt 1" in out.getvalue()
+
+
+def test_a_master_that_died_without_a_word_is_told_of_by_those_that_it_left(made: MadeRun) -> None:
+    assert cause_of(made.run, 0) is None, "it runs"
+    reclaim(made, pid_started=1)
+    made.write(MasterLost(3.0), process="agent-0")
+    killed(made, 0, "agent-0")
+    cause = cause_of(made.run, 0)
+    assert cause is not None and (cause.verdict, cause.who) == ("node failure", "master")
+    assert [(it.file, it.text) for it in cause.evidence] == [("attempts/000/logs/agent-0.jsonl", "master lost")]
+    reclaim(made, boot_id="another")
+    cause = cause_of(made.run, 0)
+    assert cause is not None and cause.confidence == "certain" and "was started anew" in cause.said
+
+
+def test_what_a_worker_wrote_before_its_master_died_began_it(made: MadeRun) -> None:
+    made.write(CallFailed(1, "starting", "OSError: full", nature="disk", exit_code=70), process="worker-1")
+    reclaim(made, pid_started=1)
+    cause = cause_of(made.run, 0)
+    assert cause is not None and (cause.verdict, cause.who, cause.said) == ("disk", "worker-1", "OSError: full")
+
+
+@pytest.mark.parametrize(
+    ("cause", "verdict"),
+    [
+        (JobCause.OUT_OF_MEMORY, "host memory"),
+        (JobCause.NODE_FAILURE, "node failure"),
+        (JobCause.TIME_LIMIT, "time limit"),
+        (JobCause.PREEMPTED, "preempted"),
+        (JobCause.CANCELLED, "cancelled"),
+    ],
+)
+def test_what_slurms_jobs_left_explains_a_master_that_left_no_word(
+    tmp_path: Path, cause: JobCause, verdict: str
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, pid_started=1, time=1.0)
+    exits = made.run.submitit_folder("submission") / "exits"
+    exits.mkdir(parents=True)
+    (exits / "master.123.0.json").write_bytes(msgspec.json.encode(Ended(cause, 137, 5.0)))
+    found = cause_of(made.run, 0)
+    assert found is not None and (found.verdict, found.who) == (verdict, "master")
+    assert found.evidence[-1].file == "submission/submission/exits/master.123.0.json"
+
+
+def test_accounting_corrects_what_a_jobs_own_process_could_see(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, pid_started=1, time=1.0)
+    exits = made.run.submitit_folder("submission") / "exits"
+    exits.mkdir(parents=True)
+    (exits / "master.123.0.json").write_bytes(msgspec.json.encode(Ended(JobCause.KILLED, 137, 5.0)))
+    account = JobAccount("123.0", "OUT_OF_MEMORY", "0:125", "", "1500M", "00:01:00", "n1", "", "")
+    keep_account(made.run, "submission", "master.123.0", [account])
+    found = cause_of(made.run, 0)
+    assert found is not None and found.verdict == "host memory"
+
+
+def test_a_run_whose_jobs_are_to_come_waits_for_slurm(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    assert [cause.verdict for cause in causes_of(made.run)] == ["waiting for Slurm"]
+    made.begin()
+    assert causes_of(made.run) == []
+    made.verdict("preempted", 75, "the master got SIGTERM")
+    assert [cause.verdict for cause in causes_of(made.run)] == ["waiting for Slurm", "preempted"]
+
+
+def test_a_start_that_came_to_no_attempt_is_told_too(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.run.record_submission("n", {"master": 1})
+    verdict = Verdict(None, "failed", 65, "DataError: rows.jsonl, line 3: no JSON", None, None, None, 1.0)
+    made.run.publish_early_verdict("n", verdict)
+    (cause,) = why(RunReader(made.run)).causes
+    assert (cause.attempt, cause.verdict, cause.said) == (None, "data", "DataError: rows.jsonl, line 3: no JSON")
+
+
+def test_every_verdict_has_a_meaning_what_to_do_and_a_command(made: MadeRun) -> None:
+    for kind, verdict in VERDICTS.items():
+        assert verdict.means and verdict.do and verdict.next.split()[0] in ("hpcrl", "df"), kind
+    cause = ended(made, "failed", "x", exit_code=66)
+    assert json.loads(msgspec.json.encode(cause))["next"] == f"hpcrl resume {made.run.root}"
+
+
+def test_only_ends_are_read_and_lines_are_numbered(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    lines = [b"%d %s\n" % (number, b"x" * (number % 50)) for number in range(5000)]
+    path.write_bytes(b"".join(lines) + b"torn")
+    found = list(lines_at_end(path, 1000))
+    assert [line for _, line in found] == lines[-len(found) :] and sum(len(line) for _, line in found) < 1000
+    assert [line_at(path, offset) for offset, _ in found] == list(range(5001 - len(found), 5001))
+    path.write_bytes(b"y" * 200_000 + b"\n")
+    assert [len(line) for _, line in lines_at_end(path, 1000)] == [200_001]
+    assert list(lines_at_end(tmp_path / "missing", 10)) == [] and line_at(tmp_path / "missing", 3) == 0
+    assert os.listdir(tmp_path) == ["log.jsonl"]

@@ -1,0 +1,93 @@
+"""What is kept of steps' samples by a run: of which steps, and what becomes of it when the run is struck."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.archives import archive_lines, archives, kept_rows
+from support.chaos import begin, create_run, finish, outputs, remains, toy_experiment, whole_run
+from support.faults import After, Strike, Strikes
+
+from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.samples import SamplesConfig
+from hpcrl.durable.history import read_history
+from hpcrl.durable.journal import Archived, Compacted, Pruned
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.recipes.toy import ToyExperiment
+
+STEPS = 6
+KEPT = SamplesConfig()
+
+
+def experiment(samples: SamplesConfig = KEPT, compact: bool = True) -> ToyExperiment:
+    """A checkpoint after each step, so that all spills but those of the last steps are pruned."""
+    made = toy_experiment(lost_after_s=60.0, start_timeout_s=60.0)
+    control = ControlConfig(steps=STEPS, checkpoint=Frequency(steps=1), evaluate=Frequency(steps=3), compact=compact)
+    return replace(made, control=control, samples=samples)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_every_step_has_an_archive_when_its_spills_are_pruned(folder: Path, compact: bool) -> None:
+    run = whole_run(folder, experiment(compact=compact))
+    events = [line.event for line in read_history(run).lines]
+    assert any(isinstance(event, Compacted) for event in events) == compact
+    assert max(event.before_step for event in events if isinstance(event, Pruned)) == STEPS - 1
+    assert len(run.files.listing(run.spills)) == 2 and archives(run).keys() == set(range(STEPS + 1))
+    ids = {step: tuple(sample for at, sample, _ in kept_rows(run) if at == step) for step in range(STEPS + 1)}
+    assert ids == remains(run).trained
+    assert {at for at, *_ in kept_rows(run, "eval")} == {0, 3, 6}
+    (_, _, columns), *_ = kept_rows(run)
+    assert columns.keys() == {"x", "y", "r", "z", "v", "record"}
+
+
+def test_so_many_rows_are_kept_and_the_same_ones_whenever_they_come(folder: Path) -> None:
+    run = whole_run(folder, experiment(SamplesConfig(per_step=2, per_evaluation=1)))
+    found = kept_rows(run)
+    assert all(sum(at == step for at, *_ in found) == 2 for step in range(1, STEPS + 1))
+    assert len({sample for _, sample, _ in kept_rows(run, "eval")}) == 1 and len(kept_rows(run, "eval")) == 3
+
+
+def test_a_step_of_which_nothing_is_kept_has_a_line_all_the_same(folder: Path) -> None:
+    run = whole_run(folder, experiment(SamplesConfig(per_step=0, per_evaluation="all")))
+    lines = archive_lines(run)
+    assert {step for step, line in lines.items() if line.samples} == {0, 3, 6} and not any(
+        line.lost for line in lines.values()
+    )
+    assert kept_rows(run) == [] and len(kept_rows(run, "eval")) == 60
+
+
+def begun_without_archives(folder: Path) -> RunDirectory:
+    """Killed after three checkpoints, while its janitor was still at the first archive."""
+    run = create_run(folder / "run", experiment(compact=False))
+    late = Strike(folder, "late", "master", "archive.write", "SLEEP")
+    kill = After(folder, "kill", "master", "manifest.published", "KILL", "all", 3, first=late)
+    jobs = begin(run, "first", Strikes((late, kill)))
+    jobs.wait_for("master", 60)
+    jobs.kill_all()
+    assert kill.marker.exists() and archives_so_far(run) == []
+    return run
+
+
+def archives_so_far(run: RunDirectory) -> list[int]:
+    return [line.event.step for line in read_history(run).lines if isinstance(line.event, Archived)]
+
+
+def test_archives_that_nobody_made_are_made_of_spills_older_than_every_checkpoint(folder: Path) -> None:
+    (folder / "whole").mkdir()
+    expected = archives(whole_run(folder / "whole", experiment(compact=False)))
+    run = begun_without_archives(folder)
+    assert finish(run) == [0], outputs(run)
+    assert archives(run) == expected
+
+
+def test_what_is_damaged_before_it_is_archived_is_told_and_holds_up_nothing(folder: Path) -> None:
+    """Of a step before the checkpoint nothing is computed again."""
+    run = begun_without_archives(folder)
+    path = run.spill(1, "rew_inf", 0, 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert finish(run) == [0], outputs(run)
+    lines = archive_lines(run)
+    assert [step for step, line in lines.items() if line.lost] == [1]
+    assert lines[1].lost == f"{run.files.name(path)}: not whole" and all(line.samples for line in lines.values())
+    (_, _, first), *_ = kept_rows(run)
+    assert "r" not in first and "y" in first
