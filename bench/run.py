@@ -19,6 +19,7 @@ import backends
 import calls
 import demo
 import durability
+import exports
 import layouts
 import machine
 import moves
@@ -185,6 +186,14 @@ SECTIONS: Mapping[str, Section] = {
         "HDF5 file built, checksummed, written, fsynced, linked and its directory fsynced, against one write and one "
         "fsync of the same bytes to a new file. Wall time, in turn on the same disk.",
         lambda work, _: spills.spills(work),
+    ),
+    "exports": Section(
+        "Exports",
+        "`hpcrl export` of a model of 126M parameters out of the checkpoint of two tensor-parallel workers: shards "
+        "linked, read with both moments for the digest, tensors put together, written, flushed and renamed. Beside it "
+        "a copy of the folder that it has made, flushed too. Wall time, in turn on the same disk, the shards in the "
+        "cache; in a process of its own, whose memory is told.",
+        lambda work, _: exports.exports(work),
     ),
     "rendezvous": Section(
         "Rendezvous",

@@ -98,9 +98,14 @@ def rounded(numbers: np.ndarray, dtype: str) -> np.ndarray:
 
 def _bf16(numbers: np.ndarray) -> np.ndarray:
     bits = numbers.view("<u4")
-    odd = (bits >> 16) & 1
-    whole = ((bits + (odd + 0x7FFF)) >> 16).astype("<u2")
-    return np.where(np.isnan(numbers), np.uint16(0x7FC0), whole)
+    sums = bits >> 16
+    sums &= 1
+    sums += 0x7FFF
+    sums += bits
+    sums >>= 16
+    whole = sums.astype("<u2")
+    whole[np.isnan(numbers)] = 0x7FC0
+    return whole
 
 
 def _as_stored(part: np.ndarray, piece: Piece, head_dim: int) -> np.ndarray:
