@@ -189,6 +189,10 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     under_way: tuple[UnderWay, ...] = ()
     """Of later steps."""
+    again: dict[int, tuple[Span, ...]] = {}
+    """Older steps → what was made again of them since the row before. They close no more."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """From when to when it was paused, since the attempt began; those since the row before."""
     seen: Seen = Seen()
 
     @property
@@ -231,7 +235,9 @@ class CostFold:
     """An attempt's events, added up. `feed` each of them; once a step has closed, `row` is what it cost."""
 
     phase: str = "starting"
-    paused: bool = False
+    paused_since: float | None = None
+    """Since it began; None while nobody wants it paused."""
+    pauses: list[tuple[float, float]] = field(default_factory=list)
     began: float | None = None
     """By the clock that nobody sets, as is when a part was sent."""
     sent: dict[tuple[int, str, int], float] = field(default_factory=dict)
@@ -245,7 +251,7 @@ class CostFold:
         self.began = entry.mono if self.began is None else self.began
         match event:
             case AttemptBegun():
-                self.paused = event.paused
+                self.paused_since = 0.0 if event.paused else None
             case StepOpened():
                 self.samples[event.step] = event.samples
             case StepExtended():
@@ -266,7 +272,7 @@ class CostFold:
             case WorkersReady():
                 self.phase = "running"
             case CommandHeard(command="pause" | "continue" as command):
-                self.paused = command == "pause"
+                self._pause(entry.mono - self.began, is_paused=command == "pause")
             case CommandHeard(command="finish"):
                 self.phase = "finishing"
             case DrainBegun() | NodeLeaving():
@@ -280,7 +286,8 @@ class CostFold:
 
     def resume(self, row: StepCost) -> None:
         """Take in what a row says of all that was before it."""
-        self.phase, self.paused, self.totals = row.phase, row.paused, dict(row.totals)
+        self.phase, self.totals, self.pauses = row.phase, dict(row.totals), []
+        self.paused_since = row.at_s if row.paused else None
         self.under_way = {(unit.step, unit.call, unit.part): unit for unit in row.under_way}
 
     def row(self, closed: Entry, events: int, seen: Seen) -> StepCost:
@@ -288,6 +295,10 @@ class CostFold:
         event = closed.event
         assert isinstance(event, StepClosed) and self.began is not None, event
         calls = self.open.pop(event.step, {}) | self.open.pop(MOVES, {})
+        again = self._again(event.step)
+        at_s, paused = closed.mono - self.began, self.paused
+        self._pause(at_s, paused)
+        pauses, self.pauses = tuple(self.pauses), []
         return StepCost(
             step=event.step,
             time=round(closed.time, 3),
@@ -301,10 +312,28 @@ class CostFold:
             },
             events=events,
             phase=self.phase,
-            paused=self.paused,
+            paused=paused,
+            again=again,
+            pauses=pauses,
             under_way=tuple(self.under_way.values()),
             seen=seen,
         )
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_since is not None
+
+    def _again(self, before: int) -> dict[int, tuple[Span, ...]]:
+        """Take out what is known of older steps, which an older attempt has closed."""
+        older = [step for step in self.open if MOVES < step < before]
+        spans = {step: tuple(span for it in self.open.pop(step).values() for span in it.spans) for step in older}
+        return {step: each for step, each in spans.items() if each}
+
+    def _pause(self, at_s: float, is_paused: bool) -> None:
+        """What it was up to now is told; from now on it is paused, or not."""
+        if self.paused_since is not None:
+            self.pauses.append((round(self.paused_since, 3), round(at_s, 3)))
+        self.paused_since = at_s if is_paused else None
 
     def _cost(self, step: int, call: str) -> _Costs:
         return self.open.setdefault(step, {}).setdefault(call, _Costs())

@@ -81,6 +81,11 @@ class AttemptReader:
         return {call.name: call.role for call in self._plan.calls}
 
     @property
+    def nodes(self) -> int:
+        """How many its plan has; 0 before it has one."""
+        return len(set(self._nodes))
+
+    @property
     def _nodes(self) -> list[int]:
         """Of the workers, by rank, in the attempt's plan."""
         return [worker.node for worker in self._plan.workers]

@@ -14,6 +14,7 @@ from rich.text import Text
 from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.views.attempts import Attempt, Ledger
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.resources import Resources
@@ -22,12 +23,24 @@ from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
 from hpcrl.inspect.views.why import Why
-from hpcrl.inspect.words import duration, quantity
+from hpcrl.inspect.words import counted, duration, quantity
 from hpcrl.placement.sizes import size_in_words
 
 CALLS_SHOWN = 3
 """The dearest calls of a step."""
 FIGURES_SHOWN = 3
+LEAST_SHOWN = 0.005
+"""Of wall time: smaller accounts are left out."""
+ACCOUNTS = {
+    "queue": "queue",
+    "hold": "hold",
+    "rendezvous": "rendezvous",
+    "import": "imports",
+    "load": "load",
+    "useful": "useful",
+    "recomputed": "recomputed",
+    "idle": "idle",
+}
 WIDE = 400
 WHOLE = 1 << 18
 """Characters of a cause with all frames."""
@@ -60,6 +73,10 @@ def _summary(view: Summary) -> RenderableType:
         parts += [Text(), _over_all(view.over_all)]
     if view.calls:
         parts += [Text(), _calls(view)]
+    if view.elapsed.ledger.wall:
+        parts += [Text(), _ledger(view.elapsed.ledger)]
+    if len(view.elapsed.attempts) > 1 or any(it.verdict for it in view.elapsed.attempts):
+        parts += [Text(), _attempts(view.elapsed.attempts)]
     parts += [Text(), _named(_facts(view))]
     if view.cause is not None:
         parts += [Text(), Text(plain("\n".join(cause_lines(view.cause))))]
@@ -69,7 +86,7 @@ def _summary(view: Summary) -> RenderableType:
 def _title(view: Summary) -> RenderableType:
     state = view.state or "no verdict"
     style = "bold green" if state == "done" else "bold red" if state == "failed" else "bold yellow"
-    reason = f" · {view.reason}" if view.reason else ""
+    reason = f" · {view.reason}" if view.reason and view.cause is None else ""
     return Text.assemble((plain(view.name), "bold"), " · ", (state, style), plain(reason))
 
 
@@ -106,6 +123,29 @@ def _share(mfu: float | None) -> str:
     return "" if mfu is None else f"{mfu:.1%}"
 
 
+def _ledger(view: Ledger) -> RenderableType:
+    """The accounts that have something, and their sum."""
+    table = _table("wall time", "", "share")
+    accounts = {name: getattr(view, field) for name, field in ACCOUNTS.items()}
+    for name, seconds in accounts.items():
+        if seconds >= LEAST_SHOWN * view.wall:
+            table.add_row(name, f"{seconds:.1f} s" if seconds < 60 else duration(seconds), f"{seconds / view.wall:.0%}")
+    table.add_row("together", duration(view.wall), "")
+    return table
+
+
+def _attempts(view: Sequence[Attempt]) -> RenderableType:
+    table = _table("attempt", "steps", "time", "lost work", "again after", "ended by")
+    for it in view:
+        steps = "" if it.first_step is None else f"{it.first_step}–{it.last_step}"
+        replayed = f", {counted(it.replayed, 'step')} again" if it.replayed else ""
+        lost = f"{it.lost_s:.1f} s{replayed}" if it.lost_s or it.replayed else ""
+        again = "" if it.resumed_s is None else f"{it.resumed_s:.1f} s"
+        ended = ", ".join(part for part in (it.verdict, it.who) if part)
+        table.add_row(str(it.attempt), steps, duration(it.seconds), lost, again, Text(plain(ended)))
+    return table
+
+
 def _facts(view: Summary) -> dict[str, str]:
     speed, where = view.speed, view.where
     samples = "" if speed.samples_per_s is None else f", {quantity(speed.samples_per_s)} samples/s"
@@ -114,7 +154,7 @@ def _facts(view: Summary) -> dict[str, str]:
     facts = {
         "steps": str(view.step) + ("" if view.steps is None else f" of {view.steps}"),
         "time": f"{duration(speed.seconds)}{samples}{tokens}",
-        "restarts": str(view.restarts),
+        "restarts": str(view.elapsed.restarts),
         "run directory": where.run_dir,
     }
     if utilisation:
@@ -303,7 +343,19 @@ def _named(facts: Mapping[str, str]) -> RenderableType:
 def _table(*columns: str) -> Table:
     """Names and texts to the left, numbers to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    left = ("metric", "call", "over all steps", "worker", "node", "dearest calls", "role", "type", "written to")
+    left = (
+        "metric",
+        "call",
+        "wall time",
+        "ended by",
+        "over all steps",
+        "worker",
+        "node",
+        "dearest calls",
+        "role",
+        "type",
+        "written to",
+    )
     for number, name in enumerate(columns):
         is_text = name in left or (name == "calls" and number == len(columns) - 1)
         table.add_column(name, justify="left" if is_text else "right", no_wrap=True)

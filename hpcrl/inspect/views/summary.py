@@ -12,6 +12,7 @@ from hpcrl.inspect.lines import Row
 from hpcrl.inspect.metrics import ACCURACY, figures, series
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
+from hpcrl.inspect.views.attempts import Attempt, Ledger, attempts, ledger
 from hpcrl.inspect.views.why import Cause, newest_cause
 
 END_ROWS = 10
@@ -77,6 +78,14 @@ class Speed(msgspec.Struct, frozen=True):
     """What that is a share of, or why it is not known; empty where nothing was measured."""
 
 
+class Elapsed(msgspec.Struct, frozen=True):
+    """Where the time went. `restarts` counts attempts after the first that had a process."""
+
+    restarts: int
+    attempts: list[Attempt]
+    ledger: Ledger
+
+
 class Summary(msgspec.Struct, frozen=True):
     """The JSON of `hpcrl inspect RUN summary --json`."""
 
@@ -93,7 +102,7 @@ class Summary(msgspec.Struct, frozen=True):
     calls: list[Call]
     """The dearest first."""
     speed: Speed
-    restarts: int
+    elapsed: Elapsed
     late: list[LateRow]
     cause: Cause | None
     hints: dict[str, str]
@@ -117,7 +126,7 @@ def summary(reader: RunReader) -> Summary:
         over_all=dict(over_all(line.event for line in read_history(run).lines if line.event is not None) or {}),
         calls=_calls(reader),
         speed=_speed(reader),
-        restarts=max(0, len(reader.attempts) - (1 if origin is None else 2)),
+        elapsed=Elapsed(max(0, len(reader.attempts) - (1 if origin is None else 2)), attempts(reader), ledger(reader)),
         late=[LateRow(number, row["step"]) for number, row in reader.late()],
         cause=newest_cause(run) if failed else None,
         hints=_hints(str(run.root), verdict),
