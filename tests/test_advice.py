@@ -1234,6 +1234,22 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "cli/samples.py: Correct it, or escape it with a backslash.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "inspect/conditions.py: Compare names with numbers or texts, as in 'reward < 0 and ended == \"length\"'.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "inspect/steps_asked.py: Give {}, a span of them, or all.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "inspect/steps_asked.py: There are {}.": ("inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"),
+    "inspect/steps_asked.py: Wait for the first step to close, or set samples.per_step.": (
+        "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_so_until_a_step_has"
+    ),
+    "inspect/views/samples.py: There are: {}.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
     "models/cuda_graphs.py: Set generation.cuda_graphs: off.": (
         "models/test_pace.py::test_without_graphs_a_device_that_cannot_record_them_generates"
     ),

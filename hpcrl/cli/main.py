@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "list": "the runs of a folder, a line each",
         "status": "what a run is doing",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
+        "samples": "what the model said at a step, with rewards and log-probabilities",
         "logs": "the logs of all processes of a run, merged by time",
         "pause": "hold a run: calls in flight are finished, no others begin",
         "continue": "let a paused run continue",

@@ -147,6 +147,16 @@ def read_history(run: RunDirectory, before: int | None = None) -> History:
     return History(published=max(published, default=None), damage=tuple(damage))
 
 
+def believed_bytes(run: RunDirectory) -> Iterator[bytes]:
+    """The journals, the oldest first, as far as they are believed, for whoever looks for a few lines only."""
+    for number in published_attempts(run):
+        adopted = _read_adopted(run, number, [])
+        if adopted is not None:
+            yield from (_journal(run, prefix.attempt)[: prefix.size] for prefix in adopted.prefixes)
+            yield _journal(run, number)
+            return
+
+
 def has_new_attempt(run: RunDirectory, history: History, before: int) -> bool:
     """Whether another attempt older than `before` has begun to count since the history was read."""
     return max(published_attempts(run, before), default=None) != history.published

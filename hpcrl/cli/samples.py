@@ -1,0 +1,93 @@
+"""`hpcrl samples RUN`: what the model said, with rewards and all else that is kept of it."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.inspect.archives import Archives
+from hpcrl.inspect.conditions import Where
+from hpcrl.inspect.sample_files import json_lines, to_html, write_parquet
+from hpcrl.inspect.sample_texts import counted, render
+from hpcrl.inspect.steps_asked import NEWEST
+from hpcrl.inspect.views.samples import Asked, Samples, samples
+
+
+def run(words: Sequence[str]) -> int:
+    parser = command_parser("samples", "Show what the model said, from the archives of a run, while it runs or later.")
+    parser.add_argument("run", type=str, help=RUN_HELP)
+    parser.add_argument("--step", type=str, default=NEWEST, metavar="STEP", help="12, 10-20, 10- or all (newest)")
+    parser.add_argument(
+        "--where", type=str | None, default=None, metavar="CONDITION", help="e.g. 'reward < 0 and format == 0'"
+    )
+    parser.add_argument("--grep", type=str | None, default=None, metavar="REGEX", help="only where a text has this")
+    parser.add_argument(
+        "--prompt", type=str | None, default=None, metavar="ID", help="the answers to one row, over all steps"
+    )
+    parser.add_argument("--sort", type=str | None, default=None, metavar="NAME", help="by this figure, the least first")
+    parser.add_argument("--desc", action="store_true", help="the largest first")
+    parser.add_argument("--limit", type=int | None, default=None, metavar="N", help="at most so many")
+    parser.add_argument("--jsonl", action="store_true", help="print a line of JSON for each, with tokens")
+    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="write a page")
+    parser.add_argument("--parquet", type=str | None, default=None, metavar="FILE", help="write a table (hpcrl[data])")
+    if asks_for_help(words):
+        print(parser.format_help())
+        return int(ExitCode.DONE)
+    given = parse(parser, words)
+    run_dir = RunDirectory.open(find_run(given.run))
+    view = samples(Archives(run_dir), str(run_dir.root), _asked(given))
+    _tell(view, given)
+    return int(ExitCode.DONE)
+
+
+def _asked(given: Namespace) -> Asked:
+    return Asked(
+        steps=given.step,
+        where=None if given.where is None else Where(given.where),
+        grep=_pattern(given.grep),
+        prompt=given.prompt,
+        sort=given.sort,
+        descending=given.desc,
+        limit=given.limit,
+    )
+
+
+def _tell(view: Samples, given: Namespace) -> None:
+    if given.jsonl:
+        for line in json_lines(view):
+            print(line)
+    if given.html is not None:
+        Path(given.html).write_text(to_html(view), encoding="utf-8")
+    if given.parquet is not None:
+        write_parquet(view, Path(given.parquet))
+    if written := [path for path in (given.html, given.parquet) if path is not None]:
+        print(f"{', '.join(written)}: {counted(view)}", file=sys.stderr)
+    elif not given.jsonl:
+        _page(view)
+
+
+def _page(view: Samples) -> None:
+    """A page at a time where somebody looks."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.print(render(view), soft_wrap=True)
+        return
+    os.environ.setdefault("LESS", "-RFX")  # a pager that leaves colours as they are, and short texts on the screen
+    with console.pager(styles=True):
+        console.print(render(view))
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(
+            [f"--grep {text} is not a regular expression: {error}."], "Correct it, or escape it with a backslash."
+        ) from None

@@ -1,0 +1,138 @@
+"""The archives of a run, as it believes them, and the samples in them as values. Writes nothing."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hpcrl.data.order import row_of
+from hpcrl.durable.archives import (
+    DETAILS,
+    ENDED,
+    ENDS,
+    RECORD,
+    TEXT,
+    About,
+    json_of,
+    parts_by_key,
+    read_archive,
+    text_of,
+)
+from hpcrl.durable.files import DamagedFileError, FileRef
+from hpcrl.durable.history import believed_bytes
+from hpcrl.durable.journal import Archived, decode_line
+from hpcrl.durable.rundir import RunDirectory
+
+SINGULAR = {"prompts": "prompt", "responses": "response", "rewards": "reward"}
+"""What keys are called here of which a response has one."""
+_LINE = b'"type":"archived"'
+
+Figures = Mapping[str, float]
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A response, or what else a sample has; several responses to a prompt of an evaluation are as many."""
+
+    step: int
+    data_set: str
+    """train or eval."""
+    sample: str
+    row: str
+    number: int
+    """Among the responses of the sample."""
+    texts: dict[str, str]
+    """By key, prompt and response among them."""
+    figures: dict[str, float]
+    """Reward, its components, what reward functions returned besides, lengths, and means over tokens; those that it
+    has."""
+    ended: str
+    error: str
+    """Why the response was dropped."""
+    record: Any
+    """The row of the data set."""
+    columns: dict[str, list[float]]
+    """What tokens have: ids, ends, log-probabilities, …, by the keys of the archive."""
+
+
+class Archives:
+    """Of one run, as of when this was made."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self.files: dict[int, FileRef] = {}
+        """By step."""
+        self.lost: dict[int, str] = {}
+        """Of which steps something could not be archived, and why."""
+        for line in (line for data in believed_bytes(run) for line in data.splitlines(keepends=True) if _LINE in line):
+            event = decode_line(line)
+            if not isinstance(event, Archived):
+                continue
+            if event.samples is not None:
+                self.files[event.step] = event.samples
+            if event.lost:
+                self.lost[event.step] = event.lost
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self.files)
+
+    def samples(self, step: int) -> Iterator[Sample]:
+        """Those of a step that has an archive. DamagedFileError where it is not what was written."""
+        ref = self.files[step]
+        if damage := self._run.files.damage(ref):
+            raise DamagedFileError(damage)
+        about, groups = read_archive(self._run.files.path(ref))
+        for data_set, group in sorted(groups.items(), reverse=True):
+            for name, columns in parts_by_key(group):
+                yield from _responses(about, data_set, name, columns)
+
+
+def _responses(about: About, data_set: str, name: str, columns: Mapping[str, Sequence[np.ndarray]]) -> Iterator[Sample]:
+    count = max(1, len(columns.get("responses", ())))
+    for number in range(count):
+        own = {key: parts[number if len(parts) == count else 0] for key, parts in columns.items() if parts}
+        yield _sample(about, data_set, name, number, own)
+
+
+def _sample(about: About, data_set: str, name: str, number: int, own: Mapping[str, np.ndarray]) -> Sample:
+    details = json_of(own[DETAILS]) if DETAILS in own else None
+    details = details or {}
+    texts = {
+        SINGULAR.get(key.removesuffix(TEXT), key.removesuffix(TEXT)): text_of(row)
+        for key, row in own.items()
+        if key.endswith(TEXT)
+    }
+    numbers = {key: row for key, row in own.items() if row.dtype != np.uint8}
+    return Sample(
+        step=about.step,
+        data_set=data_set,
+        sample=name,
+        row=row_of(name),
+        number=number,
+        texts=texts,
+        figures={key: value for key, value in _figures(about, numbers, details).items() if math.isfinite(value)},
+        ended=text_of(own[ENDED]) if ENDED in own else "",
+        error=details.get("error", ""),
+        record=json_of(own[RECORD]),
+        columns={key: row.reshape(-1).tolist() for key, row in numbers.items()},
+    )
+
+
+def _figures(about: About, numbers: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, row in numbers.items():
+        if key.endswith(ENDS) or row.size == 0:
+            continue
+        if key + ENDS in numbers:
+            found["length" if key == "responses" else f"{SINGULAR.get(key, key)}_length"] = float(len(row))
+        elif key == "reward_components":
+            found |= dict(zip(about.components, row.tolist(), strict=False))
+        elif key != "token_rewards":
+            found[SINGULAR.get(key, key)] = float(row.mean(dtype=np.float64))
+    if {"logprobs", "ref_logprobs"} <= numbers.keys() and len(numbers["logprobs"]):
+        ratio = numbers["logprobs"].astype(np.float64) - numbers["ref_logprobs"]
+        found["log_ratio"] = float(ratio.mean())
+    # What a reward consists of has its name before what a function returned under the same.
+    return {**{str(name): float(value) for name, value in details.get("numbers", {}).items()}, **found}

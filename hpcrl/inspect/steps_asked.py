@@ -1,0 +1,40 @@
+"""Which steps `--step` names: 12, 10-20, 10-, all or newest."""
+
+import re
+
+from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.archives import Archives
+
+NEWEST, ALL = "newest", "all"
+_SPAN = re.compile(r"(\d+)(-(\d*))?")
+
+
+def chosen_steps(archives: Archives, asked: str) -> list[int]:
+    """Those with an archive among the steps asked for. Raises ConfigurationError where there is none."""
+    steps = archives.steps
+    if not steps:
+        raise ConfigurationError(
+            ["no step has kept a sample yet."], "Wait for the first step to close, or set samples.per_step."
+        )
+    if asked in (NEWEST, ALL):
+        return steps if asked == ALL else steps[-1:]
+    found = _SPAN.fullmatch(asked)
+    if found is None:
+        raise ConfigurationError([f"--step {asked} is no step."], f"Give {_there_are(steps)}, a span of them, or all.")
+    first = int(found[1])
+    last = first if found[2] is None else int(found[3] or steps[-1])
+    wanted = [step for step in steps if first <= step <= last]
+    if not wanted:
+        raise ConfigurationError([f"--step {asked} has kept no sample."], f"There are {_there_are(steps)}.")
+    return wanted
+
+
+def _there_are(steps: list[int]) -> str:
+    """`1-12, 15`."""
+    spans: list[list[int]] = []
+    for step in steps:
+        if spans and step == spans[-1][1] + 1:
+            spans[-1][1] = step
+        else:
+            spans.append([step, step])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
