@@ -193,8 +193,8 @@ class _Plain(Transformer):
 
 
 class _Tensors(Output):
-    """What it predicts as tensors, which DeepSpeed finds in a tuple, and in no other thing, to know when a backward pass
-    comes to a module."""
+    """What it predicts as tensors: DeepSpeed finds them in a tuple alone, to know when a backward pass comes to a
+    module."""
 
     def forward(self, *given: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
         it = super().forward(*given)

@@ -6,13 +6,22 @@ from typing import Literal
 
 import msgspec
 
-
-class _Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True):
-    """`tag` is the line's name; a field that has its default value is left out of the line."""
+from hpcrl.member_events import (
+    CallBegun,
+    FinishHeard,
+    LifeCycleEvent,
+    MasterConnected,
+    MasterLost,
+    MemoryHeld,
+    MessageLost,
+    RolesLoaded,
+    StacksShown,
+    WorkersForked,
+)
 
 
 # ── the master: an attempt and its members ────────────────────────────────────────────────────────────────────────────
-class AttemptBegun(_Event, frozen=True, tag="attempt"):
+class AttemptBegun(LifeCycleEvent, frozen=True, tag="attempt"):
     """`recovered` says in words what older attempts left; `steps` is how many the run has if nothing ends it before."""
 
     number: int
@@ -21,7 +30,7 @@ class AttemptBegun(_Event, frozen=True, tag="attempt"):
     steps: int
 
 
-class RowsLeftOut(_Event, frozen=True, tag="rows left out"):
+class RowsLeftOut(LifeCycleEvent, frozen=True, tag="rows left out"):
     """A data set has rows that this run does not use: so many `rows`, `of` all."""
 
     notice: str
@@ -30,7 +39,7 @@ class RowsLeftOut(_Event, frozen=True, tag="rows left out"):
     of: int = 0
 
 
-class AgentConnected(_Event, frozen=True, tag="node"):
+class AgentConnected(LifeCycleEvent, frozen=True, tag="node"):
     """`welcome`: the agent is its node's; else it was sent away."""
 
     node: int
@@ -39,70 +48,70 @@ class AgentConnected(_Event, frozen=True, tag="node"):
     welcome: bool
 
 
-class NodesMissing(_Event, frozen=True, tag="missing"):
+class NodesMissing(LifeCycleEvent, frozen=True, tag="missing"):
     """Node → what is known of it."""
 
     nodes: dict[int, str]
 
 
-class AllocationEnds(_Event, frozen=True, tag="allocation"):
+class AllocationEnds(LifeCycleEvent, frozen=True, tag="allocation"):
     """Node (-1: the whole run) → seconds since 1970 at which it is taken away."""
 
     ends: dict[int, float]
 
 
-class AllocationSilent(_Event, frozen=True, tag="allocation silent"):
+class AllocationSilent(LifeCycleEvent, frozen=True, tag="allocation silent"):
     """Whoever started the nodes gave no answer to a question; the run needs none."""
 
     asked: str
     error: str
 
 
-class WorkerConnected(_Event, frozen=True, tag="worker"):
+class WorkerConnected(LifeCycleEvent, frozen=True, tag="worker"):
     """A worker of this attempt said hello."""
 
     rank: int
     pid: int
 
 
-class WorkersReady(_Event, frozen=True, tag="ready"):
+class WorkersReady(LifeCycleEvent, frozen=True, tag="ready"):
     """All so many workers have loaded their roles. `hardware`: what those with models compute on → how many; `speeds`:
     type → operations a second in a CPU's trial, the mean; `memory`: call → bytes expected of its fullest worker."""
 
     workers: int
-    hardware: dict[str, int] = {}
-    speeds: dict[str, float] = {}
-    memory: dict[str, float] = {}
+    hardware: dict[str, int] = msgspec.field(default_factory=dict)
+    speeds: dict[str, float] = msgspec.field(default_factory=dict)
+    memory: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class NodeLeaving(_Event, frozen=True, tag="node leaving"):
+class NodeLeaving(LifeCycleEvent, frozen=True, tag="node leaving"):
     """A node was told to go."""
 
     node: int
     why: str
 
 
-class CommandHeard(_Event, frozen=True, tag="command"):
+class CommandHeard(LifeCycleEvent, frozen=True, tag="command"):
     """The master obeys a command that lies in `control/`."""
 
     command: Literal["pause", "continue", "finish", "drain", "stop"]
     name: str
 
 
-class CommandRefused(_Event, frozen=True, tag="command refused"):
+class CommandRefused(LifeCycleEvent, frozen=True, tag="command refused"):
     """A file in `control/` is no command."""
 
     name: str
     error: str
 
 
-class DrainBegun(_Event, frozen=True, tag="draining"):
+class DrainBegun(LifeCycleEvent, frozen=True, tag="draining"):
     """No more calls are sent; these units are still executed."""
 
     in_flight: list[str]
 
 
-class AttemptEnded(_Event, frozen=True, tag="ending"):
+class AttemptEnded(LifeCycleEvent, frozen=True, tag="ending"):
     """How the master judges the end. `who` began it, where that is known: `worker-1`, `agent-0` or the master itself;
     `asked`: a user or the system wanted it; `nature` as of `errors.Nature`."""
 
@@ -115,7 +124,7 @@ class AttemptEnded(_Event, frozen=True, tag="ending"):
 
 
 # ── the master: steps ─────────────────────────────────────────────────────────────────────────────────────────────────
-class StepOpened(_Event, frozen=True, tag="opened"):
+class StepOpened(LifeCycleEvent, frozen=True, tag="opened"):
     """Its units may be sent from now on."""
 
     step: int
@@ -123,7 +132,7 @@ class StepOpened(_Event, frozen=True, tag="opened"):
     samples: int
 
 
-class StepExtended(_Event, frozen=True, tag="extended"):
+class StepExtended(LifeCycleEvent, frozen=True, tag="extended"):
     """A step that chooses has drawn so many samples more, in this round."""
 
     step: int
@@ -131,7 +140,7 @@ class StepExtended(_Event, frozen=True, tag="extended"):
     samples: int
 
 
-class StepChosen(_Event, frozen=True, tag="chosen"):
+class StepChosen(LifeCycleEvent, frozen=True, tag="chosen"):
     """A step has chosen the samples that it trains on, and dropped so many groups that it had drawn."""
 
     step: int
@@ -139,7 +148,7 @@ class StepChosen(_Event, frozen=True, tag="chosen"):
     dropped: int
 
 
-class PartSent(_Event, frozen=True, tag="sent"):
+class PartSent(LifeCycleEvent, frozen=True, tag="sent"):
     """The workers of a part of a call were sent it, or a move, as `actor@1`: its step made what it moves."""
 
     step: int
@@ -149,7 +158,7 @@ class PartSent(_Event, frozen=True, tag="sent"):
     replay: bool
 
 
-class PartExecuted(_Event, frozen=True, tag="executed"):
+class PartExecuted(LifeCycleEvent, frozen=True, tag="executed"):
     """All workers of a part have replied: `seconds` of the `slowest` of them in the call, `workers_s` of all together,
     `waited_s` since it was sent."""
 
@@ -165,7 +174,7 @@ class PartExecuted(_Event, frozen=True, tag="executed"):
     workers_s: float = 0.0
 
 
-class ParametersMoved(_Event, frozen=True, tag="moved"):
+class ParametersMoved(LifeCycleEvent, frozen=True, tag="moved"):
     """A role's parameters were brought from its home to a replica and are the same; seconds as of `PartExecuted`."""
 
     version: int
@@ -179,7 +188,7 @@ class ParametersMoved(_Event, frozen=True, tag="moved"):
     workers_s: float = 0.0
 
 
-class PartSpilled(_Event, frozen=True, tag="spilled"):
+class PartSpilled(LifeCycleEvent, frozen=True, tag="spilled"):
     """The outputs of a part are durable."""
 
     step: int
@@ -189,7 +198,22 @@ class PartSpilled(_Event, frozen=True, tag="spilled"):
     seconds: float
 
 
-class ReplayDrifted(_Event, frozen=True, tag="replay_drift"):
+class CallStalled(LifeCycleEvent, frozen=True, tag="stalled"):
+    """A part of a call takes far longer than those before it; the longest of these took `longest_s`. `culprits` are the
+    workers that it waits for, `why` what is known of them; their stacks follow in their logs."""
+
+    step: int
+    call: str
+    part: int
+    ranks: tuple[int, ...]
+    seconds: float
+    longest_s: float = 0.0
+    culprits: tuple[int, ...] = ()
+    why: str = ""
+    doing: dict[int, str] = msgspec.field(default_factory=dict)
+
+
+class ReplayDrifted(LifeCycleEvent, frozen=True, tag="replay_drift"):
     """A replayed train_step gave other bits; `unlike` names a statistic that is no longer the same, if one is."""
 
     step: int
@@ -200,7 +224,7 @@ class ReplayDrifted(_Event, frozen=True, tag="replay_drift"):
     unlike: str
 
 
-class NotDeterministic(_Event, frozen=True, tag="not deterministic"):
+class NotDeterministic(LifeCycleEvent, frozen=True, tag="not deterministic"):
     """An operation of a train_step has no deterministic variant: replays are equal up to rounding."""
 
     step: int
@@ -208,7 +232,7 @@ class NotDeterministic(_Event, frozen=True, tag="not deterministic"):
     operation: str
 
 
-class NumericsChanged(_Event, frozen=True, tag="numerics changed"):
+class NumericsChanged(LifeCycleEvent, frozen=True, tag="numerics changed"):
     """A train_step or blend is computed over other workers, software or kernels than the newest one of an older attempt
     was: from here on numbers are those of an undisturbed run up to rounding."""
 
@@ -218,21 +242,21 @@ class NumericsChanged(_Event, frozen=True, tag="numerics changed"):
     now: str
 
 
-class JournalWritten(_Event, frozen=True, tag="journalled"):
+class JournalWritten(LifeCycleEvent, frozen=True, tag="journalled"):
     """So many lines were appended with one fsync."""
 
     lines: int
     seconds: float
 
 
-class StepClosed(_Event, frozen=True, tag="closed"):
+class StepClosed(LifeCycleEvent, frozen=True, tag="closed"):
     """All of its calls are in the journal. `seconds` since it was opened."""
 
     step: int
     seconds: float
 
 
-class StopNeverHolds(_Event, frozen=True, tag="stop_when cannot hold"):
+class StopNeverHolds(LifeCycleEvent, frozen=True, tag="stop_when cannot hold"):
     """The step has reported no such metric as control.stop_when asks for."""
 
     step: int
@@ -240,7 +264,7 @@ class StopNeverHolds(_Event, frozen=True, tag="stop_when cannot hold"):
     reported: list[str]
 
 
-class ShardSaved(_Event, frozen=True, tag="shard"):
+class ShardSaved(LifeCycleEvent, frozen=True, tag="shard"):
     """One worker's shard of a checkpoint is on disk."""
 
     step: int
@@ -249,14 +273,14 @@ class ShardSaved(_Event, frozen=True, tag="shard"):
     seconds: float
 
 
-class StepCheckpointed(_Event, frozen=True, tag="checkpointed"):
+class StepCheckpointed(LifeCycleEvent, frozen=True, tag="checkpointed"):
     """The checkpoint of a step is whole and named."""
 
     step: int
     bytes: int
 
 
-class RoleExported(_Event, frozen=True, tag="exported"):
+class RoleExported(LifeCycleEvent, frozen=True, tag="exported"):
     """The export of a role is whole."""
 
     step: int
@@ -265,7 +289,7 @@ class RoleExported(_Event, frozen=True, tag="exported"):
 
 
 # ── the master, an agent or a worker ──────────────────────────────────────────────────────────────────────────────────
-class WorkerEnded(_Event, frozen=True, tag="worker ended"):
+class WorkerEnded(LifeCycleEvent, frozen=True, tag="worker ended"):
     """A worker's process ended, by itself or, as its agent alone tells, because it was `ordered`. `phase` is what it
     did last, by its beats; `out_of_memory`: the kernel has killed for want of it meanwhile."""
 
@@ -280,7 +304,7 @@ class WorkerEnded(_Event, frozen=True, tag="worker ended"):
     ordered: bool = False
 
 
-class CallFailed(_Event, frozen=True, tag="failed"):
+class CallFailed(LifeCycleEvent, frozen=True, tag="failed"):
     """Code on a worker raised. The worker writes its line before it tells anybody, and it alone has the `traceback`,
     whole, and the `frames` of the user's files in it. `of_peer`: what raised tells of a peer or of the way to it, not
     of this worker; `nature` as of `errors.Nature`."""
@@ -293,68 +317,6 @@ class CallFailed(_Event, frozen=True, tag="failed"):
     exit_code: int = 0
     nature: str = ""
     frames: str = ""
-
-
-# ── an agent ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-class MasterConnected(_Event, frozen=True, tag="connected"):
-    """The agent serves the master at this address."""
-
-    master: str
-
-
-class MessageLost(_Event, frozen=True, tag="message lost"):
-    """A sender's numbers have a gap: the agent leaves its master."""
-
-    sender: str
-
-
-class MasterLost(_Event, frozen=True, tag="master lost"):
-    """Nothing was heard of the master for this long."""
-
-    silent_s: float
-
-
-class FinishHeard(_Event, frozen=True, tag="finish"):
-    """The master said that it is over."""
-
-    exit_code: int
-
-
-class WorkersForked(_Event, frozen=True, tag="forked"):
-    """Device by rank, as the worker sees it; `uuids` of the node's GPUs by slot; process ids of `servers` by name."""
-
-    attempt: int
-    ranks: tuple[int, ...]
-    devices: list[str]
-    uuids: list[str]
-    servers: dict[str, int] = {}
-
-
-# ── a worker ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-class RolesLoaded(_Event, frozen=True, tag="loaded"):
-    """Role → the kernels of attention that its model computes with here, of all that have a model."""
-
-    attention: dict[str, str]
-    seconds: float
-
-
-class CallBegun(_Event, frozen=True, tag="execute"):
-    """The inputs are here, the go has come."""
-
-    step: int
-    call: str
-    part: int
-    replay: bool
-
-
-class MemoryHeld(_Event, frozen=True, tag="held"):
-    """Role and kind → bytes on this worker's device before, in and after a call; `seconds`: what letting go took."""
-
-    step: int
-    call: str
-    part: int
-    bytes: dict[str, tuple[int, int, int]]
-    seconds: float
 
 
 Event = (
@@ -378,6 +340,7 @@ Event = (
     | PartExecuted
     | ParametersMoved
     | PartSpilled
+    | CallStalled
     | ReplayDrifted
     | NotDeterministic
     | NumericsChanged
@@ -393,6 +356,7 @@ Event = (
     | MessageLost
     | MasterLost
     | FinishHeard
+    | StacksShown
     | WorkersForked
     | RolesLoaded
     | CallBegun

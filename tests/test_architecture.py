@@ -124,7 +124,7 @@ def names_in_a_run() -> Iterator[str]:
     paths = RunPaths(Path("RUN"))
     for name, method in inspect.getmembers(paths, inspect.ismethod):
         parameters = inspect.signature(method).parameters
-        if name in ("renumbered", "worker_log", "__init__"):
+        if name in ("renumbered", "worker_log", "stacks", "__init__"):
             continue
         numbers = {"step": 12, "attempt": 0, "number": 0, "part": 0, "version": 1, "worker": 0, "node": 0}
         yield method(**{parameter: {**given, **numbers}[parameter] for parameter in parameters}).name

@@ -13,7 +13,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "hpcrl"
 
 LAYERS = (
-    ("errors", "events", "event_log", "costs", "foreign", "processes", "plugins", "scratch"),
+    (
+        *("errors", "events", "member_events", "event_log", "costs", "foreign", "processes", "plugins", "scratch"),
+        *("stacks", "whereabouts"),
+    ),
     ("config", "dataflow", "families", "backends", "nameresolve"),
     ("data", "rewards", "ops"),
     ("recipes", "durable"),

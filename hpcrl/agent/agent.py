@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -25,12 +26,14 @@ from hpcrl.agent.watch import Watch
 from hpcrl.agent.zygote import Zygote
 from hpcrl.config.cluster import Abilities
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.durable.paths import RunPaths
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.event_log import EventLog
-from hpcrl.events import FinishHeard, MasterConnected, MasterLost, MessageLost, WorkerEnded
+from hpcrl.events import WorkerEnded
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import last_lines
+from hpcrl.member_events import FinishHeard, MasterConnected, MasterLost, MessageLost, StacksShown
 from hpcrl.nameresolve.base import DamagedEntryError, NameTimeoutError
 from hpcrl.nameresolve.filesystem import FilesystemStore
 from hpcrl.nameresolve.rendezvous import LISTINGS_PER_S, MasterAddress, NodeRecord, announce, wait_master
@@ -38,6 +41,8 @@ from hpcrl.placement.abilities import engines_of
 from hpcrl.placement.plan import read_plan
 from hpcrl.processes import Signals
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.stacks import ask, show_when_asked
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.address import LOOPBACK, network_of
 from hpcrl.wire.channel import Link, RunKey
 from hpcrl.wire.messages import (
@@ -47,6 +52,7 @@ from hpcrl.wire.messages import (
     Finish,
     Here,
     NodeDraining,
+    ShowStacks,
     StartWorkers,
     Trouble,
     WorkerExited,
@@ -109,6 +115,7 @@ def _run_worker(args: WorkerArgs, fault: Callable[[str], None]) -> int:
     """In the forked worker. What it prints last before it could tell its master, its agent tells."""
     try:
         bind(args.environment, args.cpus)
+        show_when_asked(RunPaths(Path(args.run_dir)).stacks(args.attempt, f"worker-{args.rank}"))
         plan = read_plan(RunDirectory(Path(args.run_dir)), args.attempt)
         fault(f"as worker-{args.rank}")
         return int(ModelWorker(args, plan, fault).run())
@@ -241,7 +248,8 @@ class Agent:
         heard, next_beat, met = time.monotonic(), 0.0, False
         while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
             if time.monotonic() >= next_beat:
-                link.send(Beat("draining" if self.signals.caught else self.zygote.doing, self.zygote.work))
+                doing = Doing("drain", "draining") if self.signals.caught else Doing("idle", self.zygote.doing)
+                link.send(Beat(doing, self.zygote.work))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
                 if not met and self.run.newest_attempt_of(self.at.submission) != master.attempt:
                     return "silent"
@@ -263,6 +271,8 @@ class Agent:
                 if isinstance(envelope.body, StartWorkers):
                     self._ordered = envelope.body
                     self.zygote.kill_all()
+                if isinstance(envelope.body, ShowStacks):
+                    self._show_stacks(envelope.body, log)
                 if isinstance(envelope.body, WorkersConnected):
                     self.zygote.is_watched = False
                     watch.wake()
@@ -275,6 +285,18 @@ class Agent:
             self._report_draining(link)
         log.write(MasterLost(self.experiment.cluster.lost_after_s))
         return "silent"
+
+    def _show_stacks(self, order: ShowStacks, log: EventLog) -> None:
+        """On a thread: who is asked may take its time to answer, and this one beats."""
+        pids = {it.rank: pid for pid, it in self.zygote.alive.items() if it.attempt == order.attempt}
+        paths = {rank: self.run.stacks(order.attempt, f"worker-{rank}") for rank in order.ranks if rank in pids}
+        log.write(StacksShown(order.attempt, {rank: self.run.files.name(path) for rank, path in paths.items()}))
+
+        def show() -> None:
+            for rank, path in paths.items():
+                ask(pids[rank], f"worker-{rank}", path, order.why)
+
+        threading.Thread(target=show, name="stacks", daemon=True).start()
 
     def _report_exits(self, link: Link, log: EventLog) -> None:
         """Tell of workers of the current order that ended by themselves; those that were killed on order are silent."""

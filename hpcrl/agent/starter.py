@@ -11,7 +11,7 @@ from hpcrl.agent.zygote import Zygote
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import EventLog
-from hpcrl.events import WorkersForked
+from hpcrl.member_events import WorkersForked
 from hpcrl.placement.plan import Plan, read_plan
 from hpcrl.placement.servers import servers_of
 from hpcrl.recipes.algorithm import experiment_from

@@ -64,6 +64,9 @@ class ClusterConfig:
     """How often each process shows that it is alive."""
     lost_after_s: Positive = 9.0
     """A process that has shown nothing for this long is lost, and a new attempt begins."""
+    stalled_after_s: Positive = 60.0
+    """A call that takes longer than this, and three times as long as the longest of its last 20, is reported as
+    stalled, with whom it waits for and their stacks. The first of its kind has ten times as long. Nothing is ended."""
     orphan_timeout_s: Positive = 30.0
     """An agent whose master has been silent for this long leaves (its workers end after lost_after_s); in a Slurm array
     replace_timeout_s counts."""

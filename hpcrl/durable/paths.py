@@ -159,6 +159,9 @@ class RunPaths:
     def node_resources(self, attempt: int, node: int) -> Path:
         return self.resources(attempt) / f"node-{node}.jsonl"
 
+    def stacks(self, attempt: int, name: str) -> Path:
+        return self.logs(attempt) / f"{name}.stacks"
+
     def rendezvous(self, attempt: int) -> Path:
         return self.attempt(attempt) / "rendezvous"
 

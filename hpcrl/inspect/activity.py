@@ -13,6 +13,9 @@ from hpcrl.events import (
     AgentConnected,
     AttemptBegun,
     AttemptEnded,
+    CallStalled,
+    ParametersMoved,
+    PartExecuted,
     RowsLeftOut,
     StepClosed,
     WorkerEnded,
@@ -51,6 +54,8 @@ class Activity:
     closed: list[StepCost] = field(default_factory=list)
     """Its newest rows of costs."""
     ending: str = ""
+    stalled: dict[tuple[int, str, int], Entry] = field(default_factory=dict)
+    """What was told last of parts of calls that take too long."""
     left_out: dict[str, RowsLeftOut] = field(default_factory=dict)
     """Of the rows to train on, and of those to evaluate on."""
 
@@ -69,6 +74,12 @@ class Activity:
                 self.nodes[event.node] = event.host
             case WorkersReady():
                 self.ready, self.computing = when, event
+            case CallStalled():
+                self.stalled[event.step, event.call, event.part] = entry
+            case PartExecuted():
+                self.stalled.pop((event.step, event.call, event.part), None)
+            case ParametersMoved():
+                self.stalled.pop((event.version, f"{event.role}@{event.replica}", 0), None)
             case StepClosed():
                 self.costs.row(entry, 0, Seen())  # the master has written it
             case WorkerEnded():

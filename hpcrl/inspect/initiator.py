@@ -11,10 +11,11 @@ import socket
 import msgspec
 
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptEnded, CallBegun, CallFailed, Event, MasterLost, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, Event, WorkerEnded
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
 from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, Trail
 from hpcrl.inspect.verdicts import Confidence, Kind
+from hpcrl.member_events import CallBegun, MasterLost
 
 CODES: dict[int, Kind] = {
     ExitCode.CONFIGURATION: "configuration",

@@ -23,8 +23,6 @@ from hpcrl.events import (
     CommandRefused,
     DrainBegun,
     Event,
-    MasterLost,
-    MessageLost,
     NodeLeaving,
     NotDeterministic,
     NumericsChanged,
@@ -35,6 +33,7 @@ from hpcrl.events import (
 from hpcrl.foreign import plain
 from hpcrl.inspect.entries import entry_of
 from hpcrl.inspect.lines import Tail
+from hpcrl.member_events import MasterLost, MessageLost
 
 FOLLOW_POLL_S = 0.3
 FILES_READ_PER_S = 200

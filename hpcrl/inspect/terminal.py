@@ -208,6 +208,7 @@ def status_text(status: RunStatus) -> str:
     for call, count in status.skipped.updates.items():
         lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
     lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
+    lines += [f"stalled  {stall}" for stall in status.stalled]
     if status.skipped.events:
         lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
     return "\n".join(plain(line) for line in [*lines, status.hint] if line)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
+import msgspec
+
 from hpcrl.config.changes import RunSettings
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
@@ -22,11 +24,13 @@ from hpcrl.master.node_wait import NodeWait
 from hpcrl.master.numerics import Computing, devices, expected_memory
 from hpcrl.master.reactor import Reactor, Report
 from hpcrl.master.schedule import RunSchedule
+from hpcrl.master.stalls import Stalls
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, plan_under
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.wire.messages import Begin, Finish, StartWorkers, WorkersConnected
+from hpcrl.whereabouts import culprits_of
+from hpcrl.wire.messages import Begin, Finish, ShowStacks, StartWorkers, WorkersConnected
 
 END_MARGIN_S = 10.0
 """How long before its allocation ends a call should be over, so that what it produced can be put on disk."""
@@ -63,6 +67,7 @@ class Attempt:
         self._clock = clock
         self._plan: Plan | None = None
         self._driver: GraphDriver | None = None
+        self._stalls = Stalls(self._cluster.stalled_after_s, clock)
 
     # ── what the reactor tells ────────────────────────────────────────────────────────────────────────────────────────
     @property
@@ -71,6 +76,7 @@ class Attempt:
 
     def note(self, event: Event) -> None:
         self._files.note(event)
+        self._stalls.feed(event)
 
     def hear(self, report: Report) -> None:
         if self._driver is not None:
@@ -180,6 +186,7 @@ class Attempt:
             driver.dispatcher.paused = self._reactor.commands.paused
             driver.opens_steps = self._reactor.commands.stop != "finish"
             self._watch_the_end(driver)
+            self._tell_stalls()
             driver.advance()
             known = self.situation()
             ending = self._judged()
@@ -195,6 +202,18 @@ class Attempt:
         if why := driver.out_of_time:
             for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
+
+    def _tell_stalls(self) -> None:
+        """Of what takes too long, whom it waits for, and have these workers write where they are."""
+        for found in self._stalls.found():
+            doing = {rank: worker.doing for rank, worker in self._members.workers.items()}
+            whom = culprits_of(found.ranks, doing)
+            said = {rank: str(doing[rank]) for rank in {*found.ranks, *whom.ranks} & doing.keys()}
+            self.note(msgspec.structs.replace(found, culprits=whom.ranks, why=whom.why, doing=said))
+            unit = f"{found.call} of step {found.step}, part {found.part}, for {found.seconds:.0f} s"
+            for node in self._members.agents:
+                if self._plan is not None and (here := said.keys() & set(self._plan.ranks_on(node))):
+                    self._reactor.send_to_node(node, ShowStacks(self.number, tuple(sorted(here)), unit))
 
     # ── its end ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _judged(self) -> Ending | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.messages import AgentHello, Beat, Failed, WorkerExited, WorkerHello, WorkerReady
 
 LEAST_ANSWER_S = 3.0
@@ -22,7 +23,7 @@ class Member:
 
     identity: bytes
     heard: float
-    doing: str = ""
+    doing: Doing = field(default_factory=Doing)
     work: int = 0
     """As its last beat has it."""
     since: float = 0.0

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from hpcrl.parallel.operations import Operations
 from hpcrl.placement.buffers import shard_bounds
+from hpcrl.whereabouts import BEGINNING, WAITING
 from hpcrl.workers.meter import Meter
 
 Message = tuple[torch.Tensor, int]
@@ -31,7 +32,7 @@ class Pending:
     def wait(self) -> None:
         """Raises PeerLostError."""
         if self._works:
-            with self._operations("waiting for messages"):
+            with self._operations(WAITING):
                 for work in self._works:
                     work.wait()
         self._works = ()
@@ -164,7 +165,7 @@ class Group:
         What goes both ways between two ranks at a time is one exchange. A message without elements is none.
         """
         sends = list(sends)
-        with self.operations("beginning messages", sum(tensor.nbytes for tensor, _ in sends)):
+        with self.operations(BEGINNING, sum(tensor.nbytes for tensor, _ in sends)):
             messages = [
                 dist.P2POp(way, tensor, self.ranks[index], group=self._process_group)
                 for way, tensors in ((dist.isend, sends), (dist.irecv, receives))

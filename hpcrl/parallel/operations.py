@@ -32,11 +32,12 @@ class Operations:
         """The next one, in which this rank gives others so many bytes. Raises PeerLostError: gloo, NCCL and the store
         all tell of a peer by a RuntimeError."""
         self._number += 1
+        number = self._number
         self._meter.count("sent", sent)
         try:
-            with self._meter.timing("collective"):
+            with self._meter.together(self._ranks, name, number):
                 yield
         except OWN_ERRORS:
             raise
         except RuntimeError as error:
-            raise PeerLostError(self._ranks, name, self._number, self._rank, error) from error
+            raise PeerLostError(self._ranks, name, number, self._rank, error) from error

@@ -17,6 +17,7 @@ import msgspec
 from hpcrl.processes import die_with_parent, tell_faults
 from hpcrl.rewards.function import AnswerBox, serve
 from hpcrl.rewards.messages import NONCE_BYTES, Reply
+from hpcrl.stacks import file_of_parent, show_when_asked
 
 CHUNK_BYTES = 1 << 16
 LOOK_AGAIN_MS = 1000
@@ -29,6 +30,7 @@ def main(descriptor: int, worker_pid: int, ahead: int) -> None:
         signal.signal(number, lambda *_: None)
     die_with_parent(worker_pid)
     tell_faults()
+    show_when_asked(file_of_parent())
     worker, box, pid = socket.socket(fileno=descriptor), AnswerBox(ahead), os.getpid()
     ours, theirs = socket.socketpair()
     child = os.fork()

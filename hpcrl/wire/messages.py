@@ -12,6 +12,7 @@ from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import RowSource
 
 
@@ -178,7 +179,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 class Beat(msgspec.Struct, frozen=True, tag=True):
     """Alive. Judged by its envelope's sequence number on the observer's own monotonic clock."""
 
-    doing: str = ""
+    doing: Doing = Doing()
     work: int = 0
     """Changes while the process comes further with that, and says so in no other way (`processes.work_done`)."""
 
@@ -209,6 +210,14 @@ class StartWorkers(msgspec.Struct, frozen=True, tag=True):
 
 class WorkersConnected(msgspec.Struct, frozen=True, tag=True):
     """All workers of all nodes are, and tell by themselves how far their start is: agents no longer speak for them."""
+
+
+class ShowStacks(msgspec.Struct, frozen=True, tag=True):
+    """Have these workers of yours, and what they have started, write where their threads are; `why` goes above."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    why: str
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
@@ -332,7 +341,7 @@ ToMaster = (
     | Here
     | Beat
 )
-ToAgent = StartWorkers | WorkersConnected | Finish | AreYouThere | Beat
+ToAgent = StartWorkers | WorkersConnected | ShowStacks | Finish | AreYouThere | Beat
 ToWorker = Begin | Request | Move | LetGo | Ack | Save | Assemble | Forget | Finish | AreYouThere | Beat
 ToPeer = Fetch | Rows
 Message = ToMaster | ToAgent | ToWorker | ToPeer

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcrl.data.samples import SampleMeta, SequenceSample
 from hpcrl.errors import InternalError
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import Holder, InMemory, InSpill, RowSource
 from hpcrl.wire.messages import Fetch, Request, Rows
 from hpcrl.workers.sample_store import SampleStore
@@ -86,6 +87,7 @@ class Inputs:
         self._addresses: tuple[str, ...] = ()
         self._tokens = count(1)
         self._fetching: dict[int, Wanted] = {}
+        self._awaited: dict[int, Request] = {}
         self._whole: dict[int, Gathered] = {}
 
     def meet(self, addresses: Sequence[str]) -> None:
@@ -94,7 +96,7 @@ class Inputs:
 
     def gather(self, request: Request) -> None:
         """Get all rows of a request; `ready` is told when they are here."""
-        pending = Pending(request)
+        pending, self._awaited[request.id] = Pending(request), request
         for index, source in enumerate(request.sources):
             self._ask(Wanted(pending, index, source.holders))
         if not request.sources:
@@ -103,6 +105,14 @@ class Inputs:
     def take(self, request: int) -> Gathered | None:
         """The request and its rows, once; None where it is not ready."""
         return self._whole.pop(request, None)
+
+    def doing(self) -> Doing:
+        """What is waited for, of the oldest request that is not taken."""
+        for it in self._awaited.values():
+            return Doing("gather", f"getting the inputs of {it.call} of step {it.step}", it.step, it.call, it.part)
+        for it in (gathered.request for gathered in self._whole.values()):
+            return Doing("wait", f"waiting to begin {it.call} of step {it.step}", it.step, it.call, it.part)
+        return Doing("idle", "idle")
 
     def fetched(self, rows: Rows, frames: Sequence[bytes]) -> None:
         """A peer has answered."""
@@ -167,6 +177,7 @@ class Inputs:
         if len(here) < len(pending.pieces):
             return
         request = pending.request
+        self._awaited.pop(request.id, None)
         try:
             inputs = assemble(request.ids, here)
             self._whole[request.id] = Gathered(request, inputs, time.monotonic() - pending.begun)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
+
 from hpcrl.data.rows.kind import Dataset
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.checkpoints import DamagedCheckpointError
@@ -18,6 +20,7 @@ from hpcrl.durable.spills import read_spill
 from hpcrl.errors import ExitCode, HpcrlError, PeerLostError, nature_of
 from hpcrl.foreign import plain
 from hpcrl.processes import work_done
+from hpcrl.whereabouts import Collective, Doing
 from hpcrl.wire.holders import InSpill
 from hpcrl.wire.messages import (
     Ack,
@@ -89,14 +92,18 @@ class Mailbox:
         """Send to the master, from any thread."""
         self._transport.post(message)
 
-    def doing(self, what: str) -> None:
-        """What this worker's beats say that it does."""
-        self._transport.beat = lambda: Beat(what)
+    def doing(self, what: Doing, newest: Callable[[], Collective | None] = lambda: None) -> None:
+        """What this worker's beats say that it does, and the `newest` of what it does together with others."""
+        self._transport.beat = lambda: Beat(msgspec.structs.replace(what, collective=newest()))
+
+    def idle(self) -> None:
+        """It has nothing to execute: beats say what it waits for."""
+        self._transport.beat = lambda: Beat(self._inputs.doing())
 
     def starting(self, what: str) -> None:
         """The same of what it does before it is ready, and how far it comes with that. Not while it waits for others:
         a library may spin."""
-        self._transport.beat = lambda: Beat(what, work_done(os.getpid()))
+        self._transport.beat = lambda: Beat(Doing("start", what), work_done(os.getpid()))
 
     def close(self) -> None:
         """Send what was posted, and hear no more."""

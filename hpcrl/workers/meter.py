@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from hpcrl.costs import Figures, Seconds
+from hpcrl.whereabouts import Collective
 
 Phase = Literal["prefill", "decode", "forward", "backward", "optimizer", "collective"]
 Count = Literal["tokens", "micro_batches", "rounds", "sent"]
@@ -76,6 +77,8 @@ class Meter:
     def __init__(self) -> None:
         self.clock: Clock | None = None
         """A device's; None where the host computes."""
+        self.collective: Collective | None = None
+        """The newest operation of several ranks that this one has begun since `begin`; for any thread."""
         self.memory: Memory = ProcessMemory()
         self._seconds: dict[str, float] = {}
         self._spans: list[tuple[Phase, Any, Any]] = []
@@ -86,7 +89,17 @@ class Meter:
     def begin(self) -> None:
         """Forget all that was measured."""
         self._seconds, self._spans, self._counts, self._longest, self._flops = {}, [], {}, 0, 0.0
+        self.collective = None
         self.memory.begin()
+
+    @contextmanager
+    def together(self, ranks: tuple[int, ...], operation: str, number: int) -> Iterator[None]:
+        """Around an operation of several ranks, which may lie in another."""
+        around, self.collective = self.collective, Collective(ranks, operation, number, True)
+        with self.timing("collective"):
+            yield
+        within = around is not None and around.inside
+        self.collective = around if within else Collective(ranks, operation, number, False)
 
     @contextmanager
     def timing(self, phase: Phase) -> Iterator[None]:

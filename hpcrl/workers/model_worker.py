@@ -25,11 +25,13 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError, nature_of
 from hpcrl.event_log import EventLog
-from hpcrl.events import CallBegun, CallFailed, MemoryHeld, RolesLoaded
+from hpcrl.events import CallFailed
 from hpcrl.foreign import plain, users_frames
+from hpcrl.member_events import CallBegun, MemoryHeld, RolesLoaded
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
+from hpcrl.whereabouts import Collective, Doing, Phase
 from hpcrl.wire.channel import RunKey
 from hpcrl.wire.messages import (
     Assemble,
@@ -106,7 +108,7 @@ class ModelWorker:
         if failed is not None:
             self._fail("starting", failed)
             return self._await_finish()
-        self._mailbox.doing("waiting for its peers")
+        self._mailbox.doing(Doing("start", "waiting for its peers"))
         while not isinstance(job := self._mailbox.jobs.get(), Finish):
             # After a failure its peers may wait in a collective: none of another call must meet them there.
             if not self._failed.is_set():
@@ -189,12 +191,12 @@ class ModelWorker:
     def _begin(self, begin: Begin) -> None:
         started = time.monotonic()
         inputs = self._compared()
-        self._mailbox.doing("joining its peers")
+        self._mailbox.doing(Doing("start", "joining its peers"), self._newest)
         peers = self._plan.peers(self._args.rank)
         self._host.load([begin.prepared[rank] for rank in peers], begin.checkpoint)
         for path, stamp in inputs.items():
             refuse_written(path, stamp)
-        self._mailbox.doing("idle")
+        self._mailbox.idle()
         attention, seconds = dict(self._host.attention), time.monotonic() - started
         self._log.write(RolesLoaded(attention, seconds))
         self._mailbox.post(WorkerReady(self._args.rank, seconds, attention, dict(self._host.speeds)))
@@ -218,8 +220,10 @@ class ModelWorker:
         return stamps
 
     def _execute(self, request: Request, inputs: SequenceSample, gather_s: float) -> None:
-        call, part = self._plan.call(request.call), self._part(request)
+        call, part, replay = self._plan.call(request.call), self._part(request), request.record is not None
         self._meter.begin()
+        what = f"{'replaying' if replay else 'running'} {request.call} of step {request.step}"
+        self._works("execute", what, request.step, request.call, request.part)
         if not inputs.ids:  # a train_step's share of a batch with fewer samples than parts, or one that only joins
             inputs = SequenceSample.empty({key: self._forms[key] for key in call.inputs})
         if part is not None and len(part.ranks) > 1 and not call.blends:
@@ -234,10 +238,8 @@ class ModelWorker:
             experiment=self._earlier.get(request.settings),
             version=request.version,
         )
-        replay = request.record is not None
         if not request.joins:
             self._log.write(CallBegun(request.step, request.call, request.part, replay))
-        self._mailbox.doing(f"{'replaying' if replay else 'running'} {request.call} of step {request.step}")
         self._fault("worker.call")
         started = time.monotonic()
         outcome = self._host.execute(work)
@@ -245,12 +247,20 @@ class ModelWorker:
         if outcome.held:
             at = request.step, request.call, request.part
             self._log.write(MemoryHeld(*at, dict(outcome.held), outcome.releasing_s))
-        self._mailbox.doing("idle")
+        self._mailbox.idle()
         self._fault("worker.executed")
         if request.joins or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
         self._answer(request, call, outcome, self._meter.taken(gather_s, seconds))
         self._fault("worker.replied")
+
+    def _newest(self) -> Collective | None:
+        """What it does together with others."""
+        return self._meter.collective
+
+    def _works(self, phase: Phase, what: str, step: int = 0, call: str = "", part: int = 0) -> None:
+        """What beats say of it."""
+        self._mailbox.doing(Doing(phase, what, step, call, part), self._newest)
 
     def _part(self, request: Request) -> Part | None:
         """The one of the call's parts that this rank works in; None where it only gives what a blend takes in."""
@@ -293,11 +303,11 @@ class ModelWorker:
 
     def _save(self, save: Save) -> None:
         """Copy now, write behind the work."""
-        self._mailbox.doing(f"copying {save.role} after step {save.step}")
+        self._works("save", f"copying {save.role} after step {save.step}")
         if save.export:
             self._fault("export.begin")
         self._writers.save(save, self._index(save.role), self._host.snapshot(save.role))
-        self._mailbox.doing("idle")
+        self._mailbox.idle()
 
     def _index(self, role: str) -> int:
         """The place of this worker among those of the role's home."""
@@ -305,12 +315,13 @@ class ModelWorker:
 
     def _move(self, move: Move) -> None:
         replica = ModelName(move.role, move.replica)
-        self._mailbox.doing(f"moving version {move.version} of {move.role} to {replica}")
+        what = f"moving version {move.version} of {move.role} to {replica}"
+        self._works("move", what, move.version, str(replica))
         self._fault("move.begin")
         started = time.monotonic()
         arrived = self._host.move(replica, move.version)
         seconds = time.monotonic() - started
-        self._mailbox.doing("idle")
+        self._mailbox.idle()
         self._fault("move.end")
         self._mailbox.post(Moved(move.id, self._args.rank, arrived.home, arrived.replica, seconds))
 

@@ -12,16 +12,9 @@ from support.work import calls_in
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, encode
-from hpcrl.events import (
-    AttemptEnded,
-    CallBegun,
-    CallFailed,
-    PartExecuted,
-    PartSent,
-    RowsLeftOut,
-    WorkerEnded,
-)
+from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded
 from hpcrl.inspect.logs import LogFilter, describe, follow, merged
+from hpcrl.member_events import CallBegun
 
 
 def two_attempts(root: Path) -> MadeRun:

@@ -14,7 +14,7 @@ from support.slurm_made import made_on_slurm, reclaim
 
 from hpcrl.durable.accounting import JobAccount, keep_account
 from hpcrl.durable.records import Verdict
-from hpcrl.events import AttemptEnded, CallBegun, CallFailed, MasterLost, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, WorkerEnded
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
@@ -23,6 +23,7 @@ from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.views.why import Cause, cause_of, causes_of, why
 from hpcrl.launch.slurm.requeue import Cause as JobCause
 from hpcrl.launch.slurm.requeue import Ended
+from hpcrl.member_events import CallBegun, MasterLost
 
 KEY_ERROR = "UserCodeError: reward.function score.py:score failed\nKeyError: 'label'\n  File \"score.py\", line 3"
 

@@ -3,6 +3,7 @@
 import pytest
 
 from hpcrl.master.members import Members
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.messages import AgentHello, Beat, WorkerExited, WorkerHello, WorkerReady
 
 LOST_AFTER_S = 10.0
@@ -77,20 +78,20 @@ def test_a_new_attempt_keeps_agents_and_forgets_workers() -> None:
     assert members.missing == {}
     assert not members.workers and not members.losses and not members.ready
     clock.now = 5.0
-    members.heard(b"agent", Beat("2 workers"))
-    assert members.agents[0].heard == 5.0 and members.agents[0].doing == "2 workers"
+    members.heard(b"agent", Beat(Doing("idle", "2 workers")))
+    assert members.agents[0].heard == 5.0 and members.agents[0].doing.what == "2 workers"
 
 
 def test_progress_is_new_words_or_work_and_agents_speak_for_workers_that_are_not_there_yet() -> None:
     clock = Clock()
     members = members_of_one_node(clock)
     for clock.now, identity, beat, both, three in (
-        (1.0, b"worker0", Beat("loading"), 1.0, 1.0),
-        (2.0, b"worker0", Beat("loading"), 1.0, 1.0),
-        (3.0, b"worker0", Beat("loading", 1), 3.0, 3.0),
-        (4.0, b"worker1", Beat("idle"), 4.0, 4.0),
-        (5.0, b"agent", Beat("importing torch"), 4.0, 5.0),
-        (6.0, b"agent", Beat("importing torch", 1), 4.0, 6.0),
+        (1.0, b"worker0", Beat(Doing("start", "loading")), 1.0, 1.0),
+        (2.0, b"worker0", Beat(Doing("start", "loading")), 1.0, 1.0),
+        (3.0, b"worker0", Beat(Doing("start", "loading"), 1), 3.0, 3.0),
+        (4.0, b"worker1", Beat(Doing("idle", "idle")), 4.0, 4.0),
+        (5.0, b"agent", Beat(Doing("start", "importing torch")), 4.0, 5.0),
+        (6.0, b"agent", Beat(Doing("start", "importing torch"), 1), 4.0, 6.0),
     ):
         members.heard(identity, beat)
         assert (members.newest_progress([0, 1]), members.newest_progress([0, 1, 2])) == (both, three), clock.now

@@ -11,15 +11,14 @@ from hpcrl.config.model import ModelConfig, TrainedModelConfig
 from hpcrl.families.reader import config_from_json, parameter_count
 from hpcrl.placement.layouts import Layout
 from hpcrl.placement.memory import (
-    GIB,
     Memory,
     estimate_models,
     generating_memory,
     longest_sequence,
     role_memory,
-    size_in_words,
 )
 from hpcrl.placement.plan import ModelName, make_plan
+from hpcrl.placement.sizes import GIB, size_in_words
 from hpcrl.placement.worker_memory import peaks
 
 MODEL = config_from_json(QWEN2_TINY, "config.json")

@@ -22,6 +22,7 @@ from hpcrl.inspect.alive import is_running
 from hpcrl.inspect.hints import what_next
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.stalls import Stall, stalls_of
 from hpcrl.inspect.views.why import Cause, newest_cause
 from hpcrl.inspect.words import duration
 
@@ -58,6 +59,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
     rank: int
     doing: str
+    stall: Stall | None = None
+    """The call that waits for it, where that takes far longer than those before it."""
 
 
 class SkippedRows(msgspec.Struct, frozen=True):
@@ -101,6 +104,12 @@ class RunStatus(msgspec.Struct, frozen=True):
     origins: tuple[str, ...] = ()
     """What it was made with: the run and the step that it was forked from, and where other settings began to count."""
 
+    @property
+    def stalled(self) -> list[Stall]:
+        """The calls that workers have stalled, each once."""
+        found = {str(worker.stall): worker.stall for worker in self.workers if worker.stall is not None}
+        return [*found.values()]
+
 
 def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
     """Everything `hpcrl status` says, from the run directory, and from the queue for a run on Slurm."""
@@ -120,7 +129,7 @@ def read_status(run_dir: Path, queue: Queue | None = None) -> RunStatus:
         step=reader.step,
         steps=reader.length(control["steps"], control["epochs"]),
         metrics=reader.newest_metrics(),
-        workers=_workers(activity) if works else [],
+        workers=_workers(run, activity) if works else [],
         exit_code=exit_code,
         cause=newest_cause(run) if state in ("failed", "killed") else None,
         last_event_s_ago=None if ago is None else round(ago, 3),
@@ -280,8 +289,11 @@ def _phase(activity: Activity) -> State:
     return "draining" if activity.phase in ("draining", "ended") else "starting"
 
 
-def _workers(activity: Activity | None) -> list[WorkerStatus]:
-    return [] if activity is None else [WorkerStatus(rank, activity.doing(rank)) for rank in activity.ranks]
+def _workers(run: RunDirectory, activity: Activity | None) -> list[WorkerStatus]:
+    if activity is None:
+        return []
+    stalls = {rank: stall for stall in stalls_of(run, activity) for rank in stall.waits_for or stall.workers}
+    return [WorkerStatus(rank, activity.doing(rank), stalls.get(rank)) for rank in activity.ranks]
 
 
 def _hint(run: RunDirectory, state: State) -> str:
