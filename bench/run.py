@@ -23,6 +23,7 @@ import exports
 import layouts
 import machine
 import moves
+import recording
 import recovery
 import scripts
 import served
@@ -212,6 +213,12 @@ SECTIONS: Mapping[str, Section] = {
         "A short PPO run of the demo's model, whose master, agent or a worker is killed with SIGKILL ten times at "
         "random moments and resumed, against one that nobody disturbed: parameters, optimizer state, metrics, ids.",
         lambda _work, _peers: demo.killed_ten_times(),
+    ),
+    "recording": Section(
+        "Recording",
+        "The PPO step of above, of whose calls seconds by phase, tokens, operations and the peak of memory are "
+        "measured as in a worker: the time in the code that does it, and the rest of the step, of one process.",
+        lambda work, _peers: recording.recording(work),
     ),
     "durability": Section(
         "Durability in the demo",

@@ -1,5 +1,7 @@
 """hpcrl's PPO roles and a frozen reward model, a step a round, as a worker runs them. Argument: the model's folder.
 
+What calls do is measured as a worker measures it; `own_s` is what that takes.
+
 The project's reward role has no model yet: a frozen value head's last number stands in for one, as TRL has it.
 """
 
@@ -7,7 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from roles import build, builder, rows_of, settle
+from roles import Watched, build, builder, rows_of, settle
 from serving import serve
 from shapes import RESPONSE_TOKENS, prompts
 
@@ -39,8 +41,9 @@ experiment = PPOExperiment(
     control=ControlConfig(steps=1000),
 )
 tokenizer = Path(folder, "tokenizer.json")
-roles = {name: build(name, experiment, tokenizer) for name in ("actor", "critic", "reference")}
-reward_model = builder("reference", experiment, tokenizer, head="value").engine()
+meter = Watched()
+roles = {name: build(name, experiment, tokenizer, meter) for name in ("actor", "critic", "reference")}
+reward_model = builder("reference", experiment, tokenizer, head="value", meter=meter).engine()
 plan = make_plan(experiment, experiment.cluster.nodes)
 drawn = [call for call in plan.calls if call.dataset == "train"]
 calls = sorted(drawn, key=lambda call: call.kind == "train_step")
@@ -51,11 +54,13 @@ def step() -> dict[str, object]:
     size = len(batch.ids) // MINIBATCHES
     minibatches = tuple(batch.ids[start : start + size] for start in range(0, len(batch.ids), size))
     for call in calls:
+        meter.begin()
         work = Work(1, call.name, 0, batch, minibatches if call.kind == "train_step" else ())
         made = score(batch) if call.role == "reward" else getattr(roles[call.role], call.kind)(work, call).sample
         if made is not None:
             batch = batch.merge(made)
-    return {"tokens": int(batch.data["responses"].size)}
+        meter.taken(0.0, 0.0)
+    return {"tokens": int(batch.data["responses"].size), "own_s": meter.seconds()}
 
 
 def score(batch: SequenceSample) -> SequenceSample:

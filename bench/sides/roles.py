@@ -1,6 +1,8 @@
 """Roles of hpcrl's algorithms in this process: what a worker's host builds, without the files and the sockets."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hpcrl.config.model import TrainedModelConfig
 from hpcrl.data.datasets import Texts
 from hpcrl.data.samples import SequenceSample
 from hpcrl.data.tokens import Tokens
+from hpcrl.engines.model import PackedModel
+from hpcrl.engines.sampler import Sampler
 from hpcrl.families.config import HeadKind
 from hpcrl.models.kernels import Kernels
 from hpcrl.parallel.group import Group
@@ -22,6 +26,43 @@ from hpcrl.plugins import load
 from hpcrl.processes import keep_freed_memory
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.workers.host import nobody_is_told
+from hpcrl.workers.meter import Meter, Phase
+
+
+class Watched(Meter):
+    """One that knows how long it and what is counted for it take; `seconds` are those since it was last asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own_s = 0.0
+        for owner, name in ((PackedModel, "size"), (Sampler, "_tell")):
+            setattr(owner, name, self._watched(getattr(owner, name)))
+        for name in ("begin", "taken", "count", "rows"):
+            setattr(self, name, self._watched(getattr(self, name)))
+
+    @contextmanager
+    def timing(self, phase: Phase) -> Iterator[None]:
+        begun = time.perf_counter()
+        inner = super().timing(phase)
+        inner.__enter__()
+        inside = time.perf_counter()
+        yield
+        left = time.perf_counter()
+        inner.__exit__(None, None, None)
+        self._own_s += inside - begun + time.perf_counter() - left
+
+    def seconds(self) -> float:
+        taken, self._own_s = self._own_s, 0.0
+        return taken
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            begun = time.perf_counter()
+            found = function(*given)
+            self._own_s += time.perf_counter() - begun
+            return found
+
+        return call
 
 
 def settle() -> None:
@@ -30,7 +71,13 @@ def settle() -> None:
     torch.set_num_threads(1)
 
 
-def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: HeadKind | None = None) -> Builder[Any]:
+def builder(
+    role: str,
+    experiment: ExperimentConfig,
+    tokenizer: Path,
+    head: HeadKind | None = None,
+    meter: Meter | None = None,
+) -> Builder[Any]:
     """With another head than its algorithm gives the role, if one is named."""
     alone = Group((0,), 0, torch.device("cpu"))
     endless = Texts(Tokens(Tokenizer.from_file(str(tokenizer)), eos_ids=()), {})
@@ -38,6 +85,8 @@ def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head
     steps = experiment.control.steps if isinstance(getattr(experiment, role), TrainedModelConfig) else None
     return Builder(
         role=role,
+        backend="native",
+        at_home=True,
         head=ends_with,
         experiment=experiment,
         steps=steps,
@@ -48,11 +97,12 @@ def builder(role: str, experiment: ExperimentConfig, tokenizer: Path, head: Head
         kernels=Kernels(True),
         texts=endless,
         told=nobody_is_told,
+        meter=meter or Meter(),
     )
 
 
-def build(role: str, experiment: ExperimentConfig, tokenizer: Path) -> Any:
-    return load(algorithm_of(experiment).roles[role].maker)(builder(role, experiment, tokenizer))
+def build(role: str, experiment: ExperimentConfig, tokenizer: Path, meter: Meter | None = None) -> Any:
+    return load(algorithm_of(experiment).roles[role].maker)(builder(role, experiment, tokenizer, meter=meter))
 
 
 def rows_of(**columns: Sequence[Sequence[int]]) -> SequenceSample:
