@@ -1318,6 +1318,28 @@ ELSEWHERE = {
     "launch/export.py: Name another step with --step; `hpcrl export {} --list` says which there are.": (
         "launch/test_export.py::test_a_shard_that_is_not_what_was_saved_is_refused"
     ),
+    "cli/asking.py: Continue a text: `hpcrl generate {} …`.": (
+        "cli/test_asking.py::test_it_prints_what_the_engine_says"
+    ),
+    "cli/asking.py: Give a prompt that is not empty, and shorter.": (
+        "cli/test_asking.py::test_it_prints_what_the_engine_says"
+    ),
+    "cli/generate.py: Give one of them.": (
+        "cli/test_asking.py::test_the_prompt_may_come_from_a_file_or_through_a_pipe"
+    ),
+    "engines/answering.py: Give --device cpu.": "cli/test_asking.py::test_what_cannot_be_asked_is_refused",
+    "launch/answering.py: Give --dtype bf16 or fewer --max-new-tokens, or use a machine with more memory.": (
+        "cli/test_asking.py::test_a_model_that_does_not_fit_is_refused_before_it_is_loaded"
+    ),
+    "launch/named_models.py: Download it: `{}`.": (
+        "cli/test_asking.py::test_a_model_of_the_hubs_cache_is_found_by_its_name"
+    ),
+    "launch/named_models.py: Name a folder in Hugging Face format, ORG/NAME of the hub, a run, or RUN@STEP.": (
+        "algos/test_offline_exports.py::test_a_runs_step_answers_as_its_export_does"
+    ),
+    "launch/named_models.py: Those that do: {}.": (
+        "algos/test_offline_exports.py::test_a_runs_step_answers_as_its_export_does"
+    ),
     "cli/export.py: Give --list too.": (
         "algos/test_offline_exports.py::test_the_list_says_what_can_be_had_and_why_not_the_rest"
     ),

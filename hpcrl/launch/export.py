@@ -67,6 +67,10 @@ class ExportPlan:
         except DamagedFileError as error:
             raise _damaged(self.run, self.step, error) from error
 
+    def elsewhere(self, folder: Path) -> "ExportPlan":
+        """The same into a folder outside of the run."""
+        return replace(self, folder=folder, inside=False)
+
     def _fill(self, folder: Path, shards: HeldShards, told: Told) -> None:
         """All files, while the digest of what the shards hold is taken. Raises DamagedFileError for another."""
         if shards.why_in_place:

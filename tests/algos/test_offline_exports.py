@@ -162,3 +162,19 @@ def test_the_list_tells_of_removed_checkpoints(preempted: RunDirectory, capsys: 
     view = msgspec.json.decode(capsys.readouterr().out, type=Exports)
     removed = [gap for gap in view.missing if gap.why == "its checkpoint was removed (control.keep_checkpoints)"]
     assert bool(pruned) == bool(removed)
+
+
+def test_a_runs_step_answers_as_its_export_does(
+    undisturbed: RunDirectory, preempted: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["4+5=", "--max-new-tokens", "12", "--seed", "5"]
+    said = []
+    export = str(undisturbed.export("actor", 2))
+    for model in (f"{preempted.root}@2", f"{undisturbed.root}@2", export, str(undisturbed.root)):
+        assert main(["generate", model, *words]) == ExitCode.DONE
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2]
+    assert main(["generate", f"{undisturbed.root}@3", *words]) == ExitCode.CONFIGURATION
+    assert "it has 2, 4." in capsys.readouterr().err
+    assert main(["generate", str(undisturbed.root), "--role", "critic", *words]) == ExitCode.CONFIGURATION
+    assert "has trained no critic that generates. Those that do: actor." in capsys.readouterr().err
