@@ -67,8 +67,9 @@ class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
         return Seconds(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def rounded(self) -> "Seconds":
-        """To a tenth of a millisecond."""
-        return Seconds(**{name: round(getattr(self, name), 4) for name in self.__struct_fields__})
+        """To a tenth of a millisecond. What is nothing is left at its default, which no line has."""
+        rounded = {name: round(getattr(self, name), 4) for name in self.__struct_fields__}
+        return Seconds(**{name: seconds for name, seconds in rounded.items() if seconds})
 
 
 class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -97,8 +98,10 @@ class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
         return Figures(**{name: max(one, two) if name in MAXIMA else one + two for name, one, two in pairs})
 
     def rounded(self) -> "Figures":
-        """So that a row stays short: operations to five digits."""
-        return msgspec.structs.replace(self, seconds=self.seconds.rounded(), flops=float(f"{self.flops:.5g}"))
+        """So that a row stays short: operations to five digits, and nothing of what there was nothing."""
+        counts = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name)}
+        whole = Figures(**(counts | {"seconds": self.seconds.rounded()}))
+        return msgspec.structs.replace(whole, flops=float(f"{self.flops:.5g}")) if self.flops else whole
 
 
 MAXIMA = ("longest", "peak", "held")

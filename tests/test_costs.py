@@ -94,6 +94,16 @@ def test_figures_grow_a_row_by_little() -> None:
     assert len(encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))) < 1000
 
 
+def test_a_row_says_nothing_of_what_there_was_nothing() -> None:
+    clock = Clock()
+    clock(StepOpened(1, 0, 8))
+    forward = Figures(Seconds(execute=0.25, forward=0.125), tokens=9)
+    clock.fold.measured(1, "ref_inf", [forward, forward])
+    row = encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))
+    assert b'"slowest":{"seconds":{"execute":0.25,"forward":0.125},"tokens":9}' in row
+    assert b'"figures":{"seconds":{"execute":0.5,"forward":0.25},"tokens":18}' in row
+
+
 def test_evaluations_generate_nothing_for_training() -> None:
     clock = Clock()
     clock(StepOpened(1, 0, 8), executed(1, "eval_gen", 0, 1.0, 0, tokens=500), executed(1, "actor_gen", 0, 1.0, 0, 20))
