@@ -1247,6 +1247,15 @@ ELSEWHERE = {
     "inspect/steps_asked.py: Wait for the first step to close, or set samples.per_step.": (
         "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_so_until_a_step_has"
     ),
+    "cli/inspect.py: Leave it out, or take {}.": (
+        "inspect/test_timeline.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "inspect/timeline_page.py: Ask for fewer --steps, or --perfetto.": (
+        "inspect/test_timeline.py::test_a_page_of_too_many_bars_is_refused_with_what_to_do"
+    ),
+    "inspect/views/timeline.py: Wait for the first; hpcrl status says how far it is.": (
+        "inspect/test_timeline.py::test_a_run_of_which_no_step_has_closed_says_so"
+    ),
     "inspect/views/samples.py: There are: {}.": (
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),

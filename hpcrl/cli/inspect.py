@@ -1,9 +1,11 @@
 """`hpcrl inspect RUN [VIEW]`: what a run has reached and what it cost, in numbers or, with --plot, in curves."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from jsonargparse import Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
@@ -11,24 +13,43 @@ from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show, to_csv
+from hpcrl.inspect.timeline_page import timeline_page
+from hpcrl.inspect.timeline_trace import trace
 from hpcrl.inspect.views.memory import memory
 from hpcrl.inspect.views.resources import resources
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
+from hpcrl.inspect.views.timeline import timeline
 from hpcrl.inspect.views.why import why
 
-VIEWS: Mapping[str, tuple[Callable[[RunReader], Any], str]] = {
-    "summary": (summary, "metrics, time by call, restarts, why it failed"),
-    "steps": (steps, "each step: its time, its dearest calls, its metrics"),
-    "memory": (memory, "what each call had in memory, beside what its plan had expected"),
-    "why": (why, "why each attempt ended: who began it, where it is written, what to type next"),
-    "resources": (resources, "what nodes and workers used at most, and how much was left"),
-    "stragglers": (stragglers, "the workers that others waited for, and their nodes"),
+Make = Callable[[RunReader, Namespace], Any]
+
+VIEWS: Mapping[str, tuple[Make, str]] = {
+    "summary": (lambda reader, _: summary(reader), "metrics, time by call, restarts, why it failed"),
+    "steps": (lambda reader, _: steps(reader), "each step: its time, its dearest calls, its metrics"),
+    "timeline": (
+        lambda reader, given: timeline(reader, given.steps),
+        "which worker did what when, and what each step waited for",
+    ),
+    "memory": (lambda reader, _: memory(reader), "what each call had in memory, beside what its plan had expected"),
+    "why": (
+        lambda reader, _: why(reader),
+        "why each attempt ended: who began it, where it is written, what to type next",
+    ),
+    "resources": (lambda reader, _: resources(reader), "what nodes and workers used at most, and how much was left"),
+    "stragglers": (lambda reader, _: stragglers(reader), "the workers that others waited for, and their nodes"),
 }
 
 TABLES = ("steps", "memory", "resources", "stragglers")
 """Views that --csv prints."""
+TAKEN_BY: Mapping[str, tuple[str, ...]] = {
+    "steps": ("timeline",),
+    "html": ("timeline",),
+    "perfetto": ("timeline",),
+    "traceback": ("why",),
+}
+"""Option → the views that take it; the others all do."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -42,6 +63,13 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--csv", action="store_true", help="print the table of a view as CSV")
     parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
     parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
+    parser.add_argument(
+        "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; null: the last three"
+    )
+    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="with timeline: write a page")
+    parser.add_argument(
+        "--perfetto", type=str | None, default=None, metavar="FILE", help="with timeline: a trace for ui.perfetto.dev"
+    )
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
@@ -49,17 +77,37 @@ def run(words: Sequence[str]) -> int:
     run_dir = RunDirectory.open(find_run(given.run))
     if given.view not in VIEWS:
         raise ConfigurationError([f"{given.view} is no view of a run."], f"There are: {', '.join(VIEWS)}.")
+    _refuse_others_options(given)
     if given.plot:
         print("\n".join(map(str, plot(run_dir))))
         return int(ExitCode.DONE)
-    view = VIEWS[given.view][0](RunReader(run_dir))
+    view = VIEWS[given.view][0](RunReader(run_dir), given)
+    _tell(view, given)
+    return int(ExitCode.DONE)
+
+
+def _tell(view: Any, given: Namespace) -> None:
     if given.json:
         print(msgspec.json.format(msgspec.json.encode(view)).decode())
     elif given.csv:
         print(_csv(given.view, view), end="")
+    elif given.html or given.perfetto:
+        if given.html:
+            Path(given.html).write_text(timeline_page(view), encoding="utf-8")
+        if given.perfetto:
+            Path(given.perfetto).write_bytes(trace(view))
+        print("\n".join(path for path in (given.html, given.perfetto) if path))
     else:
         show(view, with_traceback=given.traceback)
-    return int(ExitCode.DONE)
+
+
+def _refuse_others_options(given: Namespace) -> None:
+    """Nobody is to believe that an option did something that the view knows nothing of."""
+    for option, takers in TAKEN_BY.items():
+        if getattr(given, option) and given.view not in takers:
+            raise ConfigurationError(
+                [f"The view {given.view} takes no --{option}."], f"Leave it out, or take {' or '.join(takers)}."
+            )
 
 
 def _csv(name: str, view: Any) -> str:

@@ -16,22 +16,7 @@ from hpcrl.events import RowsLeftOut, WorkersReady
 from hpcrl.inspect.activity import PACED, Activity
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import Row, Tail, backwards, parse
-
-
-class _PlannedWorker(msgspec.Struct):
-    node: int
-
-
-class _PlannedCall(msgspec.Struct):
-    name: str
-    role: str
-
-
-class _PlannedWorkers(msgspec.Struct):
-    """What is read of a plan, of whatever version it is."""
-
-    workers: list[_PlannedWorker]
-    calls: list[_PlannedCall] = []
+from hpcrl.inspect.planned import Planned, read_planned
 
 
 @dataclass
@@ -78,7 +63,7 @@ class AttemptReader:
     @property
     def roles(self) -> dict[str, str]:
         """Call → its role, as far as the plan says it."""
-        return {call.name: call.role for call in self._plan.calls}
+        return {call.name: call.role for call in self.plan.calls}
 
     @property
     def nodes(self) -> int:
@@ -88,14 +73,12 @@ class AttemptReader:
     @property
     def _nodes(self) -> list[int]:
         """Of the workers, by rank, in the attempt's plan."""
-        return [worker.node for worker in self._plan.workers]
+        return [worker.node for worker in self.plan.workers]
 
     @cached_property
-    def _plan(self) -> _PlannedWorkers:
-        try:
-            return msgspec.json.decode(self.run.plan(self.number).read_bytes(), type=_PlannedWorkers)
-        except (OSError, msgspec.DecodeError):
-            return _PlannedWorkers([])
+    def plan(self) -> Planned:
+        """What views need of its plan."""
+        return read_planned(self.run.plan(self.number))
 
     def _begin(self) -> None:
         """Its first events, until its workers are ready, and what its newest rows of costs say of all others."""

@@ -1,4 +1,4 @@
-"""Which steps `--step` names: 12, 10-20, 10-, all or newest."""
+"""Which steps `--step` and `--steps` name: 12, 10-20, 10-, all or newest."""
 
 import re
 
@@ -16,16 +16,26 @@ def chosen_steps(archives: Archives, asked: str) -> list[int]:
         raise ConfigurationError(
             ["no step has kept a sample yet."], "Wait for the first step to close, or set samples.per_step."
         )
-    if asked in (NEWEST, ALL):
-        return steps if asked == ALL else steps[-1:]
+    return steps[-1:] if asked == NEWEST else among(steps, asked, "--step", "has kept no sample")
+
+
+def among(steps: list[int], asked: str, option: str, lacks: str) -> list[int]:
+    """Those of some steps that an option asks for: 12, 10-20, 10- or all. `lacks` is what others do.
+
+    Raises ConfigurationError, naming those that there are, for what is no step or none of these.
+    """
+    if asked == ALL:
+        return steps
     found = _SPAN.fullmatch(asked)
     if found is None:
-        raise ConfigurationError([f"--step {asked} is no step."], f"Give {_there_are(steps)}, a span of them, or all.")
+        raise ConfigurationError(
+            [f"{option} {asked} is no step."], f"Give {_there_are(steps)}, a span of them, or all."
+        )
     first = int(found[1])
     last = first if found[2] is None else int(found[3] or steps[-1])
     wanted = [step for step in steps if first <= step <= last]
     if not wanted:
-        raise ConfigurationError([f"--step {asked} has kept no sample."], f"There are {_there_are(steps)}.")
+        raise ConfigurationError([f"{option} {asked} {lacks}."], f"There are {_there_are(steps)}.")
     return wanted
 
 

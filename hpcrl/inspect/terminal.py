@@ -8,12 +8,13 @@ from typing import Any
 
 import msgspec
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.tables import plain_table
+from hpcrl.inspect.timeline_text import render_timeline
 from hpcrl.inspect.views.attempts import Attempt, Ledger
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
@@ -22,6 +23,7 @@ from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
+from hpcrl.inspect.views.timeline import Timeline
 from hpcrl.inspect.views.why import Why
 from hpcrl.inspect.words import counted, duration, quantity
 from hpcrl.placement.sizes import size_in_words
@@ -91,7 +93,7 @@ def _title(view: Summary) -> RenderableType:
 
 
 def _courses(courses: Sequence[Course]) -> RenderableType:
-    table = _table("metric", "first", "last", "best", "steps")
+    table = plain_table("metric", "first", "last", "best", "steps")
     for course in courses:
         figure = Figure(course.label, course.metric, course.decimals)
         best = "" if course.best is None else figure.show(course.best)
@@ -101,7 +103,7 @@ def _courses(courses: Sequence[Course]) -> RenderableType:
 
 
 def _over_all(means: Mapping[str, float]) -> RenderableType:
-    table = _table("over all steps", "mean")
+    table = plain_table("over all steps", "mean")
     for name, mean in means.items():
         table.add_row(Text(plain(name)), f"{mean:.6g}")
     return table
@@ -111,7 +113,7 @@ def _calls(view: Summary) -> RenderableType:
     """The time of the workers by call."""
     total = sum(call.workers_s for call in view.calls) or 1.0
     mfu = ("MFU",) if any(call.mfu is not None for call in view.calls) else ()
-    table = _table("call", "share", "a part", "parts", *mfu)
+    table = plain_table("call", "share", "a part", "parts", *mfu)
     for call in view.calls:
         each = call.workers_s / max(1, call.parts)
         numbers = (f"{call.workers_s / total:.0%}", f"{each:.3f} s", str(call.parts))
@@ -125,7 +127,7 @@ def _share(mfu: float | None) -> str:
 
 def _ledger(view: Ledger) -> RenderableType:
     """The accounts that have something, and their sum."""
-    table = _table("wall time", "", "share")
+    table = plain_table("wall time", "", "share")
     accounts = {name: getattr(view, field) for name, field in ACCOUNTS.items()}
     for name, seconds in accounts.items():
         if seconds >= LEAST_SHOWN * view.wall:
@@ -135,7 +137,7 @@ def _ledger(view: Ledger) -> RenderableType:
 
 
 def _attempts(view: Sequence[Attempt]) -> RenderableType:
-    table = _table("attempt", "steps", "time", "lost work", "again after", "ended by")
+    table = plain_table("attempt", "steps", "time", "lost work", "again after", "ended by")
     for it in view:
         steps = "" if it.first_step is None else f"{it.first_step}–{it.last_step}"
         replayed = f", {counted(it.replayed, 'step')} again" if it.replayed else ""
@@ -220,7 +222,7 @@ def _steps(view: Steps) -> RenderableType:
     columns = ["step", "attempt", "time", "samples", "tokens", *(figure.label for figure in shown)]
     if has_mfu := any(step.mfu is not None for step in view.steps):
         columns.append("MFU")
-    table = _table(*columns, "dearest calls")
+    table = plain_table(*columns, "dearest calls")
     for step in view.steps:
         values = [figure.show(step.metrics.get(figure.key)) for figure in shown]
         numbers = (str(step.step), str(step.attempt), f"{step.seconds:.1f} s", str(step.samples), quantity(step.tokens))
@@ -245,7 +247,7 @@ def _stragglers(view: Stragglers) -> RenderableType:
         return Text(
             "No worker was waited for: of calls in several parts, none took a twentieth longer than the middle."
         )
-    table = _table("worker", "node", "waited for", "slowest of", "calls")
+    table = plain_table("worker", "node", "waited for", "slowest of", "calls")
     for it in view.workers:
         calls = ", ".join(f"{call} {seconds:.1f} s" for call, seconds in list(it.by_call.items())[:CALLS_SHOWN])
         share = f"{it.slowest} of {it.calls}"
@@ -261,7 +263,7 @@ def _stragglers(view: Stragglers) -> RenderableType:
 def _memory(view: Memory) -> RenderableType:
     if not view.calls:
         return Text("Nothing has been measured yet: no step has closed.")
-    table = _table("call", "expected", "measured")
+    table = plain_table("call", "expected", "measured")
     for call in view.calls:
         table.add_row(Text(plain(call.name)), _size(call.expected), _size(call.peak))
     note = f"Of the fullest worker of each call. Measured: the most at a time of {view.counted}."
@@ -287,12 +289,12 @@ def _why(view: Why, traceback: bool) -> RenderableType:
 def _resources(view: Resources) -> RenderableType:
     if not view.nodes:
         return Text("No agent has looked at its node yet.")
-    nodes = _table("attempt", "node", "memory", "of", "left", "disk left", "slowest fsync")
+    nodes = plain_table("attempt", "node", "memory", "of", "left", "disk left", "slowest fsync")
     for it in view.nodes:
         left = "" if it.headroom is None else f"{it.headroom:.0%}"
         sizes = (_size(it.used), _size(it.limit), left, _size(it.free), f"{1000 * it.fsync_s:.1f} ms")
         nodes.add_row(str(it.attempt), Text(plain(it.host)), *sizes)
-    workers = _table("attempt", "worker", "node", "memory", "CPUs busy", "GPU memory", "of", "GPU busy")
+    workers = plain_table("attempt", "worker", "node", "memory", "CPUs busy", "GPU memory", "of", "GPU busy")
     for at in view.workers:
         cpus, busy = ("" if it is None else f"{it:.2f}" for it in (at.cpus, at.gpu_busy))
         sizes = (_size(at.rss), cpus, _size(at.gpu_used), _size(at.gpu_total), busy)
@@ -341,33 +343,11 @@ def _named(facts: Mapping[str, str]) -> RenderableType:
     return Text(plain("\n".join(f"{name:<{width}}{fact}" for name, fact in facts.items())))
 
 
-def _table(*columns: str) -> Table:
-    """Names and texts to the left, numbers to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    left = (
-        "metric",
-        "call",
-        "wall time",
-        "ended by",
-        "over all steps",
-        "worker",
-        "node",
-        "dearest calls",
-        "role",
-        "type",
-        "written to",
-    )
-    for number, name in enumerate(columns):
-        is_text = name in left or (name == "calls" and number == len(columns) - 1)
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
-    return table
-
-
 # ── exports ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _exports(view: Exports) -> RenderableType:
     parts: list[RenderableType] = []
     if view.exportable:
-        table = _table("step", "role", "type", "shards", "size", "written to")
+        table = plain_table("step", "role", "type", "shards", "size", "written to")
         for it in view.exportable:
             table.add_row(
                 str(it.step), it.role, it.dtype, str(it.shards), size_in_words(it.bytes), Text(plain(it.folder))
@@ -388,4 +368,5 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Memory: _memory,
     Exports: _exports,
     Resources: _resources,
+    Timeline: render_timeline,
 }

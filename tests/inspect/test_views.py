@@ -23,6 +23,7 @@ from hpcrl.inspect.views.resources import NodePeak, Resources, WorkerPeak, resou
 from hpcrl.inspect.views.steps import Steps, steps
 from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
+from hpcrl.inspect.views.timeline import Timeline
 from hpcrl.inspect.views.why import Why
 
 
@@ -176,6 +177,7 @@ def test_what_the_kernel_does_not_say_is_left_out(tmp_path: Path) -> None:
 VIEWS: dict[str, Any] = {
     "summary": Summary,
     "steps": Steps,
+    "timeline": Timeline,
     "memory": Memory,
     "why": Why,
     "resources": Resources,
@@ -186,6 +188,7 @@ VIEWS: dict[str, Any] = {
 SHOWN = {
     "summary": "actor_gen",
     "steps": "actor_gen 100%",
+    "timeline": "actor_gen",
     "memory": "3.00 GiB",
     "why": "No attempt has ended",
     "resources": "5.00 GiB",
@@ -201,7 +204,7 @@ def test_each_view_is_json_of_its_type_and_text(name: str, tmp_path: Path, capsy
     assert inspect.run([str(root), name]) == 0
     text = capsys.readouterr().out
     assert SHOWN[name] in text
-    if name in ("summary", "why"):
+    if name in ("summary", "timeline", "why"):
         with pytest.raises(ConfigurationError, match=f"The view {name} is no table"):
             inspect.run([str(root), name, "--csv"])
         return

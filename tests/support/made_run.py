@@ -127,10 +127,10 @@ class MadeRun:
         self.time = started + STEP_S
         self.close(step, ppo_row(step))
 
-    def close(self, step: int, row: Mapping[str, float]) -> None:
-        """A step closes with these metrics, now."""
+    def close(self, step: int, row: Mapping[str, float], seconds: float = STEP_S) -> None:
+        """A step closes with these metrics, now, so long after it was opened."""
         self._append(self.run.metrics(self.attempt), json.dumps(row).encode() + b"\n")
-        entry = self.write(StepClosed(step, STEP_S), after_s=0.0)
+        entry = self.write(StepClosed(step, seconds), after_s=0.0)
         size = self.run.events(self.attempt).stat().st_size
         self._append(self.run.costs(self.attempt), encode_costs(self.costs.row(entry, size, self.seen.feed(row))))
 

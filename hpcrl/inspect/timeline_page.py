@@ -1,0 +1,122 @@
+"""A timeline as a page of HTML: a bar a worker, a colour a call; without scripts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.pages import COLOURS, markup, page
+from hpcrl.inspect.timeline_text import names_of, notes_of, path_of
+from hpcrl.inspect.views.timeline import AttemptTime, Timeline
+
+MOST_SEGMENTS = 20_000
+"""On a page; more are some megabytes, and nobody tells them apart."""
+
+BODY = """<p>
+{% for name, colour in names %}
+<span class="key"><s class="c{{ colour }}"></s>{{ name }}</span>
+{% endfor %}
+</p>
+{% for attempt in attempts %}
+<h3>attempt {{ attempt.number }}: {{ attempt.begin }} to {{ attempt.end }} s after it began</h3>
+<div class="wide">
+<div class="lane"><b class="quiet">closed</b><div class="bar" style="background: none; border: 0">
+{% for step in attempt.marks %}<em style="--at: {{ step.at }}%">{{ step.step }}</em>{% endfor %}
+</div><i>idle</i></div>
+{% for lane in attempt.lanes %}
+<div class="lane"><b title="{{ lane.host }}">{{ lane.name }}</b><div class="bar">
+{% for step in attempt.marks %}<u style="left: {{ step.at }}%"></u>{% endfor %}
+{% for it in lane.segments %}
+<s class="c{{ it.colour }}{{ it.replay }}" style="left: {{ it.left }}%; width: {{ it.width }}%"
+title="{{ it.title }}"></s>
+{% endfor %}
+</div><i>{{ lane.idle }}</i></div>
+{% endfor %}
+</div>
+<div class="wide"><table>
+<thead><tr><th class="number">step</th><th class="number">seconds</th><th class="number">idle</th>
+<th>what it waited for, one after another</th></tr></thead>
+<tbody>
+{% for step in attempt.steps %}
+<tr><td class="number">{{ step.step }}</td><td class="number">{{ step.seconds }}</td>
+<td class="number">{{ step.idle }}</td><td>{{ step.path }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endfor %}
+{% for note in notes %}<p class="quiet">{{ note }}</p>{% endfor %}
+"""
+
+PAGE = """<h1>Timeline of {{ name }}</h1>
+<p class="quiet">Bars are calls, blends and moves, from when the slowest worker of a part began until all had replied;
+faint ones are replays. Dashed: a step closed. Point at a bar for its times.</p>
+{{ body }}
+"""
+
+
+def timeline_page(view: Timeline) -> str:
+    """Raises ConfigurationError where there is too much for a page."""
+    from markupsafe import Markup
+
+    count = sum(len(lane.segments) for attempt in view.attempts for lane in attempt.lanes)
+    if count > MOST_SEGMENTS:
+        raise ConfigurationError(
+            [f"{count} bars are more than the {MOST_SEGMENTS} that fit a page."],
+            "Ask for fewer --steps, or --perfetto.",
+        )
+    name = Path(view.run_dir).name
+    body = markup(PAGE, {"name": name, "body": Markup(timeline_body(view))})
+    return page(f"Timeline of {name}", body)
+
+
+def timeline_body(view: Timeline) -> str:
+    """What a page has between its head and its end."""
+    colours = {name: number % COLOURS for number, name in enumerate(names_of(view))}
+    attempts = [_attempt(attempt, colours) for attempt in view.attempts]
+    return markup(BODY, {"names": list(colours.items()), "attempts": attempts, "notes": notes_of(view)})
+
+
+def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
+    span_s = (view.end_s - view.begin_s) or 1.0
+
+    def percent(seconds: float) -> float:
+        return round(100 * seconds / span_s, 3)
+
+    def segments(of: Any) -> Iterator[dict[str, Any]]:
+        for it in of.segments:
+            begin_s, end_s = max(it.begin_s, view.begin_s), min(it.end_s, view.end_s)
+            if end_s > begin_s or it.begin_s == it.end_s:
+                times = (
+                    f"{it.begin_s:.3f} s, for {it.end_s - it.begin_s:.3f} s, sent {it.begin_s - it.sent_s:.3f} s before"
+                )
+                yield {
+                    "colour": colours[it.name],
+                    "replay": " replay" if it.replay else "",
+                    "left": percent(begin_s - view.begin_s),
+                    "width": percent(end_s - begin_s),
+                    "title": f"{it.name}, step {it.step}, part {it.part}: {times}",
+                }
+
+    return {
+        "number": view.attempt,
+        "begin": f"{view.begin_s:.2f}",
+        "end": f"{view.end_s:.2f}",
+        "marks": [{"step": it.step, "at": percent(it.close_s - view.begin_s)} for it in view.steps],
+        "lanes": [
+            {
+                "name": "?" if lane.worker is None else f"worker-{lane.worker}",
+                "host": lane.host,
+                "idle": f"{lane.idle:.0%}",
+                "segments": list(segments(lane)),
+            }
+            for lane in view.lanes
+        ],
+        "steps": [
+            {
+                "step": it.step,
+                "seconds": f"{it.close_s - it.open_s:.2f}",
+                "idle": f"{sum(it.idle.values()) / len(it.idle):.0%}" if it.idle else "",
+                "path": path_of(it),
+            }
+            for it in view.steps
+        ],
+    }

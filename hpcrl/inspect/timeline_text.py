@@ -1,0 +1,120 @@
+"""A timeline as a terminal shows it: a line a worker, a letter a call, in 80 columns."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hpcrl.foreign import plain
+from hpcrl.inspect.tables import plain_table
+from hpcrl.inspect.views.timeline import AttemptTime, Lane, StepTime, Timeline
+from hpcrl.inspect.words import counted
+
+WIDTH = 80
+COLUMNS = 56
+"""Of time."""
+GAP, CROWD = "·", "#"
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
+LANES_SHOWN = 64
+STEPS_SHOWN = 20
+
+
+def names_of(view: Timeline) -> list[str]:
+    """The calls and moves in it, as they come."""
+    found = (it for attempt in view.attempts for lane in attempt.lanes for it in lane.segments)
+    return list(dict.fromkeys(it.name for it in sorted(found, key=lambda it: it.begin_s)))
+
+
+def render_timeline(view: Timeline) -> RenderableType:
+    names = names_of(view)
+    letters = {name: LETTERS[number] if number < len(LETTERS) else CROWD for number, name in enumerate(names)}
+    styles = {name: STYLES[number % len(STYLES)] for number, name in enumerate(names)}
+    parts: list[RenderableType] = []
+    for attempt in view.attempts:
+        parts += [*_attempt(attempt, letters, styles), Text()]
+    return Group(*parts, _legend(letters, styles), *(Text(plain(it), style="dim") for it in notes_of(view)))
+
+
+def notes_of(view: Timeline) -> list[str]:
+    """What it lacks."""
+    said = []
+    if view.missing:
+        said.append(f"no row of costs was kept of step {', '.join(map(str, view.missing))}")
+    if view.unplaced:
+        attempts = ", ".join(map(str, view.unplaced))
+        said.append(f"the plan of attempt {attempts} says not who has what: only the slowest worker of a part is shown")
+    return said
+
+
+def _attempt(view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str, str]) -> list[RenderableType]:
+    span_s = view.end_s - view.begin_s
+    steps = f"{view.steps[0].step}–{view.steps[-1].step}" if len(view.steps) > 1 else f"{view.steps[0].step}"
+    title = f"attempt {view.attempt}, step{'s' * (len(view.steps) > 1)} {steps}"
+    head = f"{view.begin_s:.2f} s to {view.end_s:.2f} s, a column is {1000 * span_s / COLUMNS:.3g} ms"
+    parts: list[RenderableType] = [Text.assemble((title, "bold"), f": {head}"), _ruler(view)]
+    parts += [_line(lane, view, letters, styles) for lane in view.lanes[:LANES_SHOWN]]
+    if more := len(view.lanes) - LANES_SHOWN:
+        parts += [Text(f"{counted(more, 'more worker')}: --html or --perfetto", style="dim")] if more > 0 else []
+    return [*parts, Text(), _critical_paths(view.steps)]
+
+
+def _ruler(view: AttemptTime) -> Text:
+    """The number of a step where it closes."""
+    line = [" "] * COLUMNS
+    free = 0
+    for step in view.steps:
+        name = f"{step.step}|"
+        end = min(COLUMNS, _column(step.close_s, view) + 1)
+        if end - len(name) >= free:
+            line[end - len(name) : end] = name
+            free = end
+    return Text(f"{'closed':<11}{''.join(line)}  idle", style="dim")
+
+
+def _line(lane: Lane, view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str, str]) -> Text:
+    """In each column what takes most of its time."""
+    width_s = (view.end_s - view.begin_s) / COLUMNS or 1.0
+    most = [(0.0, "")] * COLUMNS
+    for it in lane.segments:
+        for column in range(max(0, _column(it.begin_s, view)), min(COLUMNS - 1, _column(it.end_s, view)) + 1):
+            begin_s = view.begin_s + column * width_s
+            share_s = min(it.end_s, begin_s + width_s) - max(it.begin_s, begin_s)
+            most[column] = max(most[column], (share_s, it.name))
+    name = "?" if lane.worker is None else f"worker-{lane.worker}"
+    cells = [(letters[call], styles[call]) if call else (GAP, "dim") for _, call in most]
+    return Text.assemble(f"{name:<11}", *cells, f"{lane.idle:>6.0%}")
+
+
+def _column(at_s: float, view: AttemptTime) -> int:
+    return int((at_s - view.begin_s) / ((view.end_s - view.begin_s) or 1.0) * COLUMNS)
+
+
+def _legend(letters: Mapping[str, str], styles: Mapping[str, str]) -> Text:
+    """In lines that a terminal of 80 columns does not break."""
+    text, used = Text(), 0
+    for letter, style, name in [*((letters[it], styles[it], plain(it)) for it in letters), (GAP, "dim", "nothing")]:
+        width = len(name) + 4
+        if used and used + width > WIDTH:
+            text.append("\n")
+            used = 0
+        text.append(letter, style).append(f" {name}  ")
+        used += width
+    return text
+
+
+def _critical_paths(steps: Sequence[StepTime]) -> RenderableType:
+    table = plain_table("step", "time", "idle", "what it waited for, one after another")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for step in steps[-STEPS_SHOWN:]:
+        idle = sum(step.idle.values()) / len(step.idle) if step.idle else 0.0
+        table.add_row(str(step.step), f"{step.close_s - step.open_s:.2f} s", f"{idle:.0%}", Text(plain(path_of(step))))
+    return table
+
+
+def path_of(step: StepTime) -> str:
+    """Its critical path: what it waited for, each with the gap before it where there is one."""
+    total = (step.close_s - step.open_s) or 1.0
+    links = [f"{link.name} {link.seconds / total:.0%}" for link in step.critical]
+    gaps = sum(link.waited_s for link in step.critical) + step.after_s
+    return " → ".join([*links, f"between them {gaps / total:.0%}"])

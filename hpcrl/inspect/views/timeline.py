@@ -1,0 +1,225 @@
+"""Which worker did what when, from rows of costs: calls, blends, moves and gaps, and what each step waited for.
+
+A row says when a part was sent, when all of its workers had replied, and how long the slowest of them took: before that
+the part waited for rows, or for its workers. Times are the master's. Which workers have a part, the plan says; where it
+is lost, only the slowest is known.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+import msgspec
+
+from hpcrl.costs import Span, StepCost
+from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.reader import AttemptReader, RunReader
+from hpcrl.inspect.steps_asked import among
+
+LAST_STEPS = 3
+"""That are shown where nobody asks for some."""
+TIE_S = 0.0005
+"""What ended so shortly after something began may still be what that waited for: times are rounded, and the slowest
+worker's clock is not the master's."""
+
+
+AGAIN = "made again"
+"""The name of parts of older steps, of which rows do not say what they were of."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A part of a call, a blend or a move on one worker. Seconds since the attempt began."""
+
+    step: int
+    """In whose row it is; that of a move is the first that closed after it."""
+    name: str
+    kind: str
+    """generate, inference, train_step, evaluate, blend or move; empty where the plan does not say it."""
+    part: int
+    sent_s: float
+    begin_s: float
+    """When the slowest worker of the part began, after it had got all rows and was free."""
+    end_s: float
+    replay: bool
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A worker of an attempt in the time that is shown."""
+
+    worker: int | None
+    """None: of parts of which nobody has said who had them."""
+    host: str
+    idle: float
+    """Share of the time in which it executed nothing."""
+    segments: list[Segment]
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A link of a step's critical path: what ended last before the next one began."""
+
+    name: str
+    part: int
+    begin_s: float
+    waited_s: float
+    """From the end of the link before, or the step's opening, until it began: messages, rows, files, other work."""
+    seconds: float
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """A step from its opening to its close. Steps may overlap."""
+
+    step: int
+    open_s: float
+    close_s: float
+    critical: list[Link]
+    after_s: float
+    """From the last link's end to the close."""
+    idle: dict[int, float]
+    """Worker → share of the step in which it executed nothing."""
+
+
+class AttemptTime(msgspec.Struct, frozen=True):
+    """What an attempt did from `begin_s` to `end_s`. It began `began` seconds after 1970."""
+
+    attempt: int
+    began: float
+    begin_s: float
+    end_s: float
+    steps: list[StepTime]
+    lanes: list[Lane]
+    pauses: list[tuple[float, float]]
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """The JSON of `hpcrl inspect RUN timeline --json`. `unplaced`: attempts whose plan does not say who has what."""
+
+    run_dir: str
+    attempts: list[AttemptTime]
+    missing: list[int]
+    """Steps among them that closed and left no row of costs."""
+    unplaced: list[int]
+
+
+def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
+    """Of the steps asked for (12, 10-20, 10-, all), by default of the last few.
+
+    Raises ConfigurationError, naming what there is, for what is none of them, or where no step has closed yet.
+    """
+    closed = sorted({row["step"] for row in reader.rows()})
+    if not closed:
+        raise ConfigurationError(["no step has closed yet."], "Wait for the first; hpcrl status says how far it is.")
+    wanted = closed[-LAST_STEPS:] if asked is None else among(closed, asked, "--steps", "is none that has closed")
+    found: dict[int, tuple[int, StepCost]] = {}
+    for number, attempt in sorted(reader.attempts.items()):
+        found |= {row.step: (number, row) for row in attempt.costs() if row.step in set(wanted)}
+    by_attempt = groupby(sorted(found.values(), key=lambda it: (it[0], it[1].step)), key=lambda it: it[0])
+    attempts = [_attempt(reader.attempts[number], [row for _, row in rows]) for number, rows in by_attempt]
+    unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].plan.replicas]
+    return Timeline(str(reader.run.root), attempts, sorted(set(wanted) - found.keys()), unplaced)
+
+
+def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
+    placed = [it for row in rows for it in _segments(attempt, row)]
+    begin_s = min(row.at_s - row.seconds for row in rows)
+    end_s = max(row.at_s for row in rows)
+    known = dict.fromkeys(range(len(attempt.plan.workers)))
+    own: dict[int | None, list[Segment]] = {rank: [] for rank in known}
+    for those, segment in placed:
+        for rank in those:
+            own.setdefault(rank, []).append(segment)
+    order = sorted(own, key=lambda rank: (rank is None, rank))
+    lanes = [_lane(attempt, rank, own[rank], begin_s, end_s) for rank in order]
+    ended = Ordered([it for _, it in placed])
+    covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
+    return AttemptTime(
+        attempt=attempt.number,
+        began=round(rows[-1].time - rows[-1].at_s, 3),
+        begin_s=round(begin_s, 4),
+        end_s=end_s,
+        steps=[_step(row, ended, covered) for row in rows],
+        lanes=lanes,
+        pauses=[pause for row in rows for pause in row.pauses],
+    )
+
+
+def _segments(attempt: AttemptReader, row: StepCost) -> Iterator[tuple[tuple[int | None, ...], Segment]]:
+    """All parts of a row, each with its workers."""
+    again = [(step, AGAIN, span) for step, spans in row.again.items() for span in spans]
+    made = [(row.step, name, span) for name, cost in row.calls.items() for span in cost.spans]
+    for step, name, span in (*made, *again):
+        known: tuple[int | None, ...] = attempt.plan.ranks(name, span.part)
+        yield known or (span.slowest if span.slowest >= 0 else None,), _segment(step, name, attempt, span)
+
+
+def _segment(step: int, name: str, attempt: AttemptReader, span: Span) -> Segment:
+    begin_s = round(max(span.sent_s, span.ended_s - span.seconds), 4)
+    return Segment(step, name, attempt.plan.kind(name), span.part, span.sent_s, begin_s, span.ended_s, span.replay)
+
+
+def _lane(attempt: AttemptReader, rank: int | None, own: list[Segment], begin_s: float, end_s: float) -> Lane:
+    own.sort(key=lambda it: (it.begin_s, it.end_s))
+    host = "" if rank is None else attempt.host_of(rank)
+    return Lane(rank, host, Covered(own).idle(begin_s, end_s), own)
+
+
+def _step(row: StepCost, ended: "Ordered", covered: Mapping[int, "Covered"]) -> StepTime:
+    open_s = row.at_s - row.seconds
+    links = _critical(row.step, ended.within(open_s, row.at_s), open_s)
+    last_s = links[-1][1].end_s if links else open_s
+    path = [
+        Link(it.name, it.part, it.begin_s, round(waited, 4), round(it.end_s - it.begin_s, 4)) for waited, it in links
+    ]
+    idle = {worker: of.idle(open_s, row.at_s) for worker, of in covered.items()}
+    return StepTime(row.step, round(open_s, 4), row.at_s, path, round(max(0.0, row.at_s - last_s), 4), idle)
+
+
+def _critical(step: int, left: Sequence[Segment], open_s: float) -> list[tuple[float, Segment]]:
+    """Back from what ended last: before each link the one that ended last until it began, as far as the step was open.
+
+    The master sends a call when the last of what it needs has ended, and a worker begins it when it is free: either
+    way that is what ended last before. Each link comes with the time from the end of the one before.
+    """
+    links: list[tuple[float, Segment]] = []
+    current = next((it for it in reversed(left) if it.step == step), None)
+    while current is not None:
+        left = [it for it in left if it.end_s <= current.begin_s + TIE_S and it.begin_s < current.begin_s]
+        before = left[-1] if left else None
+        links.append((max(0.0, current.begin_s - (open_s if before is None else before.end_s)), current))
+        current = before
+    return links[::-1]
+
+
+class Ordered:
+    """Segments by when they ended."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._segments = sorted(segments, key=lambda it: it.end_s)
+        self._ends = [it.end_s for it in self._segments]
+
+    def within(self, begin_s: float, end_s: float) -> list[Segment]:
+        """Those that began and ended in this time."""
+        first, last = bisect_left(self._ends, begin_s), bisect_right(self._ends, end_s + TIE_S)
+        return [it for it in self._segments[first:last] if it.begin_s >= begin_s - TIE_S]
+
+
+class Covered:
+    """The time that segments cover, which are in the order in which they began; overlaps count once."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+        for it in segments:
+            if self._ends and it.begin_s <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], it.end_s)
+            else:
+                self._begins.append(it.begin_s)
+                self._ends.append(it.end_s)
+
+    def idle(self, begin_s: float, end_s: float) -> float:
+        """The share of a time that is not covered."""
+        if end_s <= begin_s:
+            return 0.0
+        first, last = bisect_right(self._ends, begin_s), bisect_left(self._begins, end_s)
+        pairs = zip(self._begins[first:last], self._ends[first:last], strict=True)
+        busy = sum(min(end, end_s) - max(begin, begin_s) for begin, end in pairs)
+        return round(1 - busy / (end_s - begin_s), 4)

@@ -1,0 +1,231 @@
+"""The timeline: who did what when, what a step waited for, and the files that show it."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+from support.chaos import toy_experiment
+from support.lagging import lagging
+from support.made_run import MadeRun, ended_run, ppo_row
+
+from hpcrl.cli import inspect
+from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.errors import ConfigurationError
+from hpcrl.events import PartExecuted, PartSent, StepOpened
+from hpcrl.inspect.planned import read_planned
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import render
+from hpcrl.inspect.timeline_page import timeline_page
+from hpcrl.inspect.views.timeline import Covered, Segment, Timeline, timeline
+from hpcrl.placement.plan import make_plan
+
+PLAN = {
+    "workers": [{"node": 0}, {"node": 1}],
+    "calls": [
+        {"name": "actor_gen", "role": "actor", "kind": "generate"},
+        {"name": "rew_inf", "role": "reward", "kind": "inference"},
+        {"name": "actor_train", "role": "actor", "kind": "train_step"},
+    ],
+    "at": {"actor_gen": {"role": "actor"}, "rew_inf": {"role": "reward"}, "actor_train": {"role": "actor"}},
+    "replicas": [
+        {"model": {"role": "actor"}, "layout": "d2t1p1", "ranks": [0, 1]},
+        {"model": {"role": "reward"}, "layout": "d1t1p1", "ranks": [1]},
+    ],
+}
+
+
+def part(made: MadeRun, step: int, call: str, number: int, ranks: tuple[int, ...], sent: float, end: float,
+         seconds: float) -> list[tuple[float, object]]:  # fmt: skip
+    """When which event is written: `seconds` of its slowest worker, the last of the ranks."""
+    executed = PartExecuted(step, call, number, ranks, False, seconds, 0.0, 9, ranks[-1], seconds)
+    return [(sent, PartSent(step, call, number, ranks, replay=False)), (end, executed)]
+
+
+def planned_run(root: Path, steps: int = 3) -> MadeRun:
+    """In each step both generate (1 s and 0.6 s), worker 1 rewards (0.3 s), both train (0.5 s); 0.1 s between calls."""
+    made = MadeRun(root)
+    made.begin()
+    made.run.plan(0).write_bytes(msgspec.json.encode(PLAN))
+    for step in range(1, steps + 1):
+        opened = made.time
+        made.write(StepOpened(step, 0, 32), after_s=0.0)
+        events = [
+            *part(made, step, "actor_gen", 0, (0,), 0.0, 1.0, 1.0),
+            *part(made, step, "actor_gen", 1, (1,), 0.0, 0.7, 0.6),
+            *part(made, step, "rew_inf", 0, (1,), 1.0, 1.4, 0.3),
+            *part(made, step, "actor_train", 0, (0, 1), 1.4, 2.0, 0.5),
+        ]
+        for when, event in sorted(events, key=lambda it: it[0]):
+            made.write(event, after_s=opened + when - made.time)  # type: ignore[arg-type]
+        made.time = opened + 2.1
+        made.close(step, ppo_row(step), 2.1)
+    return made
+
+
+def test_each_part_is_on_its_workers_and_begins_when_its_slowest_does(tmp_path: Path) -> None:
+    view = timeline(RunReader(planned_run(tmp_path / "run").run), "2")
+    (attempt,) = view.attempts
+    assert [lane.worker for lane in attempt.lanes] == [0, 1] and view.unplaced == view.missing == []
+    shown = [
+        [
+            (it.name, it.kind, it.part, *(round(s, 3) for s in (it.end_s - it.begin_s, it.begin_s - it.sent_s)))
+            for it in own
+        ]
+        for own in (lane.segments for lane in attempt.lanes)
+    ]
+    train = ("actor_train", "train_step", 0, 0.5, 0.1)
+    assert shown == [
+        [("actor_gen", "generate", 0, 1.0, 0.0), train],
+        [("actor_gen", "generate", 1, 0.6, 0.1), ("rew_inf", "inference", 0, 0.3, 0.1), train],
+    ]
+
+
+def test_a_steps_critical_path_is_what_ended_last_before_each_began(tmp_path: Path) -> None:
+    (attempt,) = timeline(RunReader(planned_run(tmp_path / "run").run), "all").attempts
+    for step in attempt.steps:
+        path = [(link.name, link.part, round(link.waited_s, 3), round(link.seconds, 3)) for link in step.critical]
+        assert path == [("actor_gen", 0, 0.0, 1.0), ("rew_inf", 0, 0.1, 0.3), ("actor_train", 0, 0.1, 0.5)]
+        assert (step.after_s, step.idle) == (pytest.approx(0.1), {0: pytest.approx(0.6 / 2.1, abs=1e-3),
+                                                                  1: pytest.approx(0.7 / 2.1, abs=1e-3)})  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.25, 1.0, 5.0])
+def test_idle_is_what_no_part_covers(begin: float) -> None:
+    """As counted millisecond by millisecond, overlaps once."""
+    spans = [(0.1, 0.5), (0.3, 0.4), (0.45, 0.9), (1.2, 1.3), (1.3, 2.0), (1.95, 2.4)]
+    covered = Covered(Segment(1, "x", "", 0, one, one, two, False) for one, two in spans)
+    ticks = [begin + (i + 0.5) / 1000 for i in range(1000)]
+    idle = sum(not any(one <= tick < two for one, two in spans) for tick in ticks) / 1000
+    assert covered.idle(begin, begin + 1) == pytest.approx(idle, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "experiment", [toy_experiment(), lagging("apart"), lagging("together")], ids=["toy", "apart", "together"]
+)
+def test_what_is_read_of_a_plan_places_calls_as_the_plan_does(tmp_path: Path, experiment: ExperimentConfig) -> None:
+    plan = make_plan(experiment, experiment.cluster.nodes)
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan.to_json())
+    planned = read_planned(path)
+    for call in plan.calls:
+        for number in range(5):
+            helpers = plan.home(call.blends).ranks if call.blends else ()
+            ranks = {*plan.ranks(call.name, number), *helpers}
+            assert sorted(planned.ranks(call.name, number)) == sorted(ranks), call.name
+    moved = [replica.model for replica in plan.replicas if replica.model.replica]
+    for model in moved:
+        both = {*plan.placed(model).ranks, *plan.home(model.role).ranks}
+        assert planned.ranks(str(model), 0) == tuple(sorted(both)) and planned.kind(str(model)) == "move"
+
+
+def test_a_plan_that_cannot_be_read_leaves_the_slowest_worker(tmp_path: Path) -> None:
+    made = planned_run(tmp_path / "run")
+    made.run.plan(0).write_bytes(made.run.plan(0).read_bytes()[:-9])
+    view = timeline(RunReader(made.run), "1")
+    assert view.unplaced == [0] and [lane.worker for lane in view.attempts[0].lanes] == [0, 1]
+    assert [it.name for it in view.attempts[0].lanes[0].segments] == ["actor_gen"]
+    assert "says not who has what" in text_of(view)
+
+
+def test_steps_of_several_attempts_are_apart_and_a_lost_row_is_named(tmp_path: Path) -> None:
+    made = ended_run(tmp_path / "run")
+    view = timeline(RunReader(made.run), "24-27")
+    assert [(it.attempt, [step.step for step in it.steps]) for it in view.attempts] == [(0, [24, 25]), (1, [26, 27])]
+    lines = made.run.costs(1).read_bytes().splitlines(keepends=True)
+    made.run.costs(1).write_bytes(b"".join(lines[1:]))
+    view = timeline(RunReader(made.run), "24-27")
+    assert view.missing == [26] and "no row of costs was kept of step 26" in text_of(view)
+
+
+def test_by_default_the_last_steps_are_shown(tmp_path: Path) -> None:
+    (attempt,) = timeline(RunReader(planned_run(tmp_path / "run", steps=9).run)).attempts
+    assert [step.step for step in attempt.steps] == [7, 8, 9]
+
+
+def text_of(view: Timeline) -> str:
+    console = Console(width=80, color_system=None)
+    with console.capture() as shown:
+        console.print(render(view), soft_wrap=True)
+    return shown.get()
+
+
+def test_a_terminal_of_80_columns_is_wide_enough(tmp_path: Path) -> None:
+    text = text_of(timeline(RunReader(planned_run(tmp_path / "run").run), "2-3"))
+    lanes = [line for line in text.splitlines() if line.startswith("worker-")]
+    assert max(map(len, text.splitlines())) <= 80 and len(lanes) == 2
+    idle = lanes[0].split()[-1]
+    assert re.fullmatch(r"A{14}·+C+·*A{14,15}·+C+·*", lanes[0].split()[1]) and idle == "29%"
+    assert "actor_gen 48% → rew_inf 14% → actor_train 24% → between them 14%" in re.sub(r"\s+", " ", text)
+
+
+def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = planned_run(tmp_path / "run").run.root
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    words = ["--steps", "2-3", "--html", str(page), "--perfetto", str(trace)]
+    assert inspect.run([str(root), "timeline", *words]) == 0
+    assert capsys.readouterr().out.split() == [str(page), str(trace)]
+    text = page.read_text()
+    assert text.count("<s class=") == 10 + 3 and "default-src 'none'" in text and "<script" not in text
+    events = json.loads(trace.read_text())["traceEvents"]
+    slices = [it for it in events if it["ph"] == "X"]
+    assert len(slices) == 10 and {it["cat"] for it in slices} == {"generate", "inference", "train_step"}
+    assert {it["args"]["name"] for it in events if it["name"] == "thread_name"} == {"worker-0 on n000", "worker-1"}
+    begun = {it["id"]: it for it in events if it["ph"] == "s"}
+    ended = {it["id"]: it for it in events if it["ph"] == "f"}
+    assert begun.keys() == ended.keys() and len(begun) == 4
+    for flow in (*begun.values(), *ended.values()):
+        assert any(it["tid"] == flow["tid"] and it["ts"] <= flow["ts"] <= it["ts"] + it["dur"] for it in slices)
+    assert [it["ph"] for it in events if it["name"] == "step 2"] == ["b", "e"]
+
+
+def test_what_a_host_is_called_is_shown_and_never_obeyed(tmp_path: Path) -> None:
+    view = timeline(RunReader(planned_run(tmp_path / "run").run), "2")
+    (attempt,) = view.attempts
+    hostile = '"><script>alert(1)</script>\x1b[31m{{ 7*7 }}'
+    lanes = [msgspec.structs.replace(lane, host=hostile) for lane in attempt.lanes]
+    segments = [msgspec.structs.replace(it, name=hostile) for it in lanes[0].segments]
+    lanes[0] = msgspec.structs.replace(lanes[0], segments=segments)
+    view = msgspec.structs.replace(view, attempts=[msgspec.structs.replace(attempt, lanes=lanes)])
+    page = timeline_page(view)
+    assert "<script" not in page and "\x1b" not in page and "{{ 7*7 }}" in page and "\x1b" not in text_of(view)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["timeline", "--steps", "99"], "--steps 99 is none that has closed. There are 1-3."),
+        (["timeline", "--steps", "x"], "--steps x is no step. Give 1-3, a span of them, or all."),
+        (["summary", "--steps", "2"], "The view summary takes no --steps. Leave it out, or take timeline."),
+        (["steps", "--html", "x"], "The view steps takes no --html."),
+    ],
+)
+def test_what_there_is_not_is_refused_with_what_there_is(tmp_path: Path, words: list[str], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        inspect.run([str(planned_run(tmp_path / "run").run.root), *words])
+
+
+@pytest.mark.parametrize("advised", [["timeline", "--steps", "1-3"], ["timeline", "--steps", "all"], ["timeline"]])
+def test_who_does_what_is_advised_is_not_refused(tmp_path: Path, advised: list[str]) -> None:
+    assert inspect.run([str(planned_run(tmp_path / "run").run.root), *advised]) == 0
+
+
+def test_a_run_of_which_no_step_has_closed_says_so(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    with pytest.raises(ConfigurationError, match="no step has closed yet"):
+        inspect.run([str(made.run.root), "timeline"])
+    made.steps(0, 1)
+    assert inspect.run([str(made.run.root), "timeline"]) == 0
+
+
+def test_a_page_of_too_many_bars_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = planned_run(tmp_path / "run").run
+    monkeypatch.setattr("hpcrl.inspect.timeline_page.MOST_SEGMENTS", 6)
+    page = tmp_path / "page.html"
+    with pytest.raises(ConfigurationError, match=r"15 bars are more than the 6 .* fewer --steps, or --perfetto"):
+        inspect.run([str(run.root), "timeline", "--html", str(page)])
+    assert inspect.run([str(run.root), "timeline", "--html", str(page), "--steps", "3"]) == 0
+    assert inspect.run([str(run.root), "timeline", "--perfetto", str(tmp_path / "t")]) == 0
