@@ -658,13 +658,15 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/draw.py: Name another file.", "draw c.yaml --out none/graph.dot", "draw c.yaml --out graph.dot"),
     ("cli/list.py: Name a run_root.", "list none", "list runs"),
     ("cli/logs.py: Name one of those who have: {}.", "logs RUN --worker worker-9", "logs RUN --worker master"),
-    ("cli/logs.py: Correct it, or escape it with a backslash.", "logs RUN --grep (", "logs RUN --grep \\("),
-    ("cli/logs.py: Give one of {}.", "logs RUN --level loud", "logs RUN --level error"),
+    ("cli/log_filter.py: Correct it, or escape it with a backslash.", "logs RUN --grep (", "logs RUN --grep \\("),
+    ("cli/log_filter.py: Give one of {}.", "logs RUN --level loud", "logs RUN --level error"),
     (
-        "cli/logs.py: Give a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30.",
+        "cli/log_filter.py: Give a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30.",
         "logs RUN --since soon",
         "logs RUN --since 2026-01-31T14:30",
     ),
+    ("cli/log_filter.py: There are: {}.", "logs RUN --attempt 99", "logs RUN --attempt 0"),
+    ("cli/log_filter.py: Give one up to that.", "logs RUN --step 99999", "logs RUN --step 1"),
     ("cli/template.py: Name one of {}.", "template aray", "template array"),
     ("config/yaml_file.py: Give the path of a YAML file.", "plan none.yaml", "plan c.yaml"),
     ("config/yaml_file.py: Correct the YAML there.", "plan twice.yaml", "plan c.yaml"),
@@ -1234,6 +1236,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "cli/log_filter.py: Give --around a time.": (
+        "cli/test_run_commands.py::test_logs_are_filtered_by_step_call_role_and_attempt"
+    ),
     "cli/samples.py: Correct it, or escape it with a backslash.": (
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),

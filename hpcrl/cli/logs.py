@@ -1,64 +1,72 @@
 """`hpcrl logs RUN`: the logs of all processes of a run, merged by time."""
 
 import math
-import re
+import os
+import shlex
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.cli.log_filter import add_filter, filter_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.inspect.logs import LEVELS, LogFilter, Logs, follow, merged
+from hpcrl.inspect.log_lines import LogLine
+from hpcrl.inspect.logs import LogFilter, Logs, follow, merged
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.views.status import ENDED, GOES_ON, is_over, judge
 
 ASK_S = 15.0
 """Slurm is asked about a run at most this often."""
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
+PAGER = "less -FRX"
+"""Where PAGER says nothing: ends by itself where all fits on the screen."""
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("logs", "Print the logs of all processes of a run, of all its attempts, merged by time.")
+    parser = command_parser(
+        "logs",
+        "Print the logs of all processes of a run, of all its attempts, merged by time; on a terminal, in $PAGER.",
+    )
     parser.add_argument("run", type=str, help=RUN_HELP)
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
-    parser.add_argument("--grep", type=str | None, default=None, metavar="REGEX", help="only lines whose text has this")
-    parser.add_argument(
-        "--level",
-        type=str,
-        default="info",
-        help="error: what failed, and tracebacks; warning: also lost workers, ends of attempts and all of stderr; "
-        "info: everything",
-    )
-    parser.add_argument(
-        "--worker",
-        type=str,
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="only these processes: master, agent-0, worker-1, …",
-    )
-    parser.add_argument(
-        "--since", type=str | None, default=None, metavar="WHEN", help="90s, 10m, 2h or 1d ago; 14:30; 2026-01-31T14:30"
-    )
+    add_filter(parser)
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
     run_dir = RunDirectory.open(find_run(given.run))
-    wanted = LogFilter(
-        frozenset(given.worker), _pattern(given.grep), _level(given.level), since(given.since, time.time())
-    )
-    if not given.follow:
-        _refuse_strangers(run_dir, wanted)
-    lines = follow(run_dir, _end_of(run_dir), wanted) if given.follow else merged(run_dir, wanted)
-    for line in lines:
-        print(line, flush=given.follow)
+    wanted = filter_of(given, run_dir)
     if given.follow:
+        for line in follow(run_dir, _end_of(run_dir), wanted):
+            print(line, flush=True)
         _refuse_strangers(run_dir, wanted)
+        return int(ExitCode.DONE)
+    _refuse_strangers(run_dir, wanted)
+    show(merged(run_dir, wanted))
     return int(ExitCode.DONE)
+
+
+def show(lines: Iterable[LogLine]) -> None:
+    """On a terminal through a pager, where there is one. Who leaves it has seen enough."""
+    texts = (f"{line}\n" for line in lines)
+    pager = _pager() if sys.stdout.isatty() else None
+    if pager is None:
+        sys.stdout.writelines(texts)
+        return
+    assert pager.stdin is not None
+    with suppress(BrokenPipeError), pager.stdin:
+        pager.stdin.writelines(texts)
+    pager.wait()
+
+
+def _pager() -> subprocess.Popen[str] | None:
+    command = shlex.split(os.environ.get("PAGER", PAGER))
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, text=True) if command else None
+    except OSError:
+        return None
 
 
 def _refuse_strangers(run_dir: RunDirectory, wanted: LogFilter) -> None:
@@ -68,36 +76,6 @@ def _refuse_strangers(run_dir: RunDirectory, wanted: LogFilter) -> None:
             [f"--worker {' '.join(strangers)} has logged nothing there."],
             f"Name one of those who have: {', '.join(names) or 'nobody'}.",
         )
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as error:
-        raise ConfigurationError(
-            [f"--grep {text} is not a regular expression: {error}."], "Correct it, or escape it with a backslash."
-        ) from None
-
-
-def _level(text: str) -> str:
-    if text not in LEVELS:
-        raise ConfigurationError([f"--level {text} is no level."], f"Give one of {', '.join(LEVELS)}.")
-    return text
-
-
-def since(text: str | None, now: float) -> float:
-    """Seconds since 1970 of a span before now, a time of this day, or a date and time. Local time."""
-    if text is None:
-        return 0.0
-    if found := _SPAN.fullmatch(text):
-        return now - float(found[1]) * _SECONDS[found[2]]
-    today = datetime.fromtimestamp(now).date().isoformat()
-    try:
-        return datetime.fromisoformat(f"{today}T{text.zfill(5)}" if _CLOCK.fullmatch(text) else text).timestamp()
-    except ValueError:
-        raise ConfigurationError(
-            [f"--since {text} is no time."], "Give a span like 10m, a time like 14:30 or a date like 2026-01-31T14:30."
-        ) from None
 
 
 def _end_of(run_dir: RunDirectory) -> Callable[[], bool]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -11,6 +12,8 @@ Row = dict[str, Any]
 PIECE_BYTES, END_BYTES = 32 << 10, 4 << 10
 LONGEST_LINE_BYTES = 1 << 20
 """What is longer without a line's end is given out in pieces."""
+SEARCHED_BYTES = 4 << 10
+STAMP, STAMP_BYTES = re.compile(rb'\{"time":([0-9.]+)'), 64
 
 
 class Tail:
@@ -118,6 +121,29 @@ def backwards(path: Path) -> Iterator[str]:
                 yield rest.decode(errors="replace")
     except FileNotFoundError:
         return
+
+
+def first_at(path: Path, since: float) -> int:
+    """The byte at which the first line of a log of events begins that is no older than that, or a little before it.
+
+    Its lines stand in the order of time. A line whose time cannot be read counts as older.
+    """
+    try:
+        with open(path, "rb") as file:
+            low, high = 0, file.seek(0, 2)
+            while high - low > SEARCHED_BYTES:
+                middle = (low + high) // 2
+                file.seek(middle)
+                file.readline(LONGEST_LINE_BYTES)
+                stamp = STAMP.match(file.readline(STAMP_BYTES))
+                low, high = (low, middle) if stamp is not None and float(stamp[1]) >= since else (middle, high)
+            if not low:
+                return 0
+            file.seek(low)
+            file.readline(LONGEST_LINE_BYTES)
+            return file.tell()
+    except FileNotFoundError:
+        return 0
 
 
 def _size(file: IO[bytes]) -> int:

@@ -5,57 +5,23 @@ What a process printed carries no time; it stands where its file was last writte
 it was seen. Files are read piece by piece: a log may be larger than memory.
 """
 
-import heapq
-import json
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from itertools import islice
 from pathlib import Path
 
-import msgspec
-
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.events import (
-    AttemptEnded,
-    CallFailed,
-    CommandRefused,
-    DrainBegun,
-    Event,
-    NodeLeaving,
-    NotDeterministic,
-    NumericsChanged,
-    ReplayDrifted,
-    RowsLeftOut,
-    WorkerEnded,
-)
-from hpcrl.foreign import plain
-from hpcrl.inspect.entries import entry_of
-from hpcrl.inspect.lines import Tail
-from hpcrl.member_events import MasterLost, MessageLost
+from hpcrl.inspect.lines import Tail, first_at
+from hpcrl.inspect.log_lines import LEVELS, MASTER, NO_ATTEMPT, LogLine, described, flat
 
 FOLLOW_POLL_S = 0.3
+PIECE = 256
+"""Lines of a file that are held at a time."""
 FILES_READ_PER_S = 200
 """What a run with thousands of workers may cost the file server while somebody follows its logs."""
-MASTER = "master"
-NO_ATTEMPT = -1
-"""Of what the jobs printed: a job may see several attempts."""
-
-LEVELS = ("error", "warning", "info")
-"""error: what failed, tracebacks. warning: also losses, ends of attempts, and all of stderr. info: everything."""
-_WARNINGS = (
-    CommandRefused
-    | DrainBegun
-    | MasterLost
-    | MessageLost
-    | NodeLeaving
-    | NotDeterministic
-    | NumericsChanged
-    | ReplayDrifted
-    | RowsLeftOut
-)
-_LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
 _TRACEBACK = "Traceback (most recent call last)"
 _TELLS_OF_AN_ERROR = re.compile(
     r"\b(\w*(Error|Exception)|error|fatal|critical): |Segmentation fault|^Fatal Python error", re.IGNORECASE
@@ -66,41 +32,36 @@ _OF_SUBMITIT = re.compile(r"(?P<pid>\d+)_\d+_log\.(?:out|err)")
 _SUBMITIT_ITSELF = "submitit INFO ("
 
 
-@dataclass(frozen=True, order=True)
-class LogLine:
-    """One line of one process."""
-
-    time: float
-    attempt: int
-    process: str
-    number: int
-    text: str
-    kind: str = "event"
-    level: str = "info"
-
-    def __str__(self) -> str:
-        clock = datetime.fromtimestamp(self.time).strftime("%H:%M:%S.%f")[:-3]
-        mark = "│" if self.kind == "event" else f"│ {self.kind}:"
-        attempt = " job" if self.attempt == NO_ATTEMPT else f"a{self.attempt:03d}"
-        return f"{clock} {attempt} {self.process:<9} {mark} {plain(self.text)}"
-
-
 @dataclass(frozen=True)
 class LogFilter:
-    """Which lines to show: all, unless told otherwise. The pattern is looked for in a line's text."""
+    """Which lines to show: all, unless told otherwise. The pattern is looked for in a line's text.
+
+    Of a step, or of calls, are events alone: what a process printed says neither.
+    """
 
     processes: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     level: str = "info"
     since: float = 0.0
+    until: float = float("inf")
+    attempt: int | None = None
+    step: int | None = None
+    calls: frozenset[str] | None = None
 
-    def is_from(self, process: str) -> bool:
-        return not self.processes or process in self.processes
+    def is_from(self, process: str, attempt: int) -> bool:
+        return (not self.processes or process in self.processes) and self.attempt in (None, attempt)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it wants every line of the files that it reads."""
+        return self == LogFilter(self.processes, attempt=self.attempt)
 
     def wants(self, line: LogLine) -> bool:
         return (
-            line.time >= self.since
+            self.since <= line.time <= self.until
             and LEVELS.index(line.level) <= LEVELS.index(self.level)
+            and self.step in (None, line.step)
+            and (self.calls is None or line.call in self.calls)
             and (self.pattern is None or self.pattern.search(line.text) is not None)
         )
 
@@ -113,7 +74,7 @@ class LogFile:
 
     def __init__(self, attempt: int, process: str, path: Path) -> None:
         self.process = process
-        self._attempt = attempt
+        self.attempt = attempt
         self._kind = "event" if path.suffix == ".jsonl" else path.suffix.removeprefix(".")
         self._path = path
         self._tail = Tail(path)
@@ -121,19 +82,39 @@ class LogFile:
         self._time = 0.0
         self._in_traceback = False
 
-    def read(self, since: float = 0.0, to_the_end: bool = False) -> Iterator[LogLine]:
-        """What was added since the last call, by time; with its torn last line, if nothing more comes.
+    def read(self, wanted: LogFilter = EVERYTHING, to_the_end: bool = False) -> Iterator[list[LogLine]]:
+        """What was added since the last call, by time, in pieces; with its torn last line, if nothing more comes.
 
-        A file that was not written since `since` may be left out.
+        What is before `wanted.since`, or after `wanted.until`, may be left out.
         """
         written = self._written()
-        if written < since:
+        if written < wanted.since:
             return
-        for text in self._tail.each():
-            if not text.startswith(_SUBMITIT_ITSELF):
-                yield self._line(text, written)
+        if wanted.since and self._kind == "event" and not self._number:
+            self._tail.skip(first_at(self._path, wanted.since))
+        texts = self._tail.each()
+        convert = (
+            self._flat_line if self._kind == "event" and wanted.step is None and wanted.calls is None else self._line
+        )
+        while piece := [
+            convert(text, written) for text in islice(texts, PIECE) if not text.startswith(_SUBMITIT_ITSELF)
+        ]:
+            yield piece
+            if self._time > wanted.until:
+                return
         if to_the_end and self._kind != "event" and (torn := self._tail.rest()):
-            yield self._line(torn, written)
+            yield [self._line(torn, written)]
+
+    def _flat_line(self, text: str, written: float) -> LogLine:
+        """The same as `_line` of an event, faster."""
+        it = flat(text)
+        if it is None:
+            return self._line(text, written)
+        self._number += 1
+        when, words = it
+        if when > self._time:
+            self._time = when
+        return LogLine(self._time, self.attempt, self.process, self._number, words)
 
     def _line(self, text: str, written: float) -> LogLine:
         self._number += 1
@@ -144,14 +125,16 @@ class LogFile:
 
     def _event(self, text: str) -> LogLine:
         """What cannot be read is shown as it is."""
-        entry = entry_of(text)
-        if entry is None:
+        it = described(text, self.process)
+        if it is None:
             return self._made(text, "warning")
-        self._time = max(self._time, entry.time)
-        return self._made(describe(entry.event), level_of(entry.event, self.process))
+        if it.time > self._time:
+            self._time = it.time
+        at = self._time, self.attempt, self.process, self._number
+        return LogLine(*at, it.text, "event", it.level, it.step, it.call)
 
     def _made(self, text: str, level: str) -> LogLine:
-        return LogLine(self._time, self._attempt, self.process, self._number, text, self._kind, level)
+        return LogLine(self._time, self.attempt, self.process, self._number, text, self._kind, level)
 
     def _level(self, text: str) -> str:
         """Of a line that is no event. A traceback goes on up to the line that names the exception."""
@@ -169,6 +152,24 @@ class LogFile:
             return 0.0
 
 
+def in_order(sources: Iterable[Iterator[list[LogLine]]]) -> Iterator[LogLine]:
+    """The lines of several, each of which gives its own in order, and in pieces. Holds a piece of each."""
+    held = [(piece, source) for source in sources if (piece := next(source, None))]
+    while held:
+        # Nothing that is still to come is before the least of the last.
+        bound = min(piece[-1] for piece, _ in held)
+        due: list[LogLine] = []
+        left = []
+        for piece, source in held:
+            count = bisect_right(piece, bound)
+            due += piece[:count]
+            if rest := piece[count:] or next(source, []):
+                left.append((rest, source))
+        held = left
+        due.sort()
+        yield from due
+
+
 class Logs:
     """The log files of a run, found anew at each reading, since attempts and workers come."""
 
@@ -181,9 +182,9 @@ class Logs:
         """What was added since the last call and is wanted, of all processes, by time."""
         self._find()
         wanted = self._wanted
-        sources = [source for source in self._sources.values() if wanted.is_from(source.process)]
-        lines = heapq.merge(*(source.read(wanted.since, to_the_end) for source in sources))
-        return (line for line in lines if wanted.wants(line))
+        sources = [source for source in self._sources.values() if wanted.is_from(source.process, source.attempt)]
+        lines = in_order([source.read(wanted, to_the_end) for source in sources])
+        return lines if wanted.is_all else (line for line in lines if wanted.wants(line))
 
     @property
     def files(self) -> int:
@@ -228,27 +229,6 @@ def follow(run: RunDirectory, ended: Callable[[], bool], wanted: LogFilter = EVE
         time.sleep(max(FOLLOW_POLL_S, logs.files / FILES_READ_PER_S))
 
 
-def level_of(event: Event, process: str) -> str:
-    """How bad an event is."""
-    match event:
-        case CallFailed():
-            return "error"
-        case WorkerEnded(how=how):
-            # An agent also tells of workers that it was told to end.
-            return "info" if how == "exit code 0" else "error" if process == MASTER else "warning"
-        case AttemptEnded(state=state):
-            return _LEVELS_OF_ENDINGS.get(state, "warning")
-    return "warning" if isinstance(event, _WARNINGS) else "info"
-
-
-def describe(event: Event) -> str:
-    """An event in one line: its name, then its fields; a traceback stands below."""
-    fields = msgspec.to_builtins(event)
-    name, traceback = fields.pop("event"), fields.pop("traceback", "").rstrip()
-    text = " ".join([name, *(f"{key}={_show(value)}" for key, value in fields.items())])
-    return f"{text}\n{traceback}" if traceback else text
-
-
 def _files(folder: Path) -> Iterable[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else ()
 
@@ -260,10 +240,3 @@ def _process_of(name: str, jobs: dict[str, str]) -> str | None:
     if found := _OF_SUBMITIT.fullmatch(name):
         return jobs.get(found["pid"])
     return None
-
-
-def _show(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text if text and " " not in text else json.dumps(text, ensure_ascii=False)

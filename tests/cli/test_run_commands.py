@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.cli.logs import since
+from hpcrl.cli import logs as logs_command
+from hpcrl.cli.log_filter import moment
 from hpcrl.cli.main import main
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
@@ -135,9 +136,35 @@ def test_logs_are_filtered_by_pattern_level_time_and_several_workers(run, capsys
     assert capsys.readouterr().out == ""
 
 
+def test_logs_are_filtered_by_step_call_role_and_attempt(run, capsys, monkeypatch):
+    def shown(*words):
+        assert main(["logs", run, *words]) == ExitCode.DONE
+        return capsys.readouterr().out.splitlines()
+
+    everything, second = shown(), shown("--step", "2")
+    assert second and all("step=2" in line for line in second)
+    assert second == [line for line in everything if "step=2 " in line]
+    trained = shown("--call", "actor_train")
+    assert trained and all("call=actor_train" in line for line in trained)
+    assert set(trained) < set(shown("--role", "actor")) and not any("rew_inf" in it for it in shown("--role", "actor"))
+    assert shown("--attempt", "0", "--until", "1d") == []
+    assert main(["logs", run, "--around", "first-failure"]) == ExitCode.CONFIGURATION
+    assert "has no failure" in capsys.readouterr().err
+    assert shown("--around", "1d") == []
+    monkeypatch.setattr(logs_command.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("PAGER", "head -n 1")
+    assert main(["logs", run]) == ExitCode.DONE
+    monkeypatch.setenv("PAGER", "no-such-pager")
+    assert len(shown()) == len(everything)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--role", "judge"], "--role judge is not there. There are: actor, "),
+        (["--call", "gen"], "--call gen is not there. There are: actor_"),
+        (["--attempt", "7"], "--attempt 7 is not there. There are: 0."),
+        (["--step", "999"], "--step 999 is none of the run's"),
         (["--grep", "("], "--grep ( is not a regular expression"),
         (["--level", "loud"], "--level loud is no level. Give one of error, warning, info"),
         (["--since", "soon"], "--since soon is no time. Give a span like 10m"),
@@ -150,11 +177,10 @@ def test_what_a_filter_cannot_be_is_refused(run, capsys, words, said):
 
 def test_a_time_is_a_span_before_now_or_of_today_or_a_date():
     now = datetime(2026, 1, 31, 15, 0).timestamp()
-    assert since("90s", now) == now - 90
-    assert since("1.5h", now) == now - 5400
-    assert since("9:05", now) == datetime(2026, 1, 31, 9, 5).timestamp()
-    assert since("2026-01-30T14:30", now) == datetime(2026, 1, 30, 14, 30).timestamp()
-    assert since(None, now) == 0.0
+    assert moment("--since", "90s", now) == now - 90
+    assert moment("--since", "1.5h", now) == now - 5400
+    assert moment("--since", "9:05", now) == datetime(2026, 1, 31, 9, 5).timestamp()
+    assert moment("--since", "2026-01-30T14:30", now) == datetime(2026, 1, 30, 14, 30).timestamp()
 
 
 def test_list_shows_the_runs_of_a_folder(run, capsys, monkeypatch):

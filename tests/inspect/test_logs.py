@@ -1,4 +1,5 @@
 import os
+import random
 import re
 import threading
 import time
@@ -11,9 +12,11 @@ from support.made_run import MadeRun, ended_run
 from support.work import calls_in
 
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.event_log import Entry, encode
+from hpcrl.event_log import Entry, decode, encode
 from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded
-from hpcrl.inspect.logs import LogFilter, describe, follow, merged
+from hpcrl.inspect.lines import Tail, first_at
+from hpcrl.inspect.log_lines import describe, described, flat
+from hpcrl.inspect.logs import LogFilter, follow, merged
 from hpcrl.member_events import CallBegun
 
 
@@ -189,3 +192,59 @@ def test_a_line_without_an_end_is_given_out_in_pieces(tmp_path: Path) -> None:
     lines = [line.text for line in merged(made.run, LogFilter(frozenset({"worker-0"})))]
     assert "".join(lines[:-2]) == bar
     assert lines[-2:] == ["last", "unfinished"]
+
+
+def test_only_what_may_be_in_the_window_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    for step in range(3000):
+        made.write(CallBegun(step, "actor_gen", 0, replay=False), 1.0, "worker-0")
+    path = made.run.worker_log(0, "worker-0")
+    since, until = made.time - 200.5, made.time - 190.5
+    wanted = LogFilter(frozenset({"worker-0"}), since=since, until=until)
+    lines = list(merged(made.run, wanted))
+    assert [line.text.split()[1] for line in lines] == [f"step={step}" for step in range(2799, 2809)]
+    read: list[int] = []
+    piece = Tail._piece
+    monkeypatch.setattr(Tail, "_piece", lambda self, size: read.append(size) or piece(self, size))
+    assert list(merged(made.run, wanted)) == lines and sum(read) < path.stat().st_size / 3
+    assert first_at(path, 0.0) == 0 and first_at(tmp_path / "missing", 1.0) == 0
+    for after in (0.0, 1.5, 700.5, 5000.0):
+        offset = first_at(path, made.time - after)
+        rest = path.read_bytes()[offset:]
+        assert not rest or rest.startswith(b'{"time":'), "a line begins there"
+        assert all(Entry(*decode(line)).time < made.time - after for line in path.read_bytes()[:offset].splitlines())
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        CallBegun(1, "actor_gen", 0, replay=False),
+        CallBegun(1, "ends with,", 0, replay=True),
+        CallBegun(1, 'quoted "x"', 0, replay=True),
+        CallBegun(1, "", 0, replay=True),
+        PartSent(1, "actor_gen", 1, (1, 2), replay=False),
+        PartExecuted(1, "a", 0, (0,), False, 1.0, 2.5, 7),
+        RowsLeftOut("late"),
+        CallFailed(1, "step 3 actor_gen, part 0", "boom", "Traceback"),
+    ],
+)
+def test_the_quick_way_says_what_the_slow_one_says_or_leaves_it_to_that(event: Any) -> None:
+    line = encode(Entry(1_700_000_000.123456, event, 3.5, 7)).decode().rstrip()
+    slow, quick = described(line, "worker-1"), flat(line)
+    assert slow is not None and slow.text == describe(event) and slow.time == 1_700_000_000.123456
+    assert quick is None or (quick == slow[:2] and slow.level == "info")
+    assert (quick is not None) == (event == CallBegun(1, "actor_gen", 0, replay=False))
+
+
+def test_many_files_are_merged_in_order_whatever_their_lengths(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    for worker in range(7):
+        for _ in range(rng.choice((0, 1, 300, 700))):
+            made.time += rng.choice((-1, 1)) * rng.random()
+            made.write(CallBegun(1, "actor_gen", 0, replay=False), process=f"worker-{worker}")
+    lines = list(merged(made.run))
+    assert lines == sorted(lines) and len({(line.process, line.number) for line in lines}) == len(lines)
+    assert len(lines) == sum(len(path.read_text().splitlines()) for path in made.run.attempt(0).rglob("*.jsonl"))
