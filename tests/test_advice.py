@@ -657,6 +657,7 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/draw.py: Name another file.", "draw c.yaml --out graph.txt", "draw c.yaml --out graph.dot"),
     ("cli/draw.py: Name another file.", "draw c.yaml --out none/graph.dot", "draw c.yaml --out graph.dot"),
     ("cli/list.py: Name a run_root.", "list none", "list runs"),
+    ("cli/mirror.py: Give one of {}.", "mirror RUN --to mlflow", "mirror RUN --to tensorboard"),
     ("cli/logs.py: Name one of those who have: {}.", "logs RUN --worker worker-9", "logs RUN --worker master"),
     ("cli/log_filter.py: Correct it, or escape it with a backslash.", "logs RUN --grep (", "logs RUN --grep \\("),
     ("cli/log_filter.py: Give one of {}.", "logs RUN --level loud", "logs RUN --level error"),
@@ -1238,6 +1239,11 @@ DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_
 ELSEWHERE = {
     "cli/log_filter.py: Give --around a time.": (
         "cli/test_run_commands.py::test_logs_are_filtered_by_step_call_role_and_attempt"
+    "inspect/mirrors/mirror.py: Wait for it, or end it.": (
+        "inspect/test_mirrors.py::test_two_mirrors_of_one_folder_and_unknown_programs_are_refused"
+    ),
+    "recipes/check.py: Run: pip install 'hpcrl[{}]'; or leave control.mirror out.": (
+        "inspect/test_mirrors.py::test_a_program_that_is_not_installed_is_refused_before_anything_starts"
     ),
     "cli/samples.py: Correct it, or escape it with a backslash.": (
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"

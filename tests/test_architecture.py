@@ -120,7 +120,14 @@ def test_the_run_directory_is_drawn_with_every_name_in_it() -> None:
 
 
 def names_in_a_run() -> Iterator[str]:
-    given = {"nonce": "<nonce>", "job": "<job>", "name": "000000", "role": "<role>", "call": "actor_gen"}
+    given = {
+        "nonce": "<nonce>",
+        "job": "<job>",
+        "name": "000000",
+        "role": "<role>",
+        "call": "actor_gen",
+        "kind": "<program>",
+    }
     paths = RunPaths(Path("RUN"))
     for name, method in inspect.getmembers(paths, inspect.ismethod):
         parameters = inspect.signature(method).parameters

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "status": "what a run is doing",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
         "samples": "what the model said at a step, with rewards and log-probabilities",
+        "mirror": "copy a run's curves into TensorBoard's or W&B's files",
         "logs": "the logs of all processes of a run, merged by time",
         "pause": "hold a run: calls in flight are finished, no others begin",
         "continue": "let a paused run continue",

@@ -1,7 +1,7 @@
 """How long a run is, and what it does besides training."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -65,5 +65,8 @@ class ControlConfig:
     """When to write trained roles in Hugging Face format; a run always exports at its end."""
     profile: ProfileConfig = ProfileConfig()
     """What torch.profiler records."""
+    mirror: Annotated[Literal["tensorboard", "wandb"] | None, ChangeClass.PLACEMENT] = None
+    """Write the run's curves into the files of another program too, beside the master: in RUN/mirror, offline. `hpcrl
+    mirror` does so afterwards."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Merge the spill files of a closed step into one."""

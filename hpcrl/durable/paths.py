@@ -63,6 +63,10 @@ class RunPaths:
         """What an `hpcrl export` that is under way needs: a folder each, which goes with it."""
         return self.root / "exporting"
 
+    def mirror(self, kind: str) -> Path:
+        """Files of another program, by its name; the log beside them is of the process that does it beside a master."""
+        return self.root / "mirror" / kind
+
     @property
     def samples(self) -> Path:
         return self.root / "samples"

@@ -63,12 +63,15 @@ class Archives:
         self._run = run
         self.files: dict[int, FileRef] = {}
         """By step."""
+        self.archived: set[int] = set()
+        """Steps that are done with: also those of which no sample is kept."""
         self.lost: dict[int, str] = {}
         """Of which steps something could not be archived, and why."""
         for line in (line for data in believed_bytes(run) for line in data.splitlines(keepends=True) if _LINE in line):
             event = decode_line(line)
             if not isinstance(event, Archived):
                 continue
+            self.archived.add(event.step)
             if event.samples is not None:
                 self.files[event.step] = event.samples
             if event.lost:

@@ -53,16 +53,20 @@ def main(
     limit_threads(threads)
     tell_faults()
     try:
-        cluster = what_every_run_has(RunDirectory(Path(run_dir)).configuration(submission)).cluster
+        run = RunDirectory(Path(run_dir))
+        every = what_every_run_has(run.configuration(submission))
+        cluster = every.cluster
         launcher = declaration_of(cluster.type)
         abilities = launcher.abilities(cluster)
         if process == "master":
+            from hpcrl.launch.mirroring import mirrored
             from hpcrl.master.master import run_master
 
             if allocation is None and launcher.allocation:
                 allocation = load(launcher.allocation)(Path(run_dir), submission)
             network = network_of(cluster, host)
-            return int(run_master(Path(run_dir), submission, fault, network, abilities, allocation))
+            with mirrored(run, every.control.mirror):
+                return int(run_master(Path(run_dir), submission, fault, network, abilities, allocation))
         from hpcrl.agent.agent import AgentArgs, run_agent
 
         return int(run_agent(AgentArgs(Path(run_dir), node, submission, host, incarnation, abilities), fault))

@@ -33,6 +33,7 @@ from hpcrl.recipes.check import (
     algorithm_problems,
     declaration_problems,
     evaluation_problems,
+    mirror_problems,
     profile_problems,
     statistic_problems,
 )
@@ -64,6 +65,7 @@ ALL_CHECKS: tuple[Check, ...] = (
     evaluation_problems,
     statistic_problems,
     profile_problems,
+    mirror_problems,
     placement_problems,
 )
 """What an experiment must pass before anything is made."""

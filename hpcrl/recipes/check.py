@@ -1,6 +1,7 @@
 """What is wrong with an algorithm's declaration, and with an experiment where its values meet it."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -157,6 +158,17 @@ def profile_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
             ("control.profile.calls",),
             f"control.profile.calls has {unknown!r}, but the calls are {', '.join(calls)}.",
             "Set control.profile.calls to some of these.",
+        )
+
+
+def mirror_problems(experiment: ExperimentConfig) -> Iterator[Problem]:
+    """A program whose files nobody could write."""
+    kind = experiment.control.mirror
+    if kind is not None and importlib.util.find_spec(kind) is None:
+        yield Problem(
+            ("control.mirror",),
+            f"control.mirror = {kind}, but {kind} is not installed.",
+            f"Run: pip install 'hpcrl[{kind}]'; or leave control.mirror out.",
         )
 
 
