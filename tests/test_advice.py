@@ -1239,6 +1239,7 @@ DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_
 ELSEWHERE = {
     "cli/log_filter.py: Give --around a time.": (
         "cli/test_run_commands.py::test_logs_are_filtered_by_step_call_role_and_attempt"
+    ),
     "inspect/mirrors/mirror.py: Wait for it, or end it.": (
         "inspect/test_mirrors.py::test_two_mirrors_of_one_folder_and_unknown_programs_are_refused"
     ),
