@@ -11,11 +11,13 @@ import socket
 import msgspec
 
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptEnded, CallFailed, Event, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, CallStalled, Event, WorkerEnded
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
-from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, Trail
+from hpcrl.inspect.trail import MASTER, MASTER_END_BYTES, Fault, JobEnded, Told, Trail, lines_at_end
 from hpcrl.inspect.verdicts import Confidence, Kind
 from hpcrl.member_events import CallBegun, MasterLost
+from hpcrl.stacks import newest
+from hpcrl.stacks import where as where_of
 
 CODES: dict[int, Kind] = {
     ExitCode.CONFIGURATION: "configuration",
@@ -184,7 +186,7 @@ def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> F
 def _without_ending(trail: Trail) -> Found | None:
     """Of an attempt whose master left no word: it runs, or was killed."""
     if not _master_is_gone(trail):
-        return None
+        return _stalled(trail)
     lost = [told for told in trail.told if isinstance(told.event, MasterLost)]
     until = lost[0].entry.time if lost else float("inf")
     before = [told for told in trail.told if isinstance(told.event, CallFailed) and told.entry.time < until]
@@ -205,6 +207,32 @@ def _without_ending(trail: Trail) -> Found | None:
     if claim is not None and claim.host == socket.gethostname() and claim.boot_id != boot_id():
         return Found("node failure", "certain", MASTER, "", f"{said}: {claim.host} was started anew since.")
     return Found("node failure", "likely", MASTER, "", f"{said}: it was killed.", evidence=tuple(lost[:1]))
+
+
+def _stalled(trail: Trail) -> Found | None:
+    """Of an attempt that runs: the call that takes far too long, as its master told last."""
+    told = [it for it in trail.of(MASTER) if isinstance(it.event, CallStalled)]
+    if not told:
+        return None
+    event, path = told[-1].event, told[-1].path
+    assert isinstance(event, CallStalled)
+    later = (line for offset, line in lines_at_end(path, MASTER_END_BYTES) if offset > told[-1].offset)
+    unit = f'"event":"executed","step":{event.step},"call":"{event.call}","part":{event.part},'.encode()
+    if any(unit in line for line in later):
+        return None
+    culprits = event.culprits or event.ranks
+    who = f"worker-{culprits[0]}" if culprits else ""
+    where = f"{event.call} of step {event.step}"
+    said = f"{where} has taken {event.seconds:.0f} s: {event.why or 'nobody says for what it waits'}"
+    frames = [seen for rank in culprits if (seen := _seen_at(trail, rank))]
+    confidence: Confidence = "certain" if event.culprits else "likely"
+    return Found("hang", confidence, who, where, said, "\n".join(frames), evidence=(told[-1],))
+
+
+def _seen_at(trail: Trail, rank: int) -> str:
+    """Where a worker is, by its newest stacks."""
+    at = where_of(newest(trail.run.stacks(trail.number, f"worker-{rank}")))
+    return "" if at is None else f"worker-{rank} is at {at}"
 
 
 def _master_is_gone(trail: Trail) -> bool:

@@ -20,7 +20,7 @@ LONGEST_BYTES = 1 << 20
 COUNT_BYTES = 1 << 20
 _TOLD = re.compile(
     rb'"event":"(?:failed|worker ended|ending|node leaving|missing|connected|master lost|message lost|finish|execute'
-    rb'|loaded|allocation)"'
+    rb'|loaded|allocation|stalled)"'
 )
 """Kinds of events that tell of an end, or of what was being done."""
 _FAULT = re.compile(rb"^Fatal Python error: (?P<what>.*)$", re.MULTILINE)

@@ -23,8 +23,8 @@ Kind = Literal[
     "waiting for Slurm",
     "internal",
 ]
-Confidence = Literal["certain", "likely", "guess"]
-"""certain: somebody wrote so. likely: it follows from who fell silent, or from words. guess: nothing else is left."""
+Confidence = Literal["certain", "likely"]
+"""certain: somebody wrote so. likely: it follows from who fell silent, or from words."""
 
 
 class Verdict(NamedTuple):

@@ -14,7 +14,7 @@ from support.slurm_made import made_on_slurm, reclaim
 
 from hpcrl.durable.accounting import JobAccount, keep_account
 from hpcrl.durable.records import Verdict
-from hpcrl.events import AttemptEnded, CallFailed, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, CallStalled, PartExecuted, WorkerEnded
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
@@ -243,3 +243,14 @@ def test_only_ends_are_read_and_lines_are_numbered(tmp_path: Path) -> None:
     assert [len(line) for _, line in lines_at_end(path, 1000)] == [200_001]
     assert list(lines_at_end(tmp_path / "missing", 10)) == [] and line_at(tmp_path / "missing", 3) == 0
     assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+def test_a_call_that_takes_far_too_long_in_a_run_that_lives_is_a_hang_until_it_is_executed(made: MadeRun) -> None:
+    made.write(CallStalled(5, "rew_inf", 0, (0, 1), 2100.0, 3.0, (1,), "worker-1 never entered all_to_all 413"))
+    made.write(PartExecuted(5, "ref_inf", 0, (0,), False, 1.0, 1.0, 0))
+    cause = cause_of(made.run, 0)
+    assert cause is not None and (cause.verdict, cause.who) == ("hang in rew_inf of step 5", "worker-1")
+    assert "2100 s: worker-1 never entered all_to_all 413" in cause.said
+    assert cause.evidence[0].text == "stalled" and cause.next.endswith("--around first-failure")
+    made.write(PartExecuted(5, "rew_inf", 0, (0, 1), False, 1.0, 2200.0, 0))
+    assert cause_of(made.run, 0) is None
