@@ -159,7 +159,7 @@ def _drawing(algorithm: Algorithm[Any], experiment: Any) -> Iterator[str]:
 
 
 def _call(mfc: MFC, metrics: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    makes = ", ".join(mfc.outputs) or f"{mfc.role}'s parameters"
+    makes = ", ".join(mfc.outputs) or f"{mfc.role}'s parameters" + "".join(f"; shows {key}" for key in mfc.shown)
     return mfc.name, mfc.role, _kind(mfc), ", ".join(mfc.inputs), makes, ", ".join(metrics.get(mfc.name, ()))
 
 

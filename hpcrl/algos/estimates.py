@@ -3,7 +3,8 @@
 The same for every role that learns from it. Shape legend: N response tokens of this rank's B samples.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,6 +146,15 @@ def per_token(ids: Sequence[str], key: str, packed_N: np.ndarray, labels: np.nda
     """Rows of numbers, as many of each sample as it has labels."""
     rows = np.split(packed_N, np.cumsum(labels)[:-1]) if len(labels) else []
     return SequenceSample.from_rows(ids, {key: rows})
+
+
+def shown(work: Work, like: str, columns: Mapping[str, torch.Tensor], labels: np.ndarray) -> SequenceSample | None:
+    """Columns [N] of the samples that a train_step is asked to show, in the type of a key of its batch."""
+    if not work.shown:
+        return None
+    dtype = work.batch.data[like].dtype
+    made = [per_token(work.batch.ids, key, column.numpy().astype(dtype), labels) for key, column in columns.items()]
+    return functools.reduce(SequenceSample.merge, made).select(work.shown)
 
 
 def double(batch: SequenceSample, key: str) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 
 from hpcrl.algos import rollout
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.estimates import Rollout, estimate, per_token, responses
+from hpcrl.algos.estimates import Rollout, estimate, per_token, responses, shown
 from hpcrl.algos.functional.kl import adapted_kl_coef, token_kl
 from hpcrl.algos.functional.losses import (
     PolicyTerms,
@@ -99,13 +99,15 @@ class Policy:
             constant=float(self.experiment.generation.max_new_tokens),
             seed=self.experiment.seed,
         )
+        advantages_N = self._advantages(made, config)
         if work.step > config.actor_waits:
-            training.run(made.sequences, self._columns(made))
+            training.run(made.sequences, self._columns(made, advantages_N))
         next_kl_coef = self._kl_coef.follow(config.kl, made.mean_kl, made.samples, work.record)
         stats = {**training.stats(), **made.stats()}
         if config.kl.used:
             stats["kl_coef"] = (kl_coef, 1.0)
-        return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
+        record = training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef)
+        return Outcome(shown(work, "logprobs", {"advantages": advantages_N}, made.sequences.labels), stats, record)
 
     def state(self) -> dict[str, Any]:
         return {"kl_coef": self._kl_coef.value}
@@ -116,10 +118,10 @@ class Policy:
     def close(self) -> None:
         pass
 
-    def _columns(self, made: Rollout) -> Columns:
+    def _columns(self, made: Rollout, advantages_N: torch.Tensor) -> Columns:
         """What the loss is given of each token. Where it is given no old log-probabilities, they are its own."""
         data, source = made.batch.data, old_logprobs(self.experiment)
-        columns = {"advantages": self._advantages(made, self._config).numpy()}
+        columns = {"advantages": advantages_N.numpy()}
         if source != "own":
             columns["old_log_probs"] = data["old_logprobs" if source == "recomputed" else "logprobs"]
             columns["sampled_log_probs"] = data["logprobs"]

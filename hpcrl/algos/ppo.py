@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hpcrl.algos.builder import Builder
-from hpcrl.algos.estimates import Rollout, estimate, per_token
+from hpcrl.algos.estimates import Rollout, estimate, per_token, shown
 from hpcrl.algos.functional.advantages import masked_advantages
 from hpcrl.algos.functional.losses import counted, value_loss
 from hpcrl.algos.functional.normaliser import Normaliser
@@ -84,7 +84,8 @@ class Critic:
         next_kl_coef = self._kl_coef.follow(self._config.kl, made.mean_kl, made.samples, work.record)
         foreseen = value_statistics(values_N[counting_N], returns_N[counting_N], self.engine.total)
         stats = {**training.stats(), **foreseen}
-        return Outcome(stats=stats, record=training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef))
+        record = training.record(kl_coef=kl_coef, next_kl_coef=next_kl_coef)
+        return Outcome(shown(work, "values", {"returns": returns_N}, made.sequences.labels), stats, record)
 
     def state(self) -> dict[str, Any]:
         return {"kl_coef": self._kl_coef.value, "normaliser": self._normaliser.state()}

@@ -38,8 +38,10 @@ class MFC(msgspec.Struct, frozen=True):
     `method` which method of the role's class it is. A `greedy` generate takes the likeliest token each time, whatever
     the settings say of sampling.
 
-    A train_step changes its role's parameters and has no outputs. A blend changes its role's by those of the role
-    `blends`, as the train_step of this role has made them in the same step; it has neither rows nor outputs.
+    A train_step changes its role's parameters and has no outputs. Under `shown` are columns that it has before its
+    loss, as advantages: no call reads them, and the step's archive has them of the samples that it keeps. A blend
+    changes its role's by those of the role `blends`, as the train_step of this role has made them in the same step; it
+    has neither rows nor outputs.
 
     In a recipe with a choice, `rows` says whether a generation or an inference on training data works on all rows that
     a step has drawn, or on those only that it has chosen, as its train_steps always do.
@@ -58,6 +60,7 @@ class MFC(msgspec.Struct, frozen=True):
     """Empty for the method that has the name of the call's kind."""
     greedy: bool = False
     rows: Rows = "drawn"
+    shown: tuple[str, ...] = ()
     blends: str = ""
 
     @property
@@ -209,6 +212,12 @@ def _call_problems(calls: Sequence[MFC]) -> Iterator[str]:
         if mfc.greedy and mfc.kind != "generate":
             yield f"{mfc.name}.greedy is true, but only generate draws tokens, and it is {mfc.kind}: set it to false"
         yield from _blend_problems(mfc, calls)
+        if mfc.shown and mfc.kind != "train_step":
+            yield f"{mfc.name}.shown is {list(mfc.shown)}, but it is no train_step: put them among its outputs"
+        others = [key for other in calls if other != mfc for key in other.shown]
+        taken = {key for other in calls for key in (*other.outputs, *other.inputs)}.union(others)
+        for key in sorted(taken.intersection(mfc.shown)):
+            yield f"{mfc.name} shows {key!r}, which is a key of another call already: give it a name of its own"
         if not mfc.changes:
             continue
         if mfc.outputs:

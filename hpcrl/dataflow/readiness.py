@@ -162,10 +162,12 @@ class Readiness:
         return self._versions.let_go(reads)
 
     def spilled(self, unit: Unit) -> None:
-        """The file with the unit's outputs is published. Whether it was executed on all ranks may not be known yet."""
+        """The file with the unit's outputs is published, or all files with what a change shows. Whether it was executed
+        on all ranks may not be known yet."""
         held = self._held(unit)
-        if held.task.changes or held.moves or not held.offered or held.recorded:
-            raise ValueError(f"{unit} has nothing to spill: it changes a role, was not offered, or is recorded")
+        leaves_nothing = held.moves or (held.task.changes and not held.task.shows)
+        if leaves_nothing or not held.offered or held.recorded:
+            raise ValueError(f"{unit} has nothing to spill: it leaves no rows, was not offered, or is recorded")
         held.spilled = True
         self._note_recordable(held)
 

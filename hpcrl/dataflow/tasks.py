@@ -34,7 +34,8 @@ class Version:
 class Task:
     """A unit as a driver tells it: the units whose outputs it consumes, the parameters that it reads (of a blend, those
     that it takes in), the role that it changes. What a change overwrites is read by units of step `read_until` at last.
-    One that goes `in_step` is offered at once with all others of its call that are told, if they go at all.
+    One that goes `in_step` is offered at once with all others of its call that are told, if they go at all. A change
+    that `shows` rows has no line before they are on disk.
     """
 
     unit: Unit
@@ -43,6 +44,7 @@ class Task:
     changes: str = ""
     read_until: int = 0
     in_step: bool = False
+    shows: bool = False
 
     @property
     def version(self) -> int:

@@ -50,7 +50,7 @@ class Held:
 
     @property
     def recordable(self) -> bool:
-        durable = self.spilled or bool(self.task.changes)
+        durable = self.spilled or (bool(self.task.changes) and not self.task.shows)
         return self.executed and not self.recorded and durable and not self.needs_line_of
 
     def wait_for(self, earlier: "Held") -> None:

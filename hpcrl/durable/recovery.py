@@ -126,6 +126,7 @@ def plan_recovery(
                 recorded[unit] = found
         replay += [step.trained[call] for call in changed_by if call in step.trained]
     rows = {event.step: event for event in events if isinstance(event, Closed)}
+    trained = [event for event in events if isinstance(event, Trained)]
     return RecoveryPlan(
         checkpoint=checkpoint,
         kept=tuple(checkpoints),
@@ -140,7 +141,7 @@ def plan_recovery(
         exported=frozenset((event.step, event.role) for event in events if isinstance(event, Exported)),
         left=left,
         accepted={event.name: event.fingerprint for event in events if isinstance(event, Accepted)},
-        numerics={event.call: event.numerics for event in events if isinstance(event, Trained)},
+        numerics={line.call: line.numerics for line in sorted(trained, key=lambda line: line.version)},
         damage=tuple(damage),
     )
 

@@ -45,9 +45,9 @@ def group_name(call: str, part: int) -> str:
     return f"{call}.dp{part:02d}"
 
 
-def write_spill(files: Files, path: Path, sample: SequenceSample) -> FileRef:
+def write_spill(files: Files, path: Path, sample: SequenceSample, point: str = "spill") -> FileRef:
     """Publish a sample as a file of its own."""
-    return files.publish_chunks(path, _chunks({None: sample}), "spill")
+    return files.publish_chunks(path, _chunks({None: sample}), point)
 
 
 def read_spill(

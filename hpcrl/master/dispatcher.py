@@ -7,9 +7,12 @@ the script; it knows no sockets, files or steps.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from hpcrl.data.samples import SampleMeta
 from hpcrl.dataflow.readiness import Offer, Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
+from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Trained
 from hpcrl.events import DrainBegun, ParametersMoved, PartExecuted, PartSent, PartSpilled
 from hpcrl.master.drift_check import DriftCheck
@@ -52,7 +55,8 @@ class Dispatcher:
         self._in_flight: dict[int, InFlight] = {}
         self._requests = 0
         self._results: dict[Unit, Result] = {}
-        self._unspilled: dict[int, Unit] = {}
+        self._unspilled: dict[tuple[int, int], Unit] = {}
+        """By request and the rank that writes."""
         self._drain_began: float | None = None
 
     # ── what a driver says ────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +110,8 @@ class Dispatcher:
     @property
     def idle(self) -> bool:
         """Nothing is being executed or on its way to disk."""
-        return not self._in_flight and not self._unspilled and not self._readiness.recordable()
+        again = any(result.again for result in self._results.values())
+        return not self._in_flight and not self._unspilled and not self._readiness.recordable() and not again
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def send_ready(self) -> None:
@@ -159,6 +164,7 @@ class Dispatcher:
                 settings=job.settings,
                 version=job.task.version,
                 joins=joins,
+                shown=tuple(sample for sample in job.shown.ids if sample in ids),
             )
             self._around.send(rank, request)
 
@@ -203,14 +209,16 @@ class Dispatcher:
         if flight.joins:
             return None
         self._results[flight.unit] = result = self._result(flight)
-        if flight.replies[flight.job.head].meta is not None:
-            self._unspilled[reply.request] = flight.unit
+        writers = [rank for rank in flight.job.heads if flight.replies[rank].meta is not None]
+        self._unspilled.update(((reply.request, rank), flight.unit) for rank in writers)
         self.metrics.put(flight.unit, result.stats, flight.job.settings)
         self._readiness.executed(flight.unit)
         self._note_executed(flight)
         self._let_go(flight.job.task.reads)
-        if flight.spilled is not None:
-            self._spilled(flight.spilled)
+        if not writers:
+            self._all_shown(flight.unit)
+        for spilled in flight.spilled.values():
+            self._spilled(spilled)
         return flight.job.task
 
     def _let_go(self, reads: Version | None) -> None:
@@ -272,7 +280,7 @@ class Dispatcher:
                 replay=flight.replay,
                 seconds=seconds,
                 waited_s=waited_s,
-                tokens=_tokens(flight.replies[flight.job.head].meta),
+                tokens=0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta),
                 slowest=slowest,
                 workers_s=workers_s,
             )
@@ -280,19 +288,39 @@ class Dispatcher:
 
     def _spilled(self, spilled: Spilled) -> None:
         if spilled.request in self._in_flight:
-            self._in_flight[spilled.request].spilled = spilled  # another rank of the part has yet to reply
+            self._in_flight[spilled.request].spilled[spilled.rank] = spilled  # another rank has yet to reply
             return
-        unit = self._unspilled.pop(spilled.request)
+        unit = self._unspilled.pop((spilled.request, spilled.rank))
         result = self._results[unit]
-        result.spill = spilled.spill
-        self.rows.put(unit.step, unit.call, result.job.outputs, result.ids, InSpill(spilled.spill.name))
-        self._readiness.spilled(unit)
+        if result.job.task.changes:
+            result.shown[spilled.rank] = spilled.spill
+            if unit not in self._unspilled.values():
+                self._all_shown(unit)
+        else:
+            result.spill = spilled.spill
+            self.rows.put(unit.step, unit.call, result.job.outputs, result.ids, InSpill(spilled.spill.name))
+            self._readiness.spilled(unit)
         self._around.note(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
+
+    def _all_shown(self, unit: Unit) -> None:
+        """What a change shows is on disk, maybe nothing: its line may follow; that of a replay, with other files."""
+        result, recorded = self._results[unit], self._drift.recorded(unit)
+        had = result.job.shown.had
+        if recorded is not None and had is not None:
+            result.again = msgspec.structs.replace(recorded, shown=(*had, *self._files_shown(unit)))
+        elif result.job.task.shows:
+            self._readiness.spilled(unit)
+
+    def _files_shown(self, unit: Unit) -> tuple[FileRef, ...]:
+        """Those of its parts, in their order."""
+        result = self._results[unit]
+        return tuple(result.shown[rank] for rank in result.job.heads if rank in result.shown)
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def lines(self) -> list[Done | Trained]:
         """Every line that may be written now, each after the lines of what it consumed. They are written next."""
-        lines = []
+        again = [unit for unit, result in self._results.items() if result.again]
+        lines: list[Done | Trained] = [line for unit in again if (line := self._results.pop(unit).again)]
         while units := self._readiness.recordable():
             for unit in units:
                 lines.append(self._line(unit))
@@ -300,13 +328,13 @@ class Dispatcher:
         return lines
 
     def _line(self, unit: Unit) -> Done | Trained:
-        result = self._results.pop(unit)
+        shown, result = self._files_shown(unit), self._results.pop(unit)
         settings, version = result.job.settings, result.job.task.version
         if result.spill is not None:
             stats, scores = result.stats, result.scores
             return Done(unit.step, unit.call, unit.part, result.spill, None, stats, settings, scores, version)
         assert result.numerics is not None, "what leaves no spill changes a role"
-        made = (result.stats, result.before, result.numerics, settings, version)
+        made = (result.stats, result.before, result.numerics, settings, version, shown)
         line = (unit.step, unit.call, result.record or {}, *made)
         return Trained(*line) if result.job.task.reads is None else Blended(*line, source=result.source)
 

@@ -45,6 +45,10 @@ class DriftCheck:
         """What the replay of a unit follows; None for one that is no replay."""
         return dict(self._replayed[unit].record) if unit in self._replayed else None
 
+    def recorded(self, unit: Unit) -> Trained | None:
+        """The line that a replay follows; None of a unit that is no replay."""
+        return self._replayed.get(unit)
+
     def after(self, step: int) -> dict[str, str]:
         """Role → digest of its parameters after the train_steps and blends of a step."""
         return self._after.get(step, {})

@@ -29,6 +29,7 @@ from hpcrl.master.open_steps import OpenSteps
 from hpcrl.master.pace import Pace
 from hpcrl.master.row_table import Key
 from hpcrl.master.saving import Saving
+from hpcrl.master.shown import to_show
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.stepping import StepSource
 from hpcrl.master.surroundings import Surroundings
@@ -274,8 +275,9 @@ class GraphDriver:
         working = self._plan.working(unit.call, unit.part)
         ranks = self._plan.ranks(unit.call, unit.part)
         again, in_step = self._attempt.recovery.settings_of, self._plan.in_step(unit.call)
+        shown = to_show(lines, call, self._source.experiment, self._attempt.recovery, self._attempt.meta_of)
         return Job(
-            replace(task, in_step=bool(in_step)),
+            replace(task, in_step=bool(in_step), shows=bool(shown.ids) and shown.had is None),
             inputs=tuple(Key(makers.get(key, FROM_DATA), key) for key in call.inputs),
             outputs=call.outputs,
             ranks=ranks,
@@ -286,6 +288,7 @@ class GraphDriver:
             minibatches=self._source.minibatches(lines) if call.kind == "train_step" else (),
             settings=again.get(UnitKey(unit.step, unit.call, unit.part), self._plan.settings),
             in_step=in_step,
+            shown=shown,
         )
 
     def _movers(self, version: Version) -> Movers:

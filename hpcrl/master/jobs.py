@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from hpcrl.dataflow.readiness import Offer
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
-from hpcrl.durable.journal import Ids, Numerics, Stats
+from hpcrl.durable.journal import Ids, Numerics, Stats, Trained
 from hpcrl.master.row_table import Key
+from hpcrl.master.shown import NOTHING, ToShow
 from hpcrl.placement.plan import Part
 from hpcrl.wire.messages import Moved, Reply, Spilled
 
@@ -35,6 +36,8 @@ class Job:
     helpers: tuple[int, ...] = ()
     settings: int = 0
     """The version of the run's settings that it runs under."""
+    shown: ToShow = NOTHING
+    """The rows that a train_step shows."""
     in_step: tuple[Part, ...] = ()
     """All parts that compute in step with the one that works on it, itself among them; else none."""
 
@@ -69,7 +72,7 @@ class InFlight:
     replies: dict[int, Reply] = field(default_factory=dict)
     moved: dict[int, Moved] = field(default_factory=dict)
     moves: Version | None = None
-    spilled: Spilled | None = None
+    spilled: dict[int, Spilled] = field(default_factory=dict)
 
     @property
     def unit(self) -> Unit:
@@ -89,6 +92,10 @@ class Result:
     record: dict[str, Any] | None = None
     ids: Ids = ()
     spill: FileRef | None = None
+    shown: dict[int, FileRef] = field(default_factory=dict)
+    """By the rank that has written it."""
+    again: Trained | None = None
+    """The line of a replay once more, with the files that it has written."""
     before: str = ""
     source: str = ""
     scores: tuple[float, ...] = ()

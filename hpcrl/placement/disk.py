@@ -133,7 +133,8 @@ def _spill(experiment: ExperimentConfig, algorithm: Algorithm[Any], rows: int) -
 
 def _token_bytes(experiment: ExperimentConfig, algorithm: Algorithm[Any], data_set: str) -> int:
     """Of all that is made for a token that is generated."""
-    keys = [key for call in algorithm.calls(experiment) if call.dataset == data_set for key in call.outputs]
+    calls = (call for call in algorithm.calls(experiment) if call.dataset == data_set)
+    keys = [key for call in calls for key in (*call.outputs, *call.shown)]
     forms = algorithm.forms(experiment)
     return sum(forms[key].number_bytes * prod(forms[key].trailing) for key in keys)
 

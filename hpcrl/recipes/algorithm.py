@@ -132,7 +132,7 @@ class Algorithm(Generic[E]):
         """The form of every key of the graph: numbers are in the precision of the model that makes them."""
         own = {**self.rows.keys, **self.made}
         every = own | {EVAL_PREFIX + key: form for key, form in own.items()}
-        makers = {key: call.role for call in self.recipe(experiment) for key in call.outputs if key in every}
+        makers = {key: call.role for call in self.recipe(experiment) for key in (*call.outputs, *call.shown)}
         exact = {key for key, role in makers.items() if getattr(getattr(experiment, role, None), "dtype", "") == "fp64"}
         return {key: form.exact if key in exact else form for key, form in every.items()}
 

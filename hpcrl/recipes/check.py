@@ -38,7 +38,7 @@ def _misfits(algorithm: Algorithm[Any], experiment: ExperimentConfig) -> Iterato
     else:
         yield from _choice_misfits(algorithm, experiment)
     calls, forms = algorithm.recipe(experiment), algorithm.forms(experiment)
-    for maker, key in ((call.name, key) for call in calls for key in call.outputs if key not in forms):
+    for maker, key in ((call.name, key) for call in calls for key in (*call.outputs, *call.shown) if key not in forms):
         yield f"its call {maker} makes key {key!r}, but `made` does not say of which form its rows are"
     for role in dict.fromkeys(call.role for call in calls):
         if role not in algorithm.roles:

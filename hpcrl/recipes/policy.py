@@ -176,7 +176,7 @@ class PolicyExperiment(ExperimentConfig):
     """How responses are sampled."""
 
 
-MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS}
+MADE_BY_POLICIES = {**MADE, "ref_logprobs": NUMBERS, "old_logprobs": NUMBERS, "advantages": NUMBERS}
 
 
 def reference_decay(experiment: Any, step: int) -> float:
@@ -254,7 +254,7 @@ def calls(experiment: PolicyExperiment, own: Sequence[MFC] = (), keys: Sequence[
         found.append(MFC("ref_inf", "reference", "inference", texts, ("ref_logprobs",), rows="chosen"))
     if kl.used and kl.reference_ema.decay is not None:
         found.append(MFC("ref_blend", "reference", "blend", (), blends="actor"))
-    train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys))
+    train = MFC("actor_train", "actor", "train_step", (*rollout_keys(experiment), *keys), shown=("advantages",))
     return (*found, train, *own, *evaluation(experiment.generation, experiment.reward))
 
 

@@ -66,7 +66,7 @@ def recipe(experiment: PPOExperiment) -> tuple[MFC, ...]:
     rollout = (*policy.rollout_keys(experiment), *values)
     critic = (
         MFC("critic_inf", "critic", "inference", ("prompts", "responses"), values),
-        MFC("critic_train", "critic", "train_step", rollout),
+        MFC("critic_train", "critic", "train_step", rollout, shown=("returns",)),
     )
     return policy.calls(experiment, critic, values)
 
@@ -80,7 +80,7 @@ ALGORITHM = Algorithm(
         **policy.ROLES,
     },
     rows=PROMPTS,
-    made={**policy.MADE_BY_POLICIES, "values": NUMBERS, "values_after": NUMBERS},
+    made={**policy.MADE_BY_POLICIES, "values": NUMBERS, "values_after": NUMBERS, "returns": NUMBERS},
     batch=policy.batch,
     check=policy.check,
     notices=policy.notices,

@@ -95,7 +95,7 @@ class Syn(msgspec.Struct, frozen=True, tag=True):
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True):
-    """A call is executed; its outputs are in this worker's memory."""
+    """A call is executed; its outputs are in this worker's memory, what a train_step shows is on its way to disk."""
 
     request: int
     rank: int
@@ -242,7 +242,8 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     """Get the inputs of one part of a call, say `Syn`, and execute it when the `Ack` comes.
 
     `settings` is the version of the run's settings that it is executed under; `version` counts the changes of the role
-    that its parameters have: those that the call reads, or with the one that it makes.
+    that its parameters have: those that the call reads, or with the one that it makes. Of the samples `shown`, some of
+    `ids`, a train_step shows rows.
     """
 
     id: int
@@ -256,6 +257,7 @@ class Request(msgspec.Struct, frozen=True, tag=True):
     settings: int = 0
     version: int = 0
     joins: bool = False
+    shown: tuple[str, ...] = ()
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):

@@ -68,7 +68,8 @@ class Work:
     whole batch in canonical order, for train_step. `record` is set in replay: it is followed, nothing is decided anew.
     `experiment` is set where the call runs under older settings than the host was made with: a replay does, whose step
     was made under them. `version` counts the changes of the role's parameters: those that the call reads have so many,
-    or those that it makes.
+    or those that it makes. `shown` are samples of the batch of which a train_step shows what it has before its loss;
+    none on ranks that are not asked for it.
     """
 
     step: int
@@ -79,11 +80,13 @@ class Work:
     record: Mapping[str, Any] | None = None
     experiment: Any = None
     version: int = 0
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call produced. Only train_step and blend have a record; only the others have a sample.
+    """What a call produced. Only train_step and blend have a record; a blend has no sample, and a train_step one of the
+    rows that it shows, where it is asked for some.
 
     A record is JSON-able, equal on all ranks of the role, and holds all that a replay follows and two digests, each a
     hex string that says nothing of the layout: `digest` over all of the role's state, `parameters` over its parameters

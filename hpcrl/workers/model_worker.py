@@ -237,6 +237,7 @@ class ModelWorker:
             record=request.record,
             experiment=self._earlier.get(request.settings),
             version=request.version,
+            shown=request.shown,
         )
         if not request.joins:
             self._log.write(CallBegun(request.step, request.call, request.part, replay))
@@ -271,10 +272,11 @@ class ModelWorker:
         """Keep the outputs, reply, and spill them behind the work."""
         sample = None
         if outcome.sample is not None:
-            sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.outputs)
+            sample = outcome.sample.remap(dict(call.output_remap)).select_keys(call.shown or call.outputs)
             if misfit := sample.meta.misfit(self._forms):
                 raise InternalError(f"step {request.step} {request.call}: {misfit}. Fix `made` of the algorithm.")
-            self._store.put(request.step, request.call, sample)
+            if not call.changes:  # nobody reads what a change shows
+                self._store.put(request.step, request.call, sample)
         meta = None if sample is None else sample.meta
         record = None if outcome.record is None else dict(outcome.record)
         self._mailbox.post(
@@ -290,7 +292,11 @@ class ModelWorker:
                 figures=figures,
             )
         )
-        if sample is not None:
+        if sample is not None and call.changes:
+            part = self._part(request)
+            assert part is not None, "only who works in a part shows rows"
+            self._writers.show(request, part.index, sample)
+        elif sample is not None:
             self._writers.spill(request, sample)
 
     def _scores(self, request: Request, sample: SequenceSample | None) -> tuple[float, ...]:

@@ -136,21 +136,21 @@ class ToyHost:
         run, losses = len(work.minibatches), []
         if work.record is not None:
             run = work.record["minibatches"]
-        mine = set(work.batch.ids)
+        mine, targets = set(work.batch.ids), _targets(work.batch)
         for minibatch in work.minibatches[:run]:
             here = [sample_id for sample_id in minibatch if sample_id in mine]
             w = self._whole(role, role.w)
             target = np.zeros_like(w)
-            if here:
-                rows = work.batch.select(here)
-                for y, z, v, r in zip(rows.rows("y"), rows.rows("z"), rows.rows("v"), rows.rows("r"), strict=True):
-                    target += 0.5 * (y + z + v) + r[0]
+            for sample_id in here:
+                target += targets[sample_id]
             gradient = w - self._exchange.sum(target, role.column) / len(minibatch)
             role.update(gradient, lr)
             losses.append(float(gradient @ gradient))
         role.version += 1
         record: dict[str, Any] = {"minibatches": run, "lr": lr, "losses": losses, **self._digests(role)}
-        return Outcome(stats={"loss": (sum(losses), float(len(losses)))}, record=record)
+        shown = [targets[sample_id] for sample_id in work.shown]
+        sample = SequenceSample.from_rows(work.shown, {"t": shown}) if shown else None
+        return Outcome(sample, {"loss": (sum(losses), float(len(losses)))}, record)
 
     def move(self, replica: ModelName, version: int) -> Arrived:
         self._exchange.begin_unit()
@@ -230,6 +230,12 @@ class ToyHost:
         arrived = iter(self._exchange.swap(sends, [one.source for one in mine if one.source != rank], ranks))
         pieces = [data(one) if one.source == rank else next(arrived) for one in mine]
         return np.concatenate([np.zeros(0), *map(np.frombuffer, pieces)])
+
+
+def _targets(batch: SequenceSample) -> dict[str, np.ndarray]:
+    """Sample → what a train_step moves the vector towards."""
+    columns = zip(batch.ids, *map(batch.rows, ("y", "z", "v", "r")), strict=True)
+    return {sample_id: 0.5 * (y + z + v) + r[0] for sample_id, y, z, v, r in columns}
 
 
 class ToyExport:

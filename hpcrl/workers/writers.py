@@ -39,11 +39,17 @@ class Writers:
 
     def spill(self, request: Request, sample: SequenceSample) -> None:
         """The outputs of a request."""
+        self._spill(request, self._run.spill(request.step, request.call, request.part, self._attempt), sample, "spill")
 
+    def show(self, request: Request, part: int, sample: SequenceSample) -> None:
+        """What part `part` of a train_step shows; a replay writes what older attempts have no file of."""
+        call = request.call if request.record is None else f"{request.call}-again{self._attempt}"
+        self._spill(request, self._run.spill(request.step, call, part, self._attempt), sample, "shown")
+
+    def _spill(self, request: Request, path: Path, sample: SequenceSample, point: str) -> None:
         def write() -> None:
             started = time.monotonic()
-            path = self._run.spill(request.step, request.call, request.part, self._attempt)
-            spill = write_spill(self._run.files, path, sample)
+            spill = write_spill(self._run.files, path, sample, point)
             self._post(Spilled(request.id, self._rank, spill, time.monotonic() - started))
 
         self._submit(self._spiller, f"spilling {request.call} of step {request.step}", write)

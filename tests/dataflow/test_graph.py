@@ -1,6 +1,7 @@
 import itertools
 import pickle
 import random
+import re
 
 import pytest
 from msgspec.structs import replace
@@ -212,3 +213,20 @@ def test_random_graphs_are_acyclic_within_a_step_or_refused() -> None:
         else:
             assert possible
     assert min(verdicts.values()) > 30
+
+
+@pytest.mark.parametrize(
+    ("calls", "says"),
+    [
+        ((GEN, replace(REW, shown=("t",)), TRAIN), "rew.shown is ['t'], but it is no train_step"),
+        ((GEN, REW, replace(TRAIN, shown=("r",))), "train shows 'r', which is a key of another call already"),
+        ((GEN, replace(REW, inputs=("y", "t")), replace(TRAIN, shown=("t",))), "train shows 't', which is a key of"),
+    ],
+)
+def test_what_is_shown_is_of_a_train_step_and_read_by_no_call(calls: tuple[MFC, ...], says: str) -> None:
+    assert (
+        build_graph((GEN, REW, replace(TRAIN, shown=("t",))), ["x"]).edges
+        == build_graph((GEN, REW, TRAIN), ["x"]).edges
+    )
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        build_graph(calls, ["x"])

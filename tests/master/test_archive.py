@@ -3,15 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.archives import archive_lines, archives, kept_rows
 from support.chaos import begin, create_run, finish, outputs, remains, toy_experiment, whole_run
 from support.faults import After, Strike, Strikes
 
 from hpcrl.config.control import ControlConfig, Frequency
+from hpcrl.config.experiment import to_dict
 from hpcrl.config.samples import SamplesConfig
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Archived, Compacted, Pruned
+from hpcrl.durable.journal import Archived, Checkpointed, Compacted, Pruned, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.toy import ToyExperiment
 
@@ -37,7 +39,7 @@ def test_every_step_has_an_archive_when_its_spills_are_pruned(folder: Path, comp
     assert ids == remains(run).trained
     assert {at for at, *_ in kept_rows(run, "eval")} == {0, 3, 6}
     (_, _, columns), *_ = kept_rows(run)
-    assert columns.keys() == {"x", "y", "r", "z", "v", "record"}
+    assert columns.keys() == {"x", "y", "r", "z", "v", "t", "record"}
 
 
 def test_so_many_rows_are_kept_and_the_same_ones_whenever_they_come(folder: Path) -> None:
@@ -56,11 +58,11 @@ def test_a_step_of_which_nothing_is_kept_has_a_line_all_the_same(folder: Path) -
     assert kept_rows(run) == [] and len(kept_rows(run, "eval")) == 60
 
 
-def begun_without_archives(folder: Path) -> RunDirectory:
-    """Killed after three checkpoints, while its janitor was still at the first archive."""
+def begun_without_archives(folder: Path, point: str = "manifest.published") -> RunDirectory:
+    """Killed at its third checkpoint, while its janitor was still at the first archive."""
     run = create_run(folder / "run", experiment(compact=False))
     late = Strike(folder, "late", "master", "archive.write", "SLEEP")
-    kill = After(folder, "kill", "master", "manifest.published", "KILL", "all", 3, first=late)
+    kill = After(folder, "kill", "master", point, "KILL", "all", 3, first=late)
     jobs = begin(run, "first", Strikes((late, kill)))
     jobs.wait_for("master", 60)
     jobs.kill_all()
@@ -91,3 +93,43 @@ def test_what_is_damaged_before_it_is_archived_is_told_and_holds_up_nothing(fold
     assert lines[1].lost == f"{run.files.name(path)}: not whole" and all(line.samples for line in lines.values())
     (_, _, first), *_ = kept_rows(run)
     assert "r" not in first and "y" in first
+
+
+def damage_what_was_shown(run: RunDirectory) -> int:
+    """By the second part of the newest train step of the actor, which is to be replayed; of which step that is."""
+    events = [line.event for line in read_history(run).lines]
+    trained = [event for event in events if isinstance(event, Trained) and event.call == "actor_train"]
+    assert trained[-1].step > max(event.step for event in events if isinstance(event, Checkpointed))
+    path = run.files.path(trained[-1].shown[1])
+    path.write_bytes(path.read_bytes()[:-1])
+    return trained[-1].step
+
+
+def test_what_a_train_step_has_shown_and_is_damaged_a_replay_writes_again(folder: Path) -> None:
+    """Of the part that is damaged, and nothing else: its line comes once more, with the other part's file as it was."""
+    (folder / "whole").mkdir()
+    expected = archives(whole_run(folder / "whole", experiment(compact=False)))
+    run = begun_without_archives(folder, "manifest.synced")
+    path = run.spill(3, "actor_train", 1, 0)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert finish(run) == [0], outputs(run)
+    assert archives(run) == expected
+    lines = [line.event for line in read_history(run).lines]
+    of_step = [
+        event for event in lines if isinstance(event, Trained) and (event.step, event.call) == (3, "actor_train")
+    ]
+    first, again = ([Path(file.name).name for file in event.shown] for event in of_step)
+    assert first == ["actor_train.dp00.a000.h5", "actor_train.dp01.a000.h5"]
+    assert again == ["actor_train.dp00.a001.h5", "actor_train-again1.dp01.a001.h5"]
+    assert of_step[1] == msgspec.structs.replace(of_step[0], shown=of_step[1].shown)
+
+
+def test_with_other_settings_nobody_waits_for_what_is_not_kept_any_more(folder: Path) -> None:
+    run = begun_without_archives(folder, "manifest.synced")
+    damage_what_was_shown(run)
+    settings = to_dict(experiment(SamplesConfig(per_step=0), compact=False))
+    run.submit_settings("s0", run.add_settings(settings))
+    jobs = begin(run, "s0")
+    assert jobs.wait_for("master", 60) == 0, outputs(run)
+    jobs.wait(60)
+    assert {step for step, line in archive_lines(run).items() if line.samples} == {0, 3, 6}

@@ -1,18 +1,22 @@
 """A script drives `Readiness` and `Dispatcher` without a graph, workers or files."""
 
+from dataclasses import replace
+
 import pytest
 from support.dispatching import IDS, Stage
 
 from hpcrl.costs import Figures
 from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.tasks import Task, Unit, Version
+from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Done, Trained
 from hpcrl.errors import InternalError
 from hpcrl.events import ParametersMoved
 from hpcrl.master.jobs import Job
 from hpcrl.master.row_table import Key
+from hpcrl.master.shown import ToShow
 from hpcrl.wire.holders import FROM_DATA, InMemory, InSpill, RowSource
-from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Request, Syn
+from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
 
 ONE, TWO, TRAIN = (Unit(1, call, 0) for call in ("one", "two", "train"))
 
@@ -212,3 +216,53 @@ def test_other_parameters_than_those_at_home_are_an_error(elsewhere: Stage, home
     )
     with pytest.raises(InternalError, match=says):
         moved(elsewhere, home, replica)
+
+
+def shown_by(request: Request) -> SampleMeta | None:
+    return SampleMeta(request.shown, {"t": KeyMeta("float32", ((3,),) * len(request.shown))}) if request.shown else None
+
+
+def trains(stage: Stage, shown: ToShow) -> list[tuple[int, Request]]:
+    """The requests of a train step that shows these, whose inputs have their lines; both workers have replied."""
+    *calls, train = script()
+    task = replace(train.task, shows=bool(shown.ids) and shown.had is None)
+    stage.dispatcher.open(1, [*calls, replace(train, shown=shown, task=task)])
+    for request, rank in zip(run_both(stage), (0, 1), strict=True):
+        stage.spill(request, rank)
+    assert len(stage.dispatcher.lines()) == 2
+    stage.dispatcher.send_ready()
+    found = stage.requests()
+    for rank, request in found:
+        stage.dispatcher.hear(Syn(request.id, rank))
+        meta = shown_by(request)
+        stage.dispatcher.hear(Reply(request.id, rank, meta, {"n": (2.0, 2.0)}, {"digest": "d"}, 0.1))
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_line_waits_for_all_that_its_train_step_shows_and_the_next_call_does_not(first: int) -> None:
+    stage = Stage()
+    sent = trains(stage, ToShow(IDS))
+    assert [request.shown for _, request in sent] == [("a",), ("b",)]
+    stage.dispatcher.open(2, [Job(Task(Unit(2, "one", 0), reads=Version("actor", 1)), (), ("y",), (0,), (0,), IDS)])
+    stage.dispatcher.send_ready()
+    assert [request.call for _, request in stage.requests()] == ["one"], "on the same parameters"
+    assert stage.dispatcher.lines() == []
+    for rank, request in sent[::-1] if first else sent:
+        assert stage.dispatcher.lines() == []
+        stage.dispatcher.hear(Spilled(request.id, rank, FileRef(f"shown.dp0{rank}", 1, 2), 0.1))
+    (line,) = stage.dispatcher.lines()
+    assert isinstance(line, Trained) and [file.name for file in line.shown] == ["shown.dp00", "shown.dp01"]
+
+
+def test_who_shows_nothing_is_not_waited_for() -> None:
+    stage = Stage()
+    (one, _), (two, request) = trains(stage, ToShow(("b",)))
+    assert (one, two) == (0, 1) and stage.dispatcher.lines() == []
+    stage.dispatcher.hear(Spilled(request.id, 1, FileRef("shown.dp01", 1, 2), 0.1))
+    (line,) = stage.dispatcher.lines()
+    assert isinstance(line, Trained) and len(line.shown) == 1
+    plain = Stage()
+    trains(plain, ToShow())
+    (line,) = plain.dispatcher.lines()
+    assert isinstance(line, Trained) and line.shown == ()

@@ -36,6 +36,7 @@ WORKER_PHASES = {
     "reply": ("worker.replied", 4),
     "spill: write": ("spill.write", 2),
     "spill: published": ("spill.published", 3),
+    "shown: published": ("shown.published", 1),
     "copy for a checkpoint": ("snapshot.begin", 1),
     "shard: write": ("shard.write", 1),
     "shard: published": ("shard.published", 1),
