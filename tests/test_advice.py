@@ -1259,6 +1259,9 @@ ELSEWHERE = {
     "inspect/steps_asked.py: Wait for the first step to close, or set samples.per_step.": (
         "inspect/test_samples.py::test_a_run_that_has_kept_nothing_says_so_until_a_step_has"
     ),
+    "cli/inspect.py: Name it: hpcrl inspect RUN diff OTHER.": (
+        "inspect/test_diff.py::test_the_command_needs_a_second_run_and_prints_json"
+    ),
     "cli/inspect.py: Leave it out, or take {}.": (
         "inspect/test_timeline.py::test_who_does_what_is_advised_is_not_refused"
     ),

@@ -10,11 +10,14 @@ from jsonargparse import Namespace
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.inspect.audit_text import told_on_stderr
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show, to_csv
 from hpcrl.inspect.timeline_page import timeline_page
 from hpcrl.inspect.timeline_trace import trace
+from hpcrl.inspect.views.audit import Audit, audit
+from hpcrl.inspect.views.diff import diff
 from hpcrl.inspect.views.memory import memory
 from hpcrl.inspect.views.resources import resources
 from hpcrl.inspect.views.steps import steps
@@ -39,11 +42,20 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
     ),
     "resources": (lambda reader, _: resources(reader), "what nodes and workers used at most, and how much was left"),
     "stragglers": (lambda reader, _: stragglers(reader), "the workers that others waited for, and their nodes"),
+    "diff": (
+        lambda reader, given: diff(reader, _other(given)),
+        "with another run: settings, inputs and code, samples and metrics that differ, and from which step on",
+    ),
+    "audit": (
+        lambda reader, _: audit(reader, told_on_stderr()),
+        "which files are damaged, which nobody names, and what resume would do; exit code 70 where one is damaged",
+    ),
 }
 
 TABLES = ("steps", "memory", "resources", "stragglers")
 """Views that --csv prints."""
 TAKEN_BY: Mapping[str, tuple[str, ...]] = {
+    "other": ("diff",),
     "steps": ("timeline",),
     "html": ("timeline",),
     "perfetto": ("timeline",),
@@ -59,6 +71,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument(
         "view", type=str, nargs="?", default="summary", help=f"one of these (summary by default): {views}"
     )
+    parser.add_argument("other", type=str | None, nargs="?", default=None, help="with diff: the other run")
     parser.add_argument("--json", action="store_true", help="print the view as JSON")
     parser.add_argument("--csv", action="store_true", help="print the table of a view as CSV")
     parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
@@ -83,7 +96,7 @@ def run(words: Sequence[str]) -> int:
         return int(ExitCode.DONE)
     view = VIEWS[given.view][0](RunReader(run_dir), given)
     _tell(view, given)
-    return int(ExitCode.DONE)
+    return int(ExitCode.INTERNAL if isinstance(view, Audit) and not view.is_whole else ExitCode.DONE)
 
 
 def _tell(view: Any, given: Namespace) -> None:
@@ -105,9 +118,16 @@ def _refuse_others_options(given: Namespace) -> None:
     """Nobody is to believe that an option did something that the view knows nothing of."""
     for option, takers in TAKEN_BY.items():
         if getattr(given, option) and given.view not in takers:
+            name = "other run" if option == "other" else f"--{option}"
             raise ConfigurationError(
-                [f"The view {given.view} takes no --{option}."], f"Leave it out, or take {' or '.join(takers)}."
+                [f"The view {given.view} takes no {name}."], f"Leave it out, or take {' or '.join(takers)}."
             )
+
+
+def _other(given: Namespace) -> RunReader:
+    if given.other is None:
+        raise ConfigurationError(["The view diff needs another run."], "Name it: hpcrl inspect RUN diff OTHER.")
+    return RunReader(RunDirectory.open(find_run(given.other)))
 
 
 def _csv(name: str, view: Any) -> str:

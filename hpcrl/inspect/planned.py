@@ -53,6 +53,11 @@ class Planned(msgspec.Struct, dict=True):
     def call_named(self) -> dict[str, PlannedCall]:
         return {call.name: call for call in self.calls}
 
+    @property
+    def changes(self) -> dict[str, str]:
+        """train_step or blend → the role that it changes, in the order of the calls."""
+        return {call.name: call.role for call in self.calls if call.kind in (TRAINS, BLENDS)}
+
     def kind(self, name: str) -> str:
         """Of a call (generate, inference, train_step, evaluate, blend); `move` of a move such as `actor@1`."""
         if "@" in name:

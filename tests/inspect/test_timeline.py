@@ -140,6 +140,28 @@ def test_steps_of_several_attempts_are_apart_and_a_lost_row_is_named(tmp_path: P
     assert view.missing == [26] and "no row of costs was kept of step 26" in text_of(view)
 
 
+def test_what_other_steps_executed_meanwhile_is_no_gap(tmp_path: Path) -> None:
+    """Worker 1 makes a part of step 2, which closes later, while step 1 trains on worker 0."""
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    plan = {**PLAN, "replicas": [{"model": {"role": "actor"}, "layout": "d2t1p1", "ranks": [0, 1]}]}
+    made.run.plan(0).write_bytes(msgspec.json.encode(plan))
+    made.write(StepOpened(1, 0, 32))
+    made.write(StepOpened(2, 0, 32), after_s=0.0)
+    opened = made.time
+    of_one, of_two = (
+        part(made, 1, "actor_gen", 0, (0,), 0.0, 1.0, 1.0),
+        part(made, 2, "actor_gen", 1, (1,), 1.0, 1.8, 0.8),
+    )
+    for when, event in (*of_one, *of_two):
+        made.write(event, after_s=opened + when - made.time)  # type: ignore[arg-type]
+    made.time = opened + 2.0
+    made.close(1, ppo_row(1), 2.0)
+    made.close(2, ppo_row(2), 2.0)
+    (attempt,) = timeline(RunReader(made.run), "1").attempts
+    assert attempt.steps[0].idle == {0: pytest.approx(0.5, abs=1e-3), 1: pytest.approx(0.6, abs=1e-3)}
+
+
 def test_by_default_the_last_steps_are_shown(tmp_path: Path) -> None:
     (attempt,) = timeline(RunReader(planned_run(tmp_path / "run", steps=9).run)).attempts
     assert [step.step for step in attempt.steps] == [7, 8, 9]

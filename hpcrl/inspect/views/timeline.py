@@ -109,19 +109,24 @@ def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
     if not closed:
         raise ConfigurationError(["no step has closed yet."], "Wait for the first; hpcrl status says how far it is.")
     wanted = closed[-LAST_STEPS:] if asked is None else among(closed, asked, "--steps", "is none that has closed")
-    found: dict[int, tuple[int, StepCost]] = {}
-    for number, attempt in sorted(reader.attempts.items()):
-        found |= {row.step: (number, row) for row in attempt.costs() if row.step in set(wanted)}
+    chosen, found = set(wanted), dict[int, tuple[int, StepCost]]()
+    every = {number: attempt.costs() for number, attempt in sorted(reader.attempts.items())}
+    for number, rows in every.items():
+        found |= {row.step: (number, row) for row in rows if row.step in chosen}
     by_attempt = groupby(sorted(found.values(), key=lambda it: (it[0], it[1].step)), key=lambda it: it[0])
-    attempts = [_attempt(reader.attempts[number], [row for _, row in rows]) for number, rows in by_attempt]
+    attempts = [
+        _attempt(reader.attempts[number], [row for _, row in rows], every[number]) for number, rows in by_attempt
+    ]
     unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].plan.replicas]
-    return Timeline(str(reader.run.root), attempts, sorted(set(wanted) - found.keys()), unplaced)
+    return Timeline(str(reader.run.root), attempts, sorted(chosen - found.keys()), unplaced)
 
 
-def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
-    placed = [it for row in rows for it in _segments(attempt, row)]
+def _attempt(attempt: AttemptReader, rows: Sequence[StepCost], every: Iterable[StepCost]) -> AttemptTime:
+    """`every`: rows of other steps too, of which something may have been executed in the same time."""
     begin_s = min(row.at_s - row.seconds for row in rows)
     end_s = max(row.at_s for row in rows)
+    near = [row for row in every if row.at_s > begin_s and row.at_s - row.seconds < end_s]
+    placed = [it for row in near for it in _segments(attempt, row) if it[1].end_s > begin_s and it[1].begin_s < end_s]
     known = dict.fromkeys(range(len(attempt.plan.workers)))
     own: dict[int | None, list[Segment]] = {rank: [] for rank in known}
     for those, segment in placed:
