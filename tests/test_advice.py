@@ -1237,6 +1237,9 @@ def test_who_follows_advice_on_files_gets_further(folder: Path, follower: Follow
 GPUS = "agent/test_gpu_advice.py::test_a_run_gets_its_gpus_by_doing_what_it_is_told_until_nothing_is_left_to_tell"
 DIVERGED = "algos/test_gets_further.py::test_a_replaced_model_is_put_back_and_a_diverged_one_left_for_an_earlier"
 ELSEWHERE = {
+    "inspect/archives.py: Look at other steps with --step.": (
+        "inspect/test_damaged_runs.py::test_where_an_archive_is_damaged_other_steps_are_shown"
+    ),
     "cli/log_filter.py: Give --around a time.": (
         "cli/test_run_commands.py::test_logs_are_filtered_by_step_call_role_and_attempt"
     ),

@@ -20,10 +20,11 @@ from hpcrl.durable.archives import (
     read_archive,
     text_of,
 )
-from hpcrl.durable.files import DamagedFileError, FileRef
+from hpcrl.durable.files import FileRef
 from hpcrl.durable.history import believed_bytes
 from hpcrl.durable.journal import Archived, decode_line
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import DataError
 
 SINGULAR = {"prompts": "prompt", "responses": "response", "rewards": "reward"}
 """What keys are called here of which a response has one."""
@@ -82,10 +83,10 @@ class Archives:
         return sorted(self.files)
 
     def samples(self, step: int) -> Iterator[Sample]:
-        """Those of a step that has an archive. DamagedFileError where it is not what was written."""
+        """Those of a step that has an archive. Raises DataError where it is not what was written."""
         ref = self.files[step]
         if damage := self._run.files.damage(ref):
-            raise DamagedFileError(damage)
+            raise DataError(f"{damage}.", "Look at other steps with --step.")
         about, groups = read_archive(self._run.files.path(ref))
         for data_set, group in sorted(groups.items(), reverse=True):
             for name, columns in parts_by_key(group):

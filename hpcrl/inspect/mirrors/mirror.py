@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from hpcrl.costs import StepCost
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, MissingExtraError
+from hpcrl.errors import ConfigurationError, DataError, MissingExtraError
 from hpcrl.inspect.archives import Archives, Sample
 from hpcrl.inspect.lines import Row
 from hpcrl.inspect.reader import RunReader
@@ -97,7 +97,7 @@ class Told:
             step, cost = row["step"], self._costs.get(row["step"])
             if archives is not None and not over and step not in archives.archived:
                 break
-            samples = [] if archives is None or step not in archives.files else list(archives.samples(step))
+            samples = [] if archives is None or step not in archives.files else _samples(archives, step)
             at = time.time() if cost is None else cost.time
             self._mirror.write(MirroredStep(step, at, values_of(row, cost), samples))
             self._mirror.steps.add(step)
@@ -110,6 +110,14 @@ class Told:
         if self._archives is None or over or now - self._archives[0] > ARCHIVES_S:
             self._archives = now, Archives(self._reader.run)
         return self._archives[1]
+
+
+def _samples(archives: Archives, step: int) -> list[Sample]:
+    """None of an archive that is damaged: the curves go on."""
+    try:
+        return list(archives.samples(step))
+    except DataError:
+        return []
 
 
 @contextmanager
