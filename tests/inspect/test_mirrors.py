@@ -31,7 +31,7 @@ SLOW = """
 import sys, time
 from hpcrl.inspect.mirrors import mirror
 append = mirror.values_of
-mirror.values_of = lambda *given: time.sleep(0.02) or append(*given)
+mirror.values_of = lambda *given: time.sleep(0.05) or append(*given)
 from hpcrl.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -89,9 +89,11 @@ def test_a_mirror_that_is_killed_and_started_again_has_every_step_once(
         process = subprocess.Popen([sys.executable, "-c", SLOW, *words], stdout=subprocess.DEVNULL, env=environment)
         until = time.monotonic() + 30.0
         while not list(folder.glob("**/*.tfevents.*" if kind == "tensorboard" else "**/*.wandb")):
-            assert time.monotonic() < until and process.poll() is None
+            assert time.monotonic() < until
+            if process.poll() is not None:
+                break
             time.sleep(0.02)
-        time.sleep(drawn.uniform(0.0, 0.4))
+        time.sleep(drawn.uniform(0.0, 0.8))
         process.send_signal(signal.SIGKILL)
         struck += process.wait() == -signal.SIGKILL
     assert struck, "none was killed before its end"
