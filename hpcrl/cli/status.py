@@ -7,7 +7,7 @@ import msgspec
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 
 

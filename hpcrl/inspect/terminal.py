@@ -14,7 +14,7 @@ from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.audit_text import render_audit
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.diff_text import render_diff
-from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures, last
+from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures
 from hpcrl.inspect.tables import plain_table
 from hpcrl.inspect.timeline_text import render_timeline
 from hpcrl.inspect.views.attempts import Attempt, Ledger
@@ -23,7 +23,6 @@ from hpcrl.inspect.views.diff import Diff
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.resources import Resources
-from hpcrl.inspect.views.status import RunStatus
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import Stragglers
 from hpcrl.inspect.views.summary import Course, Summary
@@ -50,8 +49,6 @@ ACCOUNTS = {
 WIDE = 400
 WHOLE = 1 << 18
 """Characters of a cause with all frames."""
-PURPOSES = {"train": "train", "eval": "evaluate"}
-"""Of data sets, by their names."""
 
 
 def show(view: Any, console: Console | None = None, with_traceback: bool = False) -> None:
@@ -181,43 +178,6 @@ def _next(hints: Mapping[str, str]) -> RenderableType:
     width = max(map(len, hints)) + 2
     lines = [f"  {command:<{width}}{what}" for command, what in hints.items()]
     return Text(plain("\n".join(["what to try next", *lines])), style="dim")
-
-
-# ── status ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def status_text(status: RunStatus) -> str:
-    """What is known of a run's state, for people."""
-    progress = f"step {status.step}" if status.steps is None else f"step {status.step} of {status.steps}"
-    attempt = "" if status.attempt is None else f", attempt {status.attempt}"
-    code = "" if status.exit_code is None else f", exit code {status.exit_code}"
-    lines = [f"{status.run_dir}", f"state    {status.state}{attempt}{code}"]
-    if status.cause is not None:
-        lines += cause_lines(status.cause)
-    elif status.why:
-        lines.append(f"why      {status.why}")
-    lines += status.origins
-    if status.slurm is not None:
-        lines.append(f"Slurm    {status.slurm.describe()}")
-    lines.append(f"progress {progress}")
-    rows = [dict(status.metrics)]
-    shown = [f"{figure.label} {figure.show(last(rows, figure.key))}" for figure in figures(rows)]
-    if shown:
-        lines.append("metrics  " + ", ".join(shown))
-    if "rounds" in status.metrics:
-        kept, drawn, rounds = (int(status.metrics[key]) for key in ("samples", "drawn", "rounds"))
-        lines.append(f"chosen   {kept} of {drawn} samples, drawn in {rounds} round{'s' if rounds > 1 else ''}")
-    if count := status.skipped.steps:
-        trained = "1 step trained" if count == 1 else f"{count} steps trained"
-        lines.append(f"empty    {trained} on nothing: no group had samples of different scores")
-    for source, left in status.skipped.rows.items():
-        purpose = PURPOSES.get(source, source)
-        lines.append(f"left out {left.rows} of {left.of} rows to {purpose} on, which are too long")
-    for call, count in status.skipped.updates.items():
-        lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
-    lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
-    lines += [f"stalled  {stall}" for stall in status.stalled]
-    if status.skipped.events:
-        lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
-    return "\n".join(plain(line) for line in [*lines, status.hint] if line)
 
 
 # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

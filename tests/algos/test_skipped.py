@@ -15,7 +15,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.data import DataConfig
 from hpcrl.config.model import OptimizerConfig
 from hpcrl.errors import ExitCode
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 

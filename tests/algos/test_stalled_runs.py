@@ -12,7 +12,7 @@ from support.tiny_ppo import tiny_ppo
 
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.stalls import Stall
 from hpcrl.inspect.views.status import read_status
 

@@ -19,7 +19,8 @@ from hpcrl.events import CallFailed, CommandHeard, DrainBegun, RowsLeftOut, Work
 from hpcrl.inspect.listing import list_runs
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.terminal import show, status_text
+from hpcrl.inspect.status_text import status_text
+from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.status import is_over, read_status
 from hpcrl.inspect.views.summary import summary
 from hpcrl.launch.queues import LauncherQueues

@@ -20,7 +20,7 @@ from hpcrl.durable.journal import Forked
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.fork import make_fork, plan_fork
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig

@@ -19,7 +19,7 @@ from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.plots import plot
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.launch.next_settings import next_settings
 from hpcrl.recipes.algorithm import experiment_from

@@ -24,7 +24,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.reader import RunReader, merged_metrics
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.inspect.views.steps import steps
 from hpcrl.launch.fork import make_fork, plan_fork

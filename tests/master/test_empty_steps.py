@@ -16,7 +16,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.step_lines import steps_in
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.reader import merged_metrics
-from hpcrl.inspect.terminal import status_text
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.recipes.toy import ToyExperiment
 
