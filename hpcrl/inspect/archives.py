@@ -125,18 +125,19 @@ def _sample(about: About, data_set: str, name: str, number: int, own: Mapping[st
 
 
 def _figures(about: About, numbers: Mapping[str, np.ndarray], details: Mapping[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    """The reward comes first, then what it consists of, what functions returned besides, and the rest."""
+    judged = numbers.get("reward_components", np.zeros(0)).tolist()
+    found: dict[str, float] = dict.fromkeys(("reward", *about.components), math.nan)
+    found |= {str(name): float(value) for name, value in details.get("numbers", {}).items()}
+    found |= dict(zip(about.components, judged, strict=False))
     for key, row in numbers.items():
         if key.endswith(ENDS) or row.size == 0:
             continue
         if key + ENDS in numbers:
             found["length" if key == "responses" else f"{SINGULAR.get(key, key)}_length"] = float(len(row))
-        elif key == "reward_components":
-            found |= dict(zip(about.components, row.tolist(), strict=False))
-        elif key != "token_rewards":
+        elif key not in ("reward_components", "token_rewards"):
             found[SINGULAR.get(key, key)] = float(row.mean(dtype=np.float64))
     if {"logprobs", "ref_logprobs"} <= numbers.keys() and len(numbers["logprobs"]):
         ratio = numbers["logprobs"].astype(np.float64) - numbers["ref_logprobs"]
         found["log_ratio"] = float(ratio.mean())
-    # What a reward consists of has its name before what a function returned under the same.
-    return {**{str(name): float(value) for name, value in details.get("numbers", {}).items()}, **found}
+    return found

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -274,3 +275,14 @@ def test_a_copy_that_cannot_be_written_is_read_without_torch(tmp_path: Path, run
     assert done.returncode == ExitCode.DONE, done.stderr
     assert "step 1 · train · 9@0" in done.stdout and "five" in done.stdout
     assert sorted((str(path), path.stat().st_mtime_ns) for path in copy.rglob("*")) == before
+
+
+def commands() -> list[list[str]]:
+    page = Path(__file__).parents[2] / "docs" / "samples.md"
+    return [shlex.split(line)[2:] for line in page.read_text().splitlines() if line.startswith("$ hpcrl")]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_what_the_page_says_is_done(run: RunDirectory, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert words[:2] == ["samples", "RUN"] and main(["samples", str(run.root), *words[2:]]) == ExitCode.DONE
+    assert capsys.readouterr().out
