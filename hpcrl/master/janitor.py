@@ -34,12 +34,14 @@ class Retention:
 
 @dataclass
 class _Left:
-    """What a step has left so far. Once it is closed, it has `lines`, and nothing `awaited` is still to come."""
+    """What a step has left so far, without what is `awaited`. `over`: an older attempt has closed it, and replays may
+    still read its spills where they are, so that they are not merged."""
 
     parts: dict[tuple[str, int], SpillRef] = field(default_factory=dict)
     shown: dict[str, tuple[FileRef, ...]] = field(default_factory=dict)
     awaited: set[tuple[str, int]] = field(default_factory=set)
     lost: tuple[str, ...] = ()
+    over: bool = False
     begun: bool = False
 
 
@@ -68,6 +70,7 @@ class Janitor:
             self._left[step] = _Left(dict(of.parts), dict(of.shown), set(of.awaited), of.lost)
             if step in recovery.closed or (recovery.checkpoint is not None and step <= recovery.checkpoint.step):
                 self._closed[step] = of.lines
+                self._left[step].over = True
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="janitor")
         self._chores: list[Future[Callable[[], None]]] = []
 
@@ -124,7 +127,7 @@ class Janitor:
     def _keep(self, lines: StepLines, left: _Left) -> None:
         step, archive = lines.step, self._archive
         keeps = archive is not None and archive.keeps(lines)
-        merges = self._retention.compacts and len(left.parts) > 1 and not any(it.group for it in left.parts.values())
+        merges = self._retention.compacts and len(left.parts) > 1 and not left.over
         lost = f"{', '.join(left.lost[:LOST_SHOWN])}: not whole" if left.lost else ""
 
         def work() -> Callable[[], None]:

@@ -13,7 +13,7 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.samples import SamplesConfig
 from hpcrl.durable.history import read_history
-from hpcrl.durable.journal import Archived, Checkpointed, Compacted, Pruned, Trained
+from hpcrl.durable.journal import Archived, Checkpointed, Closed, Compacted, Pruned, Trained
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.recipes.toy import ToyExperiment
 
@@ -58,9 +58,9 @@ def test_a_step_of_which_nothing_is_kept_has_a_line_all_the_same(folder: Path) -
     assert kept_rows(run) == [] and len(kept_rows(run, "eval")) == 60
 
 
-def begun_without_archives(folder: Path, point: str = "manifest.published") -> RunDirectory:
+def begun_without_archives(folder: Path, point: str = "manifest.published", compact: bool = False) -> RunDirectory:
     """Killed at its third checkpoint, while its janitor was still at the first archive."""
-    run = create_run(folder / "run", experiment(compact=False))
+    run = create_run(folder / "run", experiment(compact=compact))
     late = Strike(folder, "late", "master", "archive.write", "SLEEP")
     kill = After(folder, "kill", "master", point, "KILL", "all", 3, first=late)
     jobs = begin(run, "first", Strikes((late, kill)))
@@ -93,6 +93,15 @@ def test_what_is_damaged_before_it_is_archived_is_told_and_holds_up_nothing(fold
     assert lines[1].lost == f"{run.files.name(path)}: not whole" and all(line.samples for line in lines.values())
     (_, _, first), *_ = kept_rows(run)
     assert "r" not in first and "y" in first
+
+
+def test_spills_that_a_replay_may_read_stay_where_they_are(folder: Path) -> None:
+    """Those of a step that an older attempt has closed: only its archive is still to be made."""
+    run = begun_without_archives(folder, "manifest.synced", compact=True)
+    before = {line.event.step for line in read_history(run).lines if isinstance(line.event, Closed)}
+    assert finish(run) == [0], outputs(run)
+    merged = {line.event.step for line in read_history(run).lines if isinstance(line.event, Compacted)}
+    assert merged and not merged & before and archives(run).keys() == set(range(STEPS + 1))
 
 
 def damage_what_was_shown(run: RunDirectory) -> int:
