@@ -59,6 +59,7 @@ WORDS: tuple[tuple[str, Kind], ...] = (
     (" is damaged", "disk"),
 )
 """What reasons say that have no type of their own."""
+LEAVING = re.compile(r"node (\d+) is to go")
 FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+')
 NOT_USERS = re.compile(r"/(?:hpcrl|site-packages|dist-packages)/|/lib/python3|^<")
 
@@ -174,11 +175,17 @@ def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> F
     if ending.state == "queued":
         return Found("waiting for Slurm", "certain", "", "", ending.reason, evidence=evidence)
     said = by_words(ending.reason)
+    if leaving := LEAVING.search(ending.reason):
+        of_node = _job_of(trail, f"agent-{leaving[1]}")
+        if of_node is not None and of_node.cause in ("node_failure", "out_of_memory", "time_limit"):
+            who = f"agent-{leaving[1]}"
+            return Found(OF_JOBS[of_node.cause], "likely", who, "", ending.reason, evidence=(*line, of_node))
     if ending.state == "incomplete":
         kind = said or "node failure"
         return Found(kind, "likely", "", "starting" if kind == "hang" else "", ending.reason, evidence=evidence)
     job = _job_of(trail, MASTER)
-    if said is None and job is not None and job.cause in ("time_limit", "cancelled", "left_to_slurm"):
+    final = ("time_limit", "cancelled") if trail.requeued else ("time_limit", "cancelled", "left_to_slurm")
+    if said is None and job is not None and job.cause in final:
         return Found(OF_JOBS[job.cause], "likely", "", "", ending.reason, evidence=(*line, job))
     return Found(said or "preempted", "certain", "", "", ending.reason, evidence=evidence)
 

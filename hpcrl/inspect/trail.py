@@ -18,6 +18,7 @@ END_BYTES, MASTER_END_BYTES = 64 << 10, 1 << 20
 LONGEST_BYTES = 1 << 20
 """Of a line, which may hold a traceback."""
 COUNT_BYTES = 1 << 20
+SETTLING_S = 30.0
 _TOLD = re.compile(
     rb'"event":"(?:failed|worker ended|ending|node leaving|missing|connected|master lost|message lost|finish|execute'
     rb'|loaded|allocation|stalled)"'
@@ -75,6 +76,8 @@ class Trail:
     jobs: tuple[JobEnded, ...]
     """That ended between this attempt's begin and the next one's."""
     accounts: tuple[JobAccount, ...]
+    requeued: bool = False
+    """Whether the next attempt is the same submission's."""
 
     def of(self, process: str) -> Iterator[Told]:
         return (told for told in self.told if told.process == process)
@@ -93,7 +96,8 @@ def read_trail(run: RunDirectory, number: int) -> Trail:
     claim, later = run.read_claim(number), run.read_claim(number + 1) if number + 1 in run.numbers() else None
     jobs, accounts = _jobs(run, claim, later)
     told.sort(key=lambda each: each.entry.time)
-    return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, accounts)
+    requeued = claim is not None and later is not None and claim.submission == later.submission
+    return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, accounts, requeued)
 
 
 def _told(run: RunDirectory, process: str, path: Path, size: int) -> Iterator[Told]:
@@ -167,7 +171,9 @@ def _jobs(
             job = msgspec.json.decode(path.read_bytes(), type=JobEnded)
         except (OSError, msgspec.DecodeError):
             continue
-        if name and claim.time <= job.when and (later is None or job.when <= later.time):
+        # The next attempt may begin while the job of a node that was lost is still being settled.
+        patience_s = SETTLING_S if name and name["place"].startswith("workers-") else 0.0
+        if name and claim.time <= job.when and (later is None or job.when <= later.time + patience_s):
             ended.append(msgspec.structs.replace(job, place=name["place"], path=str(path)))
             accounts += kept.get(path.stem, [])
     return tuple(sorted(ended, key=lambda job: job.when)), tuple(accounts)

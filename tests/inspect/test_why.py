@@ -254,3 +254,28 @@ def test_a_call_that_takes_far_too_long_in_a_run_that_lives_is_a_hang_until_it_i
     assert cause.evidence[0].text == "stalled" and cause.next.endswith("--around first-failure")
     made.write(PartExecuted(5, "rew_inf", 0, (0, 1), False, 1.0, 2200.0, 0))
     assert cause_of(made.run, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("cause", "when", "verdict"),
+    [
+        (JobCause.NODE_FAILURE, 5.0, "node failure"),
+        (JobCause.PREEMPTED, 5.0, "preempted"),
+        (JobCause.NODE_FAILURE, 500.0, "preempted"),
+    ],
+)
+def test_a_node_that_was_told_to_go_because_it_fails_is_no_preemption(
+    tmp_path: Path, cause: JobCause, when: float, verdict: str
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, time=1.0)
+    made.write(AttemptEnded("lost", "node 1 is to go: got SIGTERM", 75, asked=True))
+    made.begin()
+    reclaim(made, time=4.0)
+    exits = made.run.submitit_folder("submission") / "exits"
+    exits.mkdir(parents=True)
+    (exits / "workers-1.125.0.json").write_bytes(msgspec.json.encode(Ended(cause, 75, when)))
+    found = cause_of(made.run, 0)
+    assert found is not None and found.verdict == verdict
+    assert found.who == ("agent-1" if verdict == "node failure" else "")

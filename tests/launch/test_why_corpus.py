@@ -37,5 +37,5 @@ def test_of_many_failures_nearly_all_are_told_rightly() -> None:
             wrong.append(seen)
     precision = right.total() / max(1, said.total() - said[""])
     recall = right.total() / len(SLOW)
-    print(f"{len(SLOW)} failures: precision {precision:.3f}, recall {recall:.3f}\n{dict(said)}")
+    print(f"{len(SLOW)} failures: precision {precision:.3f}, recall {recall:.3f}\n{dict(said)}", *wrong, sep="\n")
     assert min(precision, recall) >= LEAST, "\n══\n".join(wrong)
