@@ -45,7 +45,7 @@ def test_its_commands_lead_to_a_trained_model(here: Path, capfd: pytest.CaptureF
     assert "step 8 was the last" in said["inspect first"]
     assert "No attempt has ended that was not done." in said["inspect first why"]
     assert (here / "models" / "six" / "config.json").is_file() and (run.root / "curves.png").is_file()
-    assert said["generate first 3+4= --temperature 0"].strip()
+    assert said["generate first 3+4= --greedy"].strip()
 
 
 def test_every_page_that_it_names_exists() -> None:
