@@ -1351,6 +1351,8 @@ ELSEWHERE = {
     "cli/asking.py: Give a prompt that is not empty, and shorter.": (
         "cli/test_asking.py::test_it_prints_what_the_engine_says"
     ),
+    "cli/eval.py: Name each once.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
+    "launch/evaluations.py: Give it.": "algos/test_eval_command.py::test_models_are_compared_prompt_by_prompt",
     "cli/generate.py: Give one of them.": (
         "cli/test_asking.py::test_the_prompt_may_come_from_a_file_or_through_a_pipe"
     ),

@@ -33,8 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(folder)
     write_inputs(folder)
+    (folder / "held_out.jsonl").write_text((folder / "rows.jsonl").read_text())
+    (folder / "reward.py").write_text("def ones(prompt, response, row):\n    return float('1' in response)\n")
     control = {"steps": 4, "checkpoint": {"steps": 2}}
-    write_config(folder / "ppo.yaml", ppo_values() | {"cluster": {"type": "local"}, "control": control})
+    values = ppo_values() | {"cluster": {"type": "local"}, "control": control}
+    values["data"] = {**values["data"], "evaluate": "held_out.jsonl"}
+    write_config(folder / "ppo.yaml", values)
     assert main(["submit", "ppo.yaml", "--run-dir", "run"]) == ExitCode.DONE
     monkeypatch.undo()
     (folder / "prompt.txt").write_text("1+1=\n")
@@ -58,10 +62,15 @@ def test_the_commands_do_what_the_page_says(
     assert capsys.readouterr().out.splitlines()[-1].endswith("run/export/actor/step-00000004.bf16")
     for words in [*commands("generate"), *commands("chat")]:
         assert main([*words, "--max-new-tokens", "4"]) == ExitCode.DONE, words
+    here = ["--max-new-tokens", "4", "--cluster.type", "local", "--cluster.device", "cpu"]
+    for words in commands("eval"):
+        capsys.readouterr()
+        assert main([*words, *here]) == ExitCode.DONE, words
+        assert "Intervals: 95 %, normal approximation over prompts." in capsys.readouterr().out
 
 
 def test_the_page_has_every_command_of_its_kind() -> None:
-    assert {words[0] for words in COMMANDS} == {"export", "generate", "chat"}
+    assert {words[0] for words in COMMANDS} == {"export", "generate", "chat", "eval"}
 
 
 def test_every_file_that_is_linked_to_exists() -> None:

@@ -1,5 +1,7 @@
 """Evaluation: the model that is evaluated. It is never trained."""
 
+from dataclasses import replace
+
 from hpcrl.algos import answers, rollout
 from hpcrl.algos.builder import Builder
 from hpcrl.dataflow.graph import MFC
@@ -16,6 +18,8 @@ class Actor:
         self.experiment = experiment
 
     def generate(self, work: Work, call: MFC) -> Outcome:
+        if step := self.experiment.evaluate.as_step:
+            work = replace(work, step=step)
         return rollout.evaluate(self.engine, self.experiment.generation, self.experiment.seed, work, call)
 
     def evaluate(self, work: Work, call: MFC) -> Outcome:

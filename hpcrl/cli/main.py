@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "resume": "resume a run that ended early, from the last finished call",
         "fork": "begin a new run from a checkpoint of another, with other settings",
         "export": "write trained models of a checkpoint in Hugging Face format",
+        "eval": "how good models are, also those of runs, in one table",
         "generate": "a model's response to a prompt, also of a run's checkpoint",
         "chat": "talk with a model, also of a run's checkpoint",
     }

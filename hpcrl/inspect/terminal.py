@@ -14,12 +14,14 @@ from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.audit_text import render_audit
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.diff_text import render_diff
+from hpcrl.inspect.evaluation_table import evaluation_table
 from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures
 from hpcrl.inspect.tables import plain_table
 from hpcrl.inspect.timeline_text import render_timeline
 from hpcrl.inspect.views.attempts import Attempt, Ledger
 from hpcrl.inspect.views.audit import Audit
 from hpcrl.inspect.views.diff import Diff
+from hpcrl.inspect.views.evaluation import Evaluation
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.resources import Resources
@@ -331,6 +333,7 @@ RENDERERS: Mapping[type, Callable[[Any], RenderableType]] = {
     Stragglers: _stragglers,
     Memory: _memory,
     Exports: _exports,
+    Evaluation: evaluation_table,
     Resources: _resources,
     Timeline: render_timeline,
     Diff: render_diff,

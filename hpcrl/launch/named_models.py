@@ -47,12 +47,11 @@ def named_model(word: str, role: str | None, told: Told) -> Iterator[NamedModel]
 
     Raises ConfigurationError where nothing has this name, or the run has no such checkpoint or role that generates.
     """
-    run_dir, step = _run_of(word)
-    if run_dir is None:
-        yield NamedModel(word, _folder_of(word))
+    found = trained_model(word, role)
+    if found is None:
+        yield model_folder(word)
         return
-    run = RunDirectory.open(run_dir)
-    [plan] = plan_exports(run.root, step, _generating(run, role), None)
+    run, plan = found
     with _written(plan, told) as folder:
         experiment = experiment_from(run.configuration())
         section, data = getattr(experiment, plan.role), getattr(experiment, "data", None)
@@ -67,6 +66,24 @@ def named_model(word: str, role: str | None, told: Told) -> Iterator[NamedModel]
             chat_template=Path(template) if template else None,
             template_args=dict(getattr(data, "template_args", {})),
         )
+
+
+def model_folder(word: str) -> NamedModel:
+    """A model that is no run's. Raises ConfigurationError."""
+    return NamedModel(word, _folder_of(word))
+
+
+def trained_model(word: str, role: str | None) -> tuple[RunDirectory, ExportPlan] | None:
+    """The run that a word names, and the export of the role that it names or that generates; None of what is no run.
+
+    Raises ConfigurationError where the run has no such checkpoint or role.
+    """
+    run_dir, step = _run_of(word)
+    if run_dir is None:
+        return None
+    run = RunDirectory.open(run_dir)
+    [plan] = plan_exports(run.root, step, _generating(run, role), None)
+    return run, plan
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
+from hpcrl.config.bounds import Natural
 from hpcrl.config.classifier import ClassifierConfig
 from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import NameText
+from hpcrl.config.fields import ChangeClass, NameText
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
@@ -30,6 +32,17 @@ from hpcrl.recipes.texts import (
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    """What the evaluation is compared with."""
+
+    changes: ClassVar[ChangeClass] = ChangeClass.IDENTITY
+
+    as_step: Natural = 0
+    """Draw responses as the evaluation of a training run with this seed does after this step; 0: as each of its own
+    steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateExperiment(ExperimentConfig):
     """A model on the rows of data.train: its responses are scored and left in samples/, and its loss on the answers.
 
@@ -50,6 +63,8 @@ class EvaluateExperiment(ExperimentConfig):
     """The model of a component of the reward, where one has it."""
     generation: GenerationConfig = GenerationConfig()
     """How responses are drawn."""
+    evaluate: EvaluateConfig = EvaluateConfig()
+    """What the evaluation is compared with."""
 
 
 def recipe(experiment: EvaluateExperiment) -> tuple[MFC, ...]:

@@ -1,0 +1,127 @@
+"""`hpcrl eval` on real processes: a run's own metrics, several models beside each other, killed and gone on with."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from support.chaos import create_run, finish, outputs, wait_until
+from support.hosts import write_model, write_task
+from support.tiny_ppo import tiny_ppo
+
+from hpcrl.cli.main import main
+from hpcrl.config.control import Frequency
+from hpcrl.config.generation import EvaluationConfig
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ExitCode
+from hpcrl.inspect.reader import merged_metrics
+from hpcrl.inspect.views.evaluation import Evaluation, estimate, evaluation
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("task")
+    write_task(folder)
+    write_model(folder / "other", "0123456789+=# ", max_positions=64, blocks=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(task: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """It evaluates with two responses to a prompt, drawn at a temperature, after every step that it saves."""
+    made = tiny_ppo(task, 4, nodes=1, workers=2)
+    own = EvaluationConfig(temperature=0.8, samples_per_prompt=3, pass_at=(1, 2))
+    made = replace(
+        made,
+        control=replace(made.control, evaluate=Frequency(steps=2), export=Frequency()),
+        generation=replace(made.generation, evaluation=own),
+    )
+    run = create_run(tmp_path_factory.mktemp("trained") / "run", made)
+    assert finish(run) == [0], outputs(run)
+    return run
+
+
+def evaluated(words: list[str], capsys: pytest.CaptureFixture[str]) -> Evaluation:
+    assert main(["eval", *words, "--json"]) == ExitCode.DONE, capsys.readouterr().err
+    return msgspec.json.decode(capsys.readouterr().out, type=Evaluation)
+
+
+def test_a_runs_step_has_exactly_the_metrics_that_the_run_had(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {row["step"]: row for row in merged_metrics(run)}
+    for step in (2, 4):
+        view = evaluated([f"{run.root}@{step}", "--out", str(tmp_path / str(step))], capsys)
+        own = {name: value for name, value in rows[step].items() if name.startswith("eval_")}
+        assert len(own) > 5 and view.models[0].metrics == own
+        assert view.models[0].figures["reward"].prompts == 4
+        assert view.models[0].figures["reward"].mean == pytest.approx(own["eval_rew/reward"], rel=1e-5)
+        assert view.models[0].figures["accuracy"].mean == pytest.approx(own["eval_rew/accuracy"])
+    assert rows[2]["eval_rew/reward"] != rows[4]["eval_rew/reward"]
+
+
+def test_models_are_compared_prompt_by_prompt(
+    run: RunDirectory, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--data", str(task / "held_out.jsonl"), "--reward", f"{task / 'reward.py'}:ones"]
+    models = [str(task / "model"), str(task / "other"), f"{run.root}@4"]
+    cluster = ["--cluster.device", "cpu", "--cluster.type", "local"]
+    words = [*models, *base, "--samples", "2", "--max-new-tokens", "6", "--out", str(tmp_path / "evals"), *cluster]
+    view = evaluated(words, capsys)
+    assert [model.model for model in view.models] == models
+    assert [it.model for it in view.differences if it.figure == "reward"] == models[1:]
+    first, other = view.models[0].figures["reward"], view.models[1].figures["reward"]
+    assert view.differences[0].difference.mean == pytest.approx(other.mean - first.mean)
+    assert evaluated(words, capsys) == view, "what is done is not run again"
+    assert main(["eval", *words]) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert f"{models[1]} − {models[0]}" in said and "Intervals: 95 %, normal approximation over prompts." in said
+
+
+def test_an_evaluation_that_was_only_sent_is_shown_by_the_same_command(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"{run.root}@2", "--out", str(tmp_path / "evals")]
+    assert main(["eval", *words, "--detach"]) == ExitCode.DONE
+    capsys.readouterr()
+    sent = RunDirectory(tmp_path / "evals" / "model-1")
+    wait_until(lambda: sent.newest_verdict() is not None, 60, "the end of the evaluation")
+    assert evaluated(words, capsys).models[0].metrics
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["{task}/model"], "{task}/model is no run, so that --data and --reward must be given."),
+        (["{task}/model", "{task}/model"], "a model is named twice."),
+        (["{run}@3"], "it has 2, 4."),
+        (["{task}/none", "--data", "x", "--reward", "exact"], "is no model and no run"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(
+    run: RunDirectory, task: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = [word.format(run=run.root, task=task) for word in words]
+    assert main(["eval", *given, "--out", str(tmp_path / "evals")]) == ExitCode.CONFIGURATION
+    assert says.format(run=run.root, task=task) in capsys.readouterr().err
+    assert not (tmp_path / "evals").exists()
+
+
+def test_intervals_are_those_of_the_normal_approximation() -> None:
+    draw = np.random.default_rng(0)
+    inside = 0
+    for _ in range(2000):
+        found = estimate(draw.normal(3.0, 2.0, 50).tolist())
+        assert found.low is not None and found.high is not None
+        inside += found.low <= 3.0 <= found.high
+    assert 0.92 < inside / 2000 < 0.97
+    assert estimate([1.0]).low is None
+
+
+def test_a_difference_is_over_the_prompts_that_both_answered() -> None:
+    scores = ({"reward": {"a": [1.0, 0.0], "b": [1.0]}}, {"reward": {"b": [0.0], "c": [7.0]}})
+    view = evaluation(["one", "two"], ["1", "2"], scores, ({}, {}))
+    assert view.models[0].figures["reward"].mean == 0.75
+    [difference] = view.differences
+    assert (difference.difference.mean, difference.difference.prompts, difference.difference.low) == (-1.0, 1, None)
