@@ -1265,6 +1265,9 @@ ELSEWHERE = {
     "cli/inspect.py: Name it: hpcrl inspect RUN diff OTHER.": (
         "inspect/test_diff.py::test_the_command_needs_a_second_run_and_prints_json"
     ),
+    "cli/inspect.py: Name it: --out FILE.": (
+        "inspect/test_report.py::test_the_command_needs_a_file_for_the_page_and_prints_json"
+    ),
     "cli/inspect.py: Leave it out, or take {}.": (
         "inspect/test_timeline.py::test_who_does_what_is_advised_is_not_refused"
     ),

@@ -9,22 +9,25 @@ from jsonargparse import Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 from hpcrl.inspect.audit_text import told_on_stderr
 from hpcrl.inspect.plots import plot
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.report_page import report_page
 from hpcrl.inspect.terminal import show, to_csv
 from hpcrl.inspect.timeline_page import timeline_page
 from hpcrl.inspect.timeline_trace import trace
 from hpcrl.inspect.views.audit import Audit, audit
 from hpcrl.inspect.views.diff import diff
 from hpcrl.inspect.views.memory import memory
+from hpcrl.inspect.views.report import Report, report
 from hpcrl.inspect.views.resources import resources
 from hpcrl.inspect.views.steps import steps
 from hpcrl.inspect.views.stragglers import stragglers
 from hpcrl.inspect.views.summary import summary
 from hpcrl.inspect.views.timeline import timeline
 from hpcrl.inspect.views.why import why
+from hpcrl.inspect.words import counted
 
 Make = Callable[[RunReader, Namespace], Any]
 
@@ -50,6 +53,7 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
         lambda reader, _: audit(reader, told_on_stderr()),
         "which files are damaged, which nobody names, and what resume would do; exit code 70 where one is damaged",
     ),
+    "report": (lambda reader, _: report(reader), "all of it as one page, which --out names"),
 }
 
 TABLES = ("steps", "memory", "resources", "stragglers")
@@ -59,6 +63,7 @@ TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "steps": ("timeline",),
     "html": ("timeline",),
     "perfetto": ("timeline",),
+    "out": ("report",),
     "traceback": ("why",),
 }
 """Option → the views that take it; the others all do."""
@@ -83,6 +88,7 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument(
         "--perfetto", type=str | None, default=None, metavar="FILE", help="with timeline: a trace for ui.perfetto.dev"
     )
+    parser.add_argument("--out", type=str | None, default=None, metavar="FILE", help="with report: the page to write")
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
@@ -94,9 +100,22 @@ def run(words: Sequence[str]) -> int:
     if given.plot:
         print("\n".join(map(str, plot(run_dir))))
         return int(ExitCode.DONE)
-    view = VIEWS[given.view][0](RunReader(run_dir), given)
-    _tell(view, given)
-    return int(ExitCode.INTERNAL if isinstance(view, Audit) and not view.is_whole else ExitCode.DONE)
+    reader = RunReader(run_dir)
+    view = VIEWS[given.view][0](reader, given)
+    if isinstance(view, Report) and not given.json and not given.csv:
+        _write_report(view, reader, given.out)
+    else:
+        _tell(view, given)
+    if isinstance(view, Audit) and not view.is_whole:
+        raise InternalError(f"{counted(len(view.damaged), 'file')} of {run_dir.root} damaged: see above.")
+    return int(ExitCode.DONE)
+
+
+def _write_report(view: Report, reader: RunReader, out: str | None) -> None:
+    if out is None:
+        raise ConfigurationError(["The view report is a page."], "Name it: --out FILE.")
+    Path(out).write_text(report_page(view, reader), encoding="utf-8")
+    print(out)
 
 
 def _tell(view: Any, given: Namespace) -> None:

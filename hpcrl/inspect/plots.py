@@ -1,5 +1,7 @@
 """The curves of a run as PNG and SVG. Needs matplotlib (the extra `plot`), which is imported when a plot is made."""
 
+import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,21 @@ SMOOTHED_FROM = 30
 COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
 QUIET = "#8a8a86"
 CHANGED = "#ad1a72"
+MOST_POINTS = 1000
+"""Of a curve: more than a panel has pixels."""
+PAGE_COLOURS = {
+    "#37352f": "ink",
+    "#5f5e5b": "quiet",
+    "#8a8a86": "quiet",
+    "#d3d1cb": "line",
+    "#eceae6": "line",
+    "#0b6e99": "c0",
+    "#d9730d": "c1",
+    "#0f7b6c": "c2",
+    "#ad1a72": "c3",
+    "#000000": "ink",
+}
+"""What a panel is drawn in → the page's name for it, which is another colour in the dark."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,52 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
     return paths
 
 
+def panels_as_svg(reader: RunReader) -> list[str]:
+    """Each panel as an <svg> for a page of HTML, whose colours are the page's: ink, quiet, line and c0 to c3.
+
+    Raises MissingExtraError where matplotlib is not installed.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error
+    rows, found = reader.rows(), []
+    for number, panel in enumerate(_panels(rows)):
+        own: Any = {"svg.fonttype": "none", "svg.hashsalt": str(number), "text.parse_math": False}
+        with rc_context(own):
+            figure = Figure(figsize=PANEL_INCHES, layout="constrained")
+            axes = figure.add_subplot()
+            _draw(axes, panel, rows, reader.restarts())
+            _mark_settings(axes, reader.seen.settings)
+            out = io.StringIO()
+            nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+            figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+        found.append(_in_colours_of_the_page(out.getvalue()))
+    return found
+
+
+def _in_colours_of_the_page(svg: str) -> str:
+    text = re.sub(r' id="[A-Za-z.]+_[0-9]+"', "", svg[svg.index("<svg") :])  # nobody refers to these
+    for colour, name in PAGE_COLOURS.items():
+        text = text.replace(colour, f"var(--{name})")
+    head, rest = text[: text.index(">")], text[text.index(">") :]
+    return re.sub(r' (width|height)="[^"]*"', "", head) + rest
+
+
+def thinned(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """At most `MOST_POINTS` of them, the least and the largest of each stretch among them, and both ends."""
+    if len(steps) <= MOST_POINTS:
+        return list(steps), list(values)
+    stretches = MOST_POINTS // 2 - 1
+    kept = {0, len(steps) - 1}
+    for number in range(stretches):
+        first, last = len(steps) * number // stretches, len(steps) * (number + 1) // stretches
+        kept |= {min(range(first, last), key=values.__getitem__), max(range(first, last), key=values.__getitem__)}
+    order = sorted(kept)
+    return [steps[i] for i in order], [values[i] for i in order]
+
+
 def _panels(rows: Sequence[Row]) -> list[Panel]:
     """The panels that these rows have values for; of an unknown graph, one per metric."""
     measured = {key for row in rows for key in row}
@@ -101,7 +164,7 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
     curves = 0
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
-        steps, values = series(rows, curve.key)
+        steps, values = thinned(*series(rows, curve.key))
         if steps:
             _draw_curve(axes, curve, np.array(steps), np.array(values), colour)
             curves += 1

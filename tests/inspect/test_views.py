@@ -184,8 +184,8 @@ VIEWS: dict[str, Any] = {
     "stragglers": Stragglers,
 }
 
-ELSEWHERE = ("diff", "audit")
-"""Views that need another run, or journals, with tests of their own."""
+ELSEWHERE = ("diff", "audit", "report")
+"""Views that need another run, journals or a file, with tests of their own."""
 
 SHOWN = {
     "summary": "actor_gen",

@@ -1,0 +1,80 @@
+"""All views of a run together, as they are on one page."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hpcrl.errors import ConfigurationError, DataError
+from hpcrl.inspect.archives import Archives, Sample
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.memory import Memory, memory
+from hpcrl.inspect.views.resources import Resources, resources
+from hpcrl.inspect.views.steps import Steps, steps
+from hpcrl.inspect.views.stragglers import Stragglers, stragglers
+from hpcrl.inspect.views.summary import Summary, summary
+from hpcrl.inspect.views.timeline import Timeline, timeline
+from hpcrl.inspect.views.why import Why, why
+
+SAMPLES_SHOWN = 5
+"""The worst of a step, and as many of the best."""
+STEPS_SHOWN = 500
+REWARD = "reward"
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """The worst and the best samples by reward of the newest step that has some; `lacks` says why there are none."""
+
+    step: int | None
+    worst: list[Sample]
+    best: list[Sample]
+    lacks: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The JSON of `hpcrl inspect RUN report --json`. `timeline` is that of the last steps, None before one has closed;
+    `steps` are the newest."""
+
+    summary: Summary
+    why: Why
+    timeline: Timeline | None
+    samples: Ends
+    steps: Steps
+    memory: Memory
+    resources: Resources
+    stragglers: Stragglers
+
+
+def report(reader: RunReader) -> Report:
+    every = steps(reader)
+    try:
+        last = timeline(reader)
+    except ConfigurationError:
+        last = None
+    return Report(
+        summary=summary(reader),
+        why=why(reader),
+        timeline=last,
+        samples=_ends(reader),
+        steps=msgspec.structs.replace(every, steps=every.steps[-STEPS_SHOWN:]),
+        memory=memory(reader),
+        resources=resources(reader),
+        stragglers=stragglers(reader),
+    )
+
+
+def _ends(reader: RunReader) -> Ends:
+    archives = Archives(reader.run)
+    for step in reversed(archives.steps):
+        try:
+            found = [sample for sample in archives.samples(step) if REWARD in sample.figures]
+        except DataError as error:
+            return Ends(step, [], [], str(error))
+        if found:
+            order = sorted(found, key=lambda sample: sample.figures[REWARD])
+            return Ends(step, order[:SAMPLES_SHOWN], _best(order), "")
+    return Ends(None, [], [], "No step has kept a sample that has a reward.")
+
+
+def _best(order: Sequence[Sample]) -> list[Sample]:
+    """The best first; none that is among the worst."""
+    return list(order[SAMPLES_SHOWN:][-SAMPLES_SHOWN:][::-1])
