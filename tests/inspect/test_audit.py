@@ -160,6 +160,7 @@ def test_a_read_only_copy_is_audited_without_torch_and_the_exit_code_says_what_c
     )
     done = subprocess.run([sys.executable, "-c", program, str(run.root)], capture_output=True, text=True)
     assert done.returncode == (ExitCode.INTERNAL if is_damaged else ExitCode.DONE), done.stderr
+    assert is_damaged == ("1 file of" in done.stderr)
     assert ("Damaged: 1" if is_damaged else "None is damaged.") in done.stdout
     assert sorted((str(path), path.stat().st_mtime_ns) for path in run.root.rglob("*")) == before
 

@@ -19,6 +19,8 @@ from hpcrl.errors import ExitCode
 COMMANDS: Sequence[Sequence[str]] = (
     *(("inspect", "RUN", view) for view in VIEWS),
     *(("inspect", "RUN", view, "--json") for view in VIEWS),
+    ("inspect", "RUN", "diff", "RUN"),
+    ("inspect", "RUN", "report", "--out", "MIRROR.html"),
     ("status", "RUN"),
     ("status", "RUN", "--json"),
     ("logs", "RUN"),
