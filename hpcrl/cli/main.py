@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "template": "print an sbatch script to edit, for cluster.template",
         "list": "the runs of a folder, a line each",
         "status": "what a run is doing",
+        "top": "a run as it goes on: steps, curves, workers, calls that hang",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
         "samples": "what the model said at a step, with rewards and log-probabilities",
         "mirror": "copy a run's curves into TensorBoard's or W&B's files",

@@ -20,6 +20,7 @@ from hpcrl.inspect.activity import Activity
 from hpcrl.inspect.cause_text import in_a_line
 from hpcrl.inspect.metrics import figures, last, series
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.stalls import stalls_of
 from hpcrl.inspect.views.why import cause_of
 from hpcrl.inspect.words import duration, quantity
 
@@ -149,6 +150,8 @@ class Progress:
         if self._view.rows():
             parts += [Text(), self._figure_table()]
         parts += [Text(), Text(plain(activity.ending)) if activity.ending else _workers(activity)]
+        if stalled := [str(stall) for stall in stalls_of(self._view.run, activity) if not activity.ending]:
+            parts += [Text(), Text(plain("\n".join(f"stalled: {stall}" for stall in stalled)), style="red")]
         if self._last_news:
             parts += [Text(), Text(plain("\n".join(self._last_news)), style="yellow")]
         if self._note:

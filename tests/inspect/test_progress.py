@@ -1,12 +1,16 @@
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from support.made_run import BEGAN, MadeRun, ppo_experiment
 
+from hpcrl.cli.main import main
 from hpcrl.durable.fork import FORK
 from hpcrl.durable.journal import Forked, encode_line
-from hpcrl.events import AttemptEnded, WorkersReady
+from hpcrl.durable.records import Verdict
+from hpcrl.errors import ExitCode
+from hpcrl.events import AttemptEnded, CallStalled, WorkersReady
 from hpcrl.inspect.progress import Progress, sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
@@ -159,3 +163,28 @@ def test_a_sparkline_spans_the_values_it_shows() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([float(value) for value in range(1000)], width=8) == "▁▂▃▄▅▆▇█"
+
+
+def test_a_call_that_hangs_is_shown_until_it_has_ended(tmp_path: Path) -> None:
+    made, out = MadeRun(tmp_path / "run"), console(terminal=True)
+    made.begin()
+    made.send(1, "rew_inf", 0, [1])
+    why = "worker-1 is running rew_inf of step 1"
+    made.write(CallStalled(1, "rew_inf", 0, (1,), 95.0, 2.0, (1,), why))
+    clock = Clock()
+    with Progress(made.run, ppo_experiment(), out, clock) as progress:
+        progress.update()
+        assert "stalled: rew_inf of step 1, part 0, for" in shown(out) and "waits for worker-1" in shown(out)
+        made.execute(1, "rew_inf", 0, [1])
+        before, clock.now = len(shown(out)), clock.now + 1
+        progress.update()
+        assert "stalled" not in shown(out)[before:]
+
+
+def test_top_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.steps(0, 20)
+    made.run.publish_verdict(0, Verdict(0, "done", 0, "step 20 was the last", None, None, None, BEGAN + 20))
+    assert main(["top", str(made.run.root)]) == ExitCode.DONE
+    assert "step 20" in capsys.readouterr().out
