@@ -10,9 +10,11 @@ import pytest
 from support.hosts import LETTERS, write_model
 
 from hpcrl.cli.main import main
+from hpcrl.config.fields import settings
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.reader import merged_metrics
+from hpcrl.recipes.algorithm import CATALOGUE
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "first-run.md").read_text(encoding="utf-8")
@@ -48,5 +50,15 @@ def test_its_commands_lead_to_a_trained_model(here: Path, capfd: pytest.CaptureF
     assert said["generate first 3+4= --greedy"].strip()
 
 
-def test_every_page_that_it_names_exists() -> None:
-    assert [name for name in re.findall(r"\]\(([^)#]+)\)", PAGE) if not (DOCS / name).is_file()] == []
+@pytest.mark.parametrize("page", ["first-run.md", "gpu.md", "inspect.md", "export.md", "samples.md"])
+def test_every_page_that_a_page_names_exists(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    named = [name for name in re.findall(r"\]\(([^)#]+)", text) if "://" not in name]
+    assert [name for name in named if not (DOCS / name).exists()] == []
+
+
+def test_every_setting_of_the_page_on_gpus_exists() -> None:
+    known = {it.key for name in CATALOGUE.names() for it in settings(CATALOGUE.experiment(name))}
+    text = (DOCS / "gpu.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:cluster|generation|control|<role>)\.[a-z_.]+)", text))
+    assert len(named) > 10 and {name.replace("<role>", "actor") for name in named} <= known
