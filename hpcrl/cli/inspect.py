@@ -93,7 +93,7 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    run_dir = RunDirectory.open(find_run(given.run))
+    run_dir = RunDirectory.look(find_run(given.run))
     if given.view not in VIEWS:
         raise ConfigurationError([f"{given.view} is no view of a run."], f"There are: {', '.join(VIEWS)}.")
     _refuse_others_options(given)
@@ -146,7 +146,7 @@ def _refuse_others_options(given: Namespace) -> None:
 def _other(given: Namespace) -> RunReader:
     if given.other is None:
         raise ConfigurationError(["The view diff needs another run."], "Name it: hpcrl inspect RUN diff OTHER.")
-    return RunReader(RunDirectory.open(find_run(given.other)))
+    return RunReader(RunDirectory.look(find_run(given.other)))
 
 
 def _csv(name: str, view: Any) -> str:

@@ -36,7 +36,7 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    run_dir = RunDirectory.open(find_run(given.run))
+    run_dir = RunDirectory.look(find_run(given.run))
     wanted = filter_of(given, run_dir)
     if given.follow:
         for line in follow(run_dir, _end_of(run_dir), wanted):

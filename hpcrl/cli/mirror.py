@@ -31,7 +31,7 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError(
             [f"{given.to} is no program that runs are mirrored to."], f"Give one of {', '.join(KINDS)}."
         )
-    run_dir = RunDirectory.open(find_run(given.run))
+    run_dir = RunDirectory.look(find_run(given.run))
     folder = run_dir.mirror(given.to) if given.out is None else Path(given.out).absolute()
     with mirroring(given.to, run_dir, folder) as mirror:
         told = Told(run_dir, mirror)

@@ -41,7 +41,7 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    run_dir = RunDirectory.open(find_run(given.run))
+    run_dir = RunDirectory.look(find_run(given.run))
     view = samples(Archives(run_dir), str(run_dir.root), _asked(given))
     _tell(view, given)
     return int(ExitCode.DONE)

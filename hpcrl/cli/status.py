@@ -23,7 +23,7 @@ def run(words: Sequence[str]) -> int:
     from hpcrl.launch.queues import queue_of
 
     given = parse(parser, words)
-    run_dir = RunDirectory.open(find_run(given.run))
+    run_dir = RunDirectory.look(find_run(given.run))
     status = read_status(run_dir.root, queue_of(run_dir))
     print(msgspec.json.format(msgspec.json.encode(status)).decode() if given.json else status_text(status))
     return int(ExitCode.DONE)

@@ -21,7 +21,7 @@ def run(words: Sequence[str]) -> int:
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
-    run_dir = RunDirectory.open(find_run(parse(parser, words).run))
+    run_dir = RunDirectory.look(find_run(parse(parser, words).run))
     with Progress(run_dir, what_every_run_has(run_dir.configuration())) as progress:
         try:
             while not is_over(run_dir):

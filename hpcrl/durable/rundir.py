@@ -5,7 +5,7 @@ Knows what the small documents mean that frame a run; knows nothing of what jour
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from hpcrl.durable.place import make_place
 from hpcrl.durable.records import (
     FORMAT,
     RESTORE,
+    SHOWN,
     Answer,
     Claim,
     CodeCopy,
@@ -52,9 +53,11 @@ from hpcrl.errors import ConfigurationError, InternalError
 class RunDirectory(RunPaths):
     """One run on disk. Holds no state besides its root and the file operations."""
 
-    def __init__(self, root: Path, fault: Fault = no_fault) -> None:
+    def __init__(self, root: Path, fault: Fault = no_fault, formats: Collection[int] = (FORMAT,)) -> None:
+        """`formats`: those of runs that are not refused."""
         super().__init__(root)
         self.files = Files(root, fault)
+        self._formats = formats
 
     @classmethod
     def create(
@@ -88,13 +91,20 @@ class RunDirectory(RunPaths):
     @classmethod
     def open(cls, root: Path, fault: Fault = no_fault) -> "RunDirectory":
         """An existing run. Raises ConfigurationError where there is none, or one of another format."""
-        run = cls(root.absolute(), fault)
-        if run.run_json.name not in run.files.listing(run.root):
+        return cls(root.absolute(), fault)._checked(root)
+
+    @classmethod
+    def look(cls, root: Path) -> "RunDirectory":
+        """The same for those who only look at it: an older format may do. A run is not gone on with by this."""
+        return cls(root.absolute(), formats=SHOWN)._checked(root)
+
+    def _checked(self, root: Path) -> "RunDirectory":
+        if self.run_json.name not in self.files.listing(self.root):
             raise ConfigurationError(
                 [f"{root} is no run: it has no run.json."], "Name the directory that submit printed."
             )
-        run._refuse_other_format(run.files.read_document(run.run_json, RESTORE))
-        return run
+        self._refuse_other_format(self.files.read_document(self.run_json, RESTORE))
+        return self
 
     # ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────
     def numbers(self) -> list[int]:
@@ -176,7 +186,7 @@ class RunDirectory(RunPaths):
     def _refuse_other_format(self, data: bytes) -> None:
         """Its journals would look damaged, and the run would begin anew from the base weights."""
         found = decode(data, RunFormat, self.run_json).format
-        if found != FORMAT:
+        if found not in self._formats:
             raise ConfigurationError(
                 [f"{self.root} has format {found}; this hpcrl reads and writes format {FORMAT} only."],
                 "Resume it with the hpcrl that made it, or submit anew.",
