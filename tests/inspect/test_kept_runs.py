@@ -60,8 +60,8 @@ def test_a_run_of_an_older_format_is_shown_and_not_gone_on_with(
     monkeypatch.setattr(rundir, "SHOWN", (*SHOWN, 99))
     assert main(["status", str(kept.root)]) == ExitCode.DONE
     capsys.readouterr()
-    for words in (["resume"], ["fork"], ["stop"], ["pause"]):
-        assert main([*words, str(kept.root)]) == ExitCode.CONFIGURATION, words
+    for words in (["resume"], ["fork", "--step", "6"], ["stop"], ["pause"]):
+        assert main([words[0], str(kept.root), *words[1:]]) == ExitCode.CONFIGURATION, words
         assert f"has format 99; this hpcrl reads and writes format {FORMAT} only" in capsys.readouterr().err, words
 
 
