@@ -51,10 +51,9 @@ from hpcrl.errors import ConfigurationError, InternalError
 
 
 class RunDirectory(RunPaths):
-    """One run on disk. Holds no state besides its root and the file operations."""
+    """One run on disk. Holds no state besides its root, the file operations, and the formats that it does not refuse."""
 
     def __init__(self, root: Path, fault: Fault = no_fault, formats: Collection[int] = (FORMAT,)) -> None:
-        """`formats`: those of runs that are not refused."""
         super().__init__(root)
         self.files = Files(root, fault)
         self._formats = formats
