@@ -51,7 +51,7 @@ from hpcrl.errors import ConfigurationError, InternalError
 
 
 class RunDirectory(RunPaths):
-    """One run on disk. Holds no state besides its root, the file operations, and the formats that it does not refuse."""
+    """One run on disk. Holds no state besides its root, file operations and the formats that it takes."""
 
     def __init__(self, root: Path, fault: Fault = no_fault, formats: Collection[int] = (FORMAT,)) -> None:
         super().__init__(root)
