@@ -45,7 +45,7 @@ def test_its_commands_lead_to_a_trained_model(here: Path, capfd: pytest.CaptureF
     assert [row["step"] for row in merged_metrics(run)] == list(range(9))
     assert "step 6 of 6" in said["status first"]
     assert "step 8 was the last" in said["inspect first"]
-    assert "No attempt has ended that was not done." in said["inspect first why"]
+    assert "No attempt ended early." in said["inspect first why"]
     assert (here / "models" / "six" / "config.json").is_file() and (run.root / "curves.png").is_file()
     assert said["generate first 3+4= --greedy"].strip()
 

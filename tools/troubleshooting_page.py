@@ -15,9 +15,9 @@ HEAD = """# Troubleshooting
 hpcrl inspect RUN why
 ```
 
-says of every attempt that ended and was not done what began its end, also of a run that recovered, or that waits. It
-reads the run's directory alone, so it works on a login node or a laptop, without Slurm or torch. `make docs` makes this
-page from the verdicts; do not edit it.
+says of every attempt that ended early what caused that, even if the run recovered afterwards or is waiting for nodes.
+(An attempt is one start of a run's processes; a run has a new attempt after each interruption.) It reads only the run
+directory, so it works on a login node or a laptop, without Slurm or torch.
 
 ```
 attempt 0
@@ -35,16 +35,18 @@ folded   3 workers whose calls failed with it
 next     hpcrl resume RUN
 ```
 
-- The first line has the verdict, how sure it is, and the process that began it. One death makes the others fail too:
-  what only followed is counted under `folded`. *certain*: somebody wrote so. *likely*: it follows from who fell silent,
-  or from words.
-- Below is what happened, with the lines of your own code. `--traceback` shows all lines, `--json` everything as JSON.
+- `cause` has the verdict, how sure it is, and the process with which it began. When one process dies, others fail too:
+  these later failures are counted under `folded`. *certain*: a process or Slurm recorded the cause. *likely*: it is
+  inferred from which process fell silent, or from the words of an error message.
+- Below it is what happened, with the lines of your own code. `--traceback` shows all lines, `--json` gives everything
+  as JSON.
 - `evidence` names files in the run directory, with line numbers; `hpcrl logs RUN --around first-failure` shows what all
   processes did then.
-- `next` is the command to type. There is none where the run went on by itself.
+- `next` is the command to type after you have dealt with the cause. There is none if the run continued by itself.
+  Settings and numbers in it are examples: take those that the message names.
 
 `hpcrl status`, `hpcrl submit` and `hpcrl inspect RUN` say the same of the newest attempt. `hpcrl inspect RUN` has a
-line for each attempt, with what its end has cost.
+line for each attempt, with what its end has cost. If no attempt ended early, `why` says so. The verdicts, one by one:
 """
 
 

@@ -12,6 +12,8 @@ from hpcrl.errors import ConfigurationError
 SHORT: Mapping[str, str] = MappingProxyType({"nodes": "cluster.nodes", "cluster": "cluster.type"})
 """Options that are short for a setting."""
 HELP = ("--help", "-h")
+RUNS = "runs"
+"""The default of run_root."""
 LACKING = "the following arguments are required: "
 """How the parser's complaint of what is missing begins; it names an option without its dashes."""
 RUN_HELP = "the run's directory, or its name (the directory's last part) if you submitted it"
@@ -74,10 +76,13 @@ def wait_from(wait: bool, detach: bool) -> bool | None:
 
 
 def find_run(word: str) -> Path:
-    """The directory of a run that is named by a path or by its name. Raises ConfigurationError if several have it."""
-    path = Path(word)
+    """The directory of a run that is named by a path, or by its name: in `runs` here, or else anywhere. Raises
+    ConfigurationError if several elsewhere have it."""
+    path, here = Path(word), Path(RUNS, word)
     if path.name != word or path.exists():
         return path
+    if (here / "run.json").is_file():
+        return here
     # A path needs no lock file's library.
     from hpcrl.launch.registry import Registry
 

@@ -33,15 +33,15 @@ Make = Callable[[RunReader, Namespace], Any]
 
 VIEWS: Mapping[str, tuple[Make, str]] = {
     "summary": (lambda reader, _: summary(reader), "metrics, time by call, restarts, why it failed"),
-    "steps": (lambda reader, _: steps(reader), "each step: its time, its dearest calls, its metrics"),
+    "steps": (lambda reader, _: steps(reader), "each step: its time, its costliest calls, its metrics"),
     "timeline": (
         lambda reader, given: timeline(reader, given.steps),
         "which worker did what when, and what each step waited for",
     ),
-    "memory": (lambda reader, _: memory(reader), "what each call had in memory, beside what its plan had expected"),
+    "memory": (lambda reader, _: memory(reader), "peak memory of each call, beside what the plan had expected"),
     "why": (
         lambda reader, _: why(reader),
-        "why each attempt ended: who began it, where it is written, what to type next",
+        "why each attempt ended: which process began it, the evidence, what to type next",
     ),
     "resources": (lambda reader, _: resources(reader), "what nodes and workers used at most, and how much was left"),
     "stragglers": (lambda reader, _: stragglers(reader), "the workers that others waited for, and their nodes"),
@@ -51,7 +51,7 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
     ),
     "audit": (
         lambda reader, _: audit(reader, told_on_stderr()),
-        "which files are damaged, which nobody names, and what resume would do; exit code 70 where one is damaged",
+        "which files are damaged, which belong to nothing, and what resume would do; exit code 70 if any is damaged",
     ),
     "report": (lambda reader, _: report(reader), "all of it as one page, which --out names"),
 }
@@ -65,6 +65,7 @@ TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "perfetto": ("timeline",),
     "out": ("report",),
     "traceback": ("why",),
+    "plot": ("summary",),
 }
 """Option → the views that take it; the others all do."""
 

@@ -13,28 +13,28 @@ from hpcrl.foreign import plain
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
-        "doctor": "look at this cluster and its shared disk, and say what follows for the settings",
+        "doctor": "check this cluster and its shared disk, and say what to set",
         "new": "write a configuration for your model, data and reward, with a comment on every setting",
         "plan": "show what a configuration would run: graph, workers, memory",
         "draw": "draw a configuration's dataflow graph",
         "submit": "start a run",
         "template": "print an sbatch script to edit, for cluster.template",
-        "list": "the runs of a folder, a line each",
+        "list": "the runs in a folder, one line each",
         "status": "what a run is doing",
-        "top": "a run as it goes on: steps, curves, workers, calls that hang",
+        "top": "a live view of a run: steps, curves, workers, calls that hang",
         "inspect": "what a run has reached and what it cost, in numbers and curves",
-        "samples": "what the model said at a step, with rewards and log-probabilities",
+        "samples": "the prompts and responses of a step, with rewards and log-probabilities",
         "mirror": "copy a run's curves into TensorBoard's or W&B's files",
         "logs": "the logs of all processes of a run, merged by time",
-        "pause": "hold a run: calls in flight are finished, no others begin",
+        "pause": "pause a run: calls in flight finish, no others begin",
         "continue": "let a paused run continue",
         "stop": "stop a run; it can be resumed",
         "resume": "resume a run that ended early, from the last finished call",
         "fork": "begin a new run from a checkpoint of another, with other settings",
         "export": "write trained models of a checkpoint in Hugging Face format",
-        "eval": "how good models are, also those of runs, in one table",
-        "generate": "a model's response to a prompt, also of a run's checkpoint",
-        "chat": "talk with a model, also of a run's checkpoint",
+        "eval": "compare models, or checkpoints of runs, on a data set, in one table",
+        "generate": "the response of a model, or of a run's checkpoint, to a prompt",
+        "chat": "talk with a model, or with a run's checkpoint",
     }
 )
 INTERRUPTED = 130

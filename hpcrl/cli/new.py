@@ -31,7 +31,7 @@ Start with `hpcrl plan {file}`, then `hpcrl submit {file}`."""
 def run(words: Sequence[str]) -> int:
     known = ", ".join(names(ALGORITHMS))
     parser = command_parser("new", "Write a configuration that can be planned at once, every setting with a comment.")
-    parser.add_argument("file", type=str, help="the YAML file to write; it must not be there")
+    parser.add_argument("file", type=str, help="the YAML file to write; it must not exist yet")
     parser.add_argument("--algorithm", type=str, default="ppo", help=f"{known}, or file.py:NAME")
     parser.add_argument("--model", type=str | None, default=None, help="a folder in Hugging Face format, for all roles")
     parser.add_argument("--data", type=str | None, default=None, help="rows: a file .jsonl or .parquet, or a folder")

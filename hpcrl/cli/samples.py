@@ -21,22 +21,38 @@ from hpcrl.inspect.views.samples import Asked, Samples, samples
 
 
 def run(words: Sequence[str]) -> int:
-    parser = command_parser("samples", "Show what the model said, from the archives of a run, while it runs or later.")
+    parser = command_parser("samples", "Show prompts and responses from a run's archives, while it runs or later.")
     parser.add_argument("run", type=str, help=RUN_HELP)
-    parser.add_argument("--step", type=str, default=NEWEST, metavar="STEP", help="12, 10-20, 10- or all (newest)")
+    parser.add_argument(
+        "--step",
+        type=str,
+        default=NEWEST,
+        metavar="STEP",
+        help="12, 10-20, 10- or all; newest: the newest step that has samples",
+    )
     parser.add_argument(
         "--where", type=str | None, default=None, metavar="CONDITION", help="e.g. 'reward < 0 and format == 0'"
     )
-    parser.add_argument("--grep", type=str | None, default=None, metavar="REGEX", help="only where a text has this")
     parser.add_argument(
-        "--prompt", type=str | None, default=None, metavar="ID", help="the answers to one row, over all steps"
+        "--grep", type=str | None, default=None, metavar="REGEX", help="only samples with a text that matches"
     )
-    parser.add_argument("--sort", type=str | None, default=None, metavar="NAME", help="by this figure, the least first")
-    parser.add_argument("--desc", action="store_true", help="the largest first")
-    parser.add_argument("--limit", type=int | None, default=None, metavar="N", help="at most so many")
-    parser.add_argument("--jsonl", action="store_true", help="print a line of JSON for each, with tokens")
+    parser.add_argument(
+        "--prompt",
+        type=str | None,
+        default=None,
+        metavar="ID",
+        help="the responses to the row with this id, over all steps",
+    )
+    parser.add_argument(
+        "--sort", type=str | None, default=None, metavar="NAME", help="sort by this name, smallest first"
+    )
+    parser.add_argument("--desc", action="store_true", help="with --sort: largest first")
+    parser.add_argument("--limit", type=int | None, default=None, metavar="N", help="show at most N")
+    parser.add_argument("--jsonl", action="store_true", help="print one line of JSON per sample, with tokens")
     parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="write a page")
-    parser.add_argument("--parquet", type=str | None, default=None, metavar="FILE", help="write a table (hpcrl[data])")
+    parser.add_argument(
+        "--parquet", type=str | None, default=None, metavar="FILE", help="write a table (needs hpcrl[data])"
+    )
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)

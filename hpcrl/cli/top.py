@@ -14,8 +14,8 @@ from hpcrl.inspect.views.status import is_over
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "top",
-        "Show how a run goes on, as `hpcrl submit` does: steps, curves, what each worker does, calls that hang. From "
-        "any machine that sees its directory, until it has ended; Ctrl-C ends this view alone.",
+        "Show a run live, as `hpcrl submit` does: steps, curves, what each worker does, calls that hang. Works on any "
+        "machine that sees the run's directory, until the run has ended; Ctrl-C ends this view, not the run.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     if asks_for_help(words):

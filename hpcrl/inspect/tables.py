@@ -14,7 +14,7 @@ def plain_table(*columns: str) -> Table:
         "over all steps",
         "worker",
         "node",
-        "dearest calls",
+        "costliest calls",
         "role",
         "type",
         "written to",

@@ -34,7 +34,7 @@ from hpcrl.inspect.words import counted, duration, quantity
 from hpcrl.placement.sizes import size_in_words
 
 CALLS_SHOWN = 3
-"""The dearest calls of a step."""
+"""The costliest calls of a step."""
 FIGURES_SHOWN = 3
 LEAST_SHOWN = 0.005
 """Of wall time: smaller accounts are left out."""
@@ -188,30 +188,30 @@ def _steps(view: Steps) -> RenderableType:
     columns = ["step", "attempt", "time", "samples", "tokens", *(figure.label for figure in shown)]
     if has_mfu := any(step.mfu is not None for step in view.steps):
         columns.append("MFU")
-    table = plain_table(*columns, "dearest calls")
+    table = plain_table(*columns, "costliest calls")
     for step in view.steps:
         values = [figure.show(step.metrics.get(figure.key)) for figure in shown]
         numbers = (str(step.step), str(step.attempt), f"{step.seconds:.1f} s", str(step.samples), quantity(step.tokens))
         values += [_share(step.mfu)] * has_mfu
-        table.add_row(*numbers, *values, Text(plain(_dearest(step))))
+        table.add_row(*numbers, *values, Text(plain(_costliest(step))))
     notes = [f"MFU: of {view.peak}" if has_mfu else f"no MFU: {view.peak}"] if view.peak else []
     if view.missing:
         notes.append(f"no row of costs was kept of step {', '.join(map(str, view.missing))}")
     return Group(table, Text(), *(Text(plain(note), style="dim") for note in notes)) if notes else table
 
 
-def _dearest(step: Step) -> str:
+def _costliest(step: Step) -> str:
     """Its calls with most of the workers' time."""
     total = sum(call.workers_s for call in step.calls) or 1.0
-    dearest = sorted(step.calls, key=lambda call: -call.workers_s)[:CALLS_SHOWN]
-    return ", ".join(f"{call.name} {call.workers_s / total:.0%}" for call in dearest)
+    costliest = sorted(step.calls, key=lambda call: -call.workers_s)[:CALLS_SHOWN]
+    return ", ".join(f"{call.name} {call.workers_s / total:.0%}" for call in costliest)
 
 
 # ── stragglers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _stragglers(view: Stragglers) -> RenderableType:
     if not view.workers:
         return Text(
-            "No worker was waited for: of calls in several parts, none took a twentieth longer than the middle."
+            "No worker was waited for: no part of a call took more than a twentieth longer than the median part."
         )
     table = plain_table("worker", "node", "waited for", "slowest of", "calls")
     for it in view.workers:
@@ -221,7 +221,7 @@ def _stragglers(view: Stragglers) -> RenderableType:
         table.add_row(f"worker-{it.worker}", node, f"{it.waited_s:.1f} s", share, Text(plain(calls)))
     if not view.exclude:
         return table
-    advice = f"Others wait for these nodes twice as long as for the middle one: --exclude={view.exclude}"
+    advice = f"Others wait more than twice as long for these nodes as for the median node: --exclude={view.exclude}"
     return Group(table, Text(), Text(plain(advice), style="yellow"))
 
 
@@ -232,14 +232,14 @@ def _memory(view: Memory) -> RenderableType:
     table = plain_table("call", "expected", "measured")
     for call in view.calls:
         table.add_row(Text(plain(call.name)), _size(call.expected), _size(call.peak))
-    note = f"Of the fullest worker of each call. Measured: the most at a time of {view.counted}."
+    note = f"Of the worker that used most in each call. Measured: the peak of {view.counted}."
     return Group(table, Text(), Text(note, style="dim"))
 
 
 # ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 def _why(view: Why, traceback: bool) -> RenderableType:
     if not view.causes:
-        return Text("No attempt has ended that was not done.")
+        return Text("No attempt ended early.")
     parts: list[RenderableType] = []
     for cause in view.causes:
         title = "start" if cause.attempt is None else f"attempt {cause.attempt}"
@@ -265,7 +265,10 @@ def _resources(view: Resources) -> RenderableType:
         cpus, busy = ("" if it is None else f"{it:.2f}" for it in (at.cpus, at.gpu_busy))
         sizes = (_size(at.rss), cpus, _size(at.gpu_used), _size(at.gpu_total), busy)
         workers.add_row(str(at.attempt), f"worker-{at.worker}", Text(plain(at.host)), *sizes)
-    note = "Peaks; CPUs and GPUs: means. A worker's memory counts what it shares with others of its node, too."
+    note = (
+        "of: the limit. left: the share of it that was left. CPUs busy (a number) and GPU busy (a share) are means, "
+        "all else is the worst that was seen. A worker's memory includes what it shares with others of its node."
+    )
     return Group(nodes, Text(), workers, Text(), Text(note, style="dim"))
 
 

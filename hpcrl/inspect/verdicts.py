@@ -38,54 +38,56 @@ class Verdict(NamedTuple):
 VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
     {
         "configuration": Verdict(
-            "A setting cannot work here, which only the processes of the run could see.",
-            "Change the setting that the message names; where `resume` refuses it, submit anew.",
+            "A setting cannot work here, which showed only once the run's processes had started.",
+            "Change the setting that the message names. If `resume` refuses the change, submit a new run.",
             "hpcrl resume {run} --SECTION.SETTING VALUE",
         ),
         "data": Verdict(
             "A data set, a tokenizer or a model on disk is missing, damaged or not what the settings say.",
-            "Correct the file and line that are named. A file that differs from what was submitted has to be accepted.",
+            "Correct the file and line that the message names. If a file differs from the one that was "
+            "submitted, put it back, or accept the change.",
             "hpcrl resume {run} --accept-changed data.train",
         ),
         "user's code": Verdict(
             "A function of yours raised, took too long, ended its process, or returned something that is no score.",
-            "Correct it at the line that is named; `resume` takes the file as it is then.",
-            "hpcrl resume {run}",
+            "Correct the line that the message names, and add `--accept-changed` with the setting that names the file, "
+            "such as reward.function: without it, the run keeps the copy of your code that it made at submission.",
+            "hpcrl resume {run} --accept-changed reward.function",
         ),
         "GPU memory": Verdict(
-            "A GPU had no room for what a call computes.",
-            "Lower micro_batch_tokens of the role, or generation.slots; or set recompute or offload. "
-            "`hpcrl plan` says what a setting needs.",
+            "A GPU ran out of memory in a call.",
+            "Lower the role's micro_batch_tokens, or generation.slots; or set recompute or offload. `hpcrl plan` "
+            "says how much memory a setting needs.",
             "hpcrl resume {run} --actor.micro_batch_tokens 8192",
         ),
         "host memory": Verdict(
-            "The kernel killed a process for want of memory, or an allocation on the host failed.",
-            "Let what grew use less, or give the jobs more.",
+            "The kernel killed a process because memory ran out, or an allocation in host memory failed.",
+            "Make the process that grew use less, or give the jobs more memory.",
             "hpcrl resume {run} --cluster.slurm.memory 64G",
         ),
         "time limit": Verdict(
-            "The allocation's time was over. What was finished is on disk.",
-            "On Slurm the run goes on in its next job; a call that is longer than the limit needs a longer one.",
+            "The allocation's time limit was reached. Finished calls are on disk.",
+            "On Slurm the run continues in its next job; a call that takes longer than the limit needs a longer limit.",
             "hpcrl resume {run}",
         ),
         "preempted": Verdict(
-            "The system took the nodes away, or told the processes to go.",
-            "Nothing is wrong. On Slurm the run goes on by itself; elsewhere, resume it.",
+            "The system took the nodes away, or told the processes to exit.",
+            "Nothing is wrong. On Slurm the run continues by itself; elsewhere, resume it.",
             "hpcrl resume {run}",
         ),
         "node failure": Verdict(
-            "A process or a node is gone, and nobody in the run ended it, nor a lack of memory.",
-            "Resume. If it is the same node each time, exclude it; look into the node's own log.",
+            "A process or a node is lost. Nothing in the run ended it, and memory did not run out.",
+            "Resume. If it is the same node each time, exclude it, and look into the node's own log.",
             "hpcrl resume {run}",
         ),
         "communication": Verdict(
             "A connection broke, or was never made, while all processes were alive.",
-            "If it happens again, measure the network between the nodes; look at cluster.interface and firewalls.",
+            "If it happens again, measure the network between the nodes; check cluster.interface and firewalls.",
             "hpcrl doctor --nodes 2",
         ),
         "hang": Verdict(
-            "A process was there and gave no sign of life, or came no further for too long.",
-            "Look at what it did last, and at what others waited for then.",
+            "A process was alive but gave no sign of life, or made no progress for too long.",
+            "Look at what it did last, and what the others were waiting for at that time.",
             "hpcrl logs {run} --around first-failure",
         ),
         "disk": Verdict(
@@ -94,18 +96,18 @@ VERDICTS: Mapping[Kind, Verdict] = MappingProxyType(
             "df -h {run}",
         ),
         "cancelled": Verdict(
-            "Somebody ended it: `hpcrl stop`, Ctrl-C, scancel, or a resume elsewhere that took it over.",
+            "Somebody ended the run: `hpcrl stop`, Ctrl-C, scancel, or a resume elsewhere that took over.",
             "Nothing is wrong. Resume it when you want to.",
             "hpcrl resume {run}",
         ),
         "waiting for Slurm": Verdict(
-            "Its jobs, or some of them, wait for their turn in the queue.",
+            "The run's jobs, or some of them, are waiting in the queue.",
             "Wait. If it takes too long, ask for fewer nodes or another partition.",
             "hpcrl status {run}",
         ),
         "internal": Verdict(
-            "hpcrl broke a promise, or a process crashed in code that is not yours.",
-            "Read the traceback. If the cause is not on your side, report it, with that.",
+            "hpcrl is at fault, or a process crashed in code that is not yours.",
+            "Read the traceback. If the cause is not on your side, report it and include the traceback.",
             "hpcrl inspect {run} why --traceback",
         ),
     }

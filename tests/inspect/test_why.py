@@ -229,7 +229,9 @@ def test_every_verdict_has_a_meaning_what_to_do_and_a_command(made: MadeRun) -> 
     for kind, verdict in VERDICTS.items():
         assert verdict.means and verdict.do and verdict.next.split()[0] in ("hpcrl", "df"), kind
     cause = ended(made, "failed", "x", exit_code=66)
-    assert json.loads(msgspec.json.encode(cause))["next"] == f"hpcrl resume {made.run.root}"
+    assert json.loads(msgspec.json.encode(cause))["next"] == (
+        f"hpcrl resume {made.run.root} --accept-changed reward.function"
+    )
 
 
 def test_only_ends_are_read_and_lines_are_numbered(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 OF_DEVICE = "tensors on the GPU"
-OF_PROCESS = "all of the worker's process, in which libraries take several hundred MiB besides what is expected"
+OF_PROCESS = "all of the worker's process, in which libraries take several hundred MiB on top of what is expected"
 
 
 def memory(reader: RunReader) -> Memory:

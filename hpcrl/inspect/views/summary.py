@@ -100,7 +100,7 @@ class Summary(msgspec.Struct, frozen=True):
     over_all: dict[str, float]
     """Of a run that trains nothing: each statistic's mean over all steps."""
     calls: list[Call]
-    """The dearest first."""
+    """The costliest first."""
     speed: Speed
     elapsed: Elapsed
     late: list[LateRow]
