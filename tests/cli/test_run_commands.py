@@ -10,8 +10,10 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from support.made_run import MadeRun
 
 from hpcrl.cli import logs as logs_command
+from hpcrl.cli.arguments import find_run
 from hpcrl.cli.log_filter import moment
 from hpcrl.cli.main import main
 from hpcrl.durable.rundir import RunDirectory
@@ -230,3 +232,10 @@ def test_whatever_file_of_a_run_is_damaged_every_command_says_a_sentence(run, ca
             assert "Traceback" not in said.err, (file, command, said.err)
         assert main(["list", str(tmp_path)]) == ExitCode.DONE
         shutil.rmtree(damaged)
+
+
+def test_a_name_is_looked_for_in_the_folder_of_runs_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    MadeRun(tmp_path / "runs" / "first")
+    monkeypatch.chdir(tmp_path)
+    assert find_run("first") == Path("runs/first")
+    assert find_run("second") == Path("second") and find_run("runs/second") == Path("runs/second")
