@@ -192,7 +192,7 @@ SHOWN = {
     "steps": "actor_gen 100%",
     "timeline": "actor_gen",
     "memory": "3.00 GiB",
-    "why": "No attempt has ended",
+    "why": "No attempt ended early",
     "resources": "5.00 GiB",
     "stragglers": "--exclude=n002",
 }
