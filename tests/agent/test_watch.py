@@ -15,6 +15,14 @@ from hpcrl.agent.watch import Lines, Watch, free_bytes, group_memory, look, of_w
 from hpcrl.durable.resources import GpuUse, NodeUse, WorkerUse, decode
 
 MIB = 2**20
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+sys.stdin.read()
+child.communicate()
+"""
 HOLDING = """
 import sys, time
 held = bytearray(64 * 2**20)
@@ -27,15 +35,15 @@ sys.stdin.read()
 
 
 def test_a_worker_is_its_process_and_those_below_it() -> None:
-    own = of_worker(3, os.getpid())
-    with subprocess.Popen([sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        both, alone = of_worker(3, os.getpid()), of_worker(4, child.pid)
-        child.communicate()
-    assert both.rss - own.rss > 60 * MIB and both.cpu_s - own.cpu_s >= 0.15
-    assert 64 * MIB < alone.rss < both.rss and (alone.rank, alone.pid) == (4, child.pid)
-    assert of_worker(4, child.pid) == WorkerUse(4, child.pid, 0, 0.0)
+    command = [sys.executable, "-c", PARENT, HOLDING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        both, alone = of_worker(3, parent.pid), of_worker(4, child)
+        parent.communicate()
+    assert 64 * MIB < alone.rss < both.rss and 0.15 <= alone.cpu_s < both.cpu_s
+    assert (both.rank, both.pid) == (3, parent.pid) and (alone.rank, alone.pid) == (4, child)
+    assert of_worker(4, child) == WorkerUse(4, child, 0, 0.0)
 
 
 @pytest.mark.parametrize(

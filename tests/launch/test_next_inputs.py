@@ -27,6 +27,8 @@ from hpcrl.durable.journal import Adopted, Opened, encode_line, open_journal
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
+from hpcrl.inspect.archives import Archives
+from hpcrl.inspect.reader import merged_metrics
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -85,6 +87,7 @@ def test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_ac
 def test_a_data_set_that_is_written_anew_ends_the_next_attempt_by_name(tmp_path: Path) -> None:
     run = begun(tmp_path)
     rows = tmp_path / "rows.jsonl"
+    wait_until(lambda: Archives(run).archived >= {row["step"] for row in merged_metrics(run)}, 60, "all archives")
     os.utime(tmp_path / "reference/model.safetensors")  # whoever only touches a file has not changed it
     rows.write_text(rows.read_text().replace("# 1", "# 2") + "\n")
     verdict = verdict_of_the_next_attempt(run)

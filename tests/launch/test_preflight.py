@@ -195,7 +195,16 @@ def test_a_disk_without_room_for_the_checkpoints_to_be_kept_is_said(config, caps
 def test_the_spills_of_steps_that_count_tokens_are_estimated_from_the_rows(config, capsys, disk):
     """256 tokens are some 55 prompts of 5. Each gets 16 tokens of 9 bytes: 8 KB a step; 256 rows would take 37 KB."""
     generate = write_config(Path("generate.yaml").absolute(), values_of("generate"))
-    words = ["plan", str(generate), "--data.batch_size", "null", "--data.batch_tokens", "256"]
+    words = [
+        "plan",
+        str(generate),
+        "--data.batch_size",
+        "null",
+        "--data.batch_tokens",
+        "256",
+        "--samples.per_step",
+        "0",
+    ]
     disk(60_000)
     assert main(words) == ExitCode.DONE
     assert "note: the run may write" not in capsys.readouterr().err

@@ -29,6 +29,7 @@ class Wandb:
     def __init__(self, run: RunDirectory, folder: Path) -> None:
         for name in ("DIR", "CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):  # it would use folders of the user's home
             os.environ[f"WANDB_{name}"] = str(folder)
+        os.environ.pop("WANDB_SERVICE", None)  # another program's, which may still hold a run that was killed
         import wandb
 
         self._wandb = wandb
@@ -48,6 +49,7 @@ class Wandb:
     def close(self) -> None:
         if self._run is not None:
             self._run.finish()
+            self._wandb.teardown()
 
     def _begun(self) -> Any:
         run = self._run_directory
