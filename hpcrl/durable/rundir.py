@@ -94,7 +94,7 @@ class RunDirectory(RunPaths):
 
     @classmethod
     def look(cls, root: Path) -> "RunDirectory":
-        """The same for those who only look at it: an older format may do. A run is not gone on with by this."""
+        """The same for those who only look at a run, which may be of an older format; it is not resumed from here."""
         return cls(root.absolute(), formats=SHOWN)._checked(root)
 
     def _checked(self, root: Path) -> "RunDirectory":

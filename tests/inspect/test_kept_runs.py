@@ -51,7 +51,7 @@ def test_each_view_shows_it(kept: RunDirectory, capsys: pytest.CaptureFixture[st
     assert "5+5=" in capsys.readouterr().out
 
 
-def test_a_run_of_an_older_format_is_shown_and_not_gone_on_with(
+def test_a_run_of_an_older_format_is_shown_and_not_resumed(
     kept: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     later = msgspec.structs.replace(kept.read_run(), format=99)
