@@ -292,7 +292,8 @@ def _phase(activity: Activity) -> State:
 def _workers(run: RunDirectory, activity: Activity | None) -> list[WorkerStatus]:
     if activity is None:
         return []
-    stalls = {rank: stall for stall in stalls_of(run, activity) for rank in stall.waits_for or stall.workers}
+    found = sorted(stalls_of(run, activity), key=lambda stall: stall.seconds)  # of several, the longest
+    stalls = {rank: stall for stall in found for rank in stall.waits_for or stall.workers}
     return [WorkerStatus(rank, activity.doing(rank), stalls.get(rank)) for rank in activity.ranks]
 
 
