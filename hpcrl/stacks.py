@@ -28,7 +28,8 @@ OWN = Path(__file__).parent
 
 _HEAD = re.compile(r"^═ (\S+) process (\d+) of (\S+): (.*)$")
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):$")
-_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_FRAME = re.compile(r'^ +File "([^"]*)", line (\d+)(?:,? in (.*))?$')
+"""As faulthandler and tracebacks have it."""
 _CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
@@ -153,6 +154,12 @@ def where(shown: list[Shown]) -> Frame | None:
     return next(own, frames[0] if frames else None)
 
 
+def frame_of(line: str) -> Frame | None:
+    """What a line of stacks, or of a traceback, tells of."""
+    found = _FRAME.match(line)
+    return None if found is None else Frame(found[1], int(found[2]), found[3] or "")
+
+
 def _read(lines: list[str]) -> Iterator[Shown]:
     shown, executes = None, False
     for line in lines:
@@ -162,7 +169,7 @@ def _read(lines: list[str]) -> Iterator[Shown]:
             shown, executes = Shown(head[1], int(head[2]), head[3], head[4]), False
         elif thread := _THREAD.match(line):
             executes = thread[1] == "Current thread"
-        elif shown is not None and executes and (frame := _FRAME.match(line)):
-            shown.frames.append(Frame(frame[1], int(frame[2]), frame[3]))
+        elif shown is not None and executes and (frame := frame_of(line)):
+            shown.frames.append(frame)
     if shown is not None:
         yield shown

@@ -16,7 +16,7 @@ from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
 from hpcrl.inspect.trail import MASTER, MASTER_END_BYTES, Fault, JobEnded, Told, Trail, lines_at_end
 from hpcrl.inspect.verdicts import Confidence, Kind
 from hpcrl.member_events import CallBegun, MasterLost
-from hpcrl.stacks import newest
+from hpcrl.stacks import frame_of, newest
 from hpcrl.stacks import where as where_of
 
 CODES: dict[int, Kind] = {
@@ -60,8 +60,6 @@ WORDS: tuple[tuple[str, Kind], ...] = (
 )
 """What reasons say that have no type of their own."""
 LEAVING = re.compile(r"node (\d+) is to go")
-FRAME = re.compile(r'^ +File "(?P<file>[^"]+)", line \d+')
-NOT_USERS = re.compile(r"/(?:hpcrl|site-packages|dist-packages)/|/lib/python3|^<")
 
 
 class Found(msgspec.Struct):
@@ -307,5 +305,4 @@ def by_words(reason: str) -> Kind | None:
 def users_lines(stacks: str) -> str:
     """The frames in files that are neither hpcrl's, nor Python's, nor installed."""
     lines = stacks.splitlines()
-    found = [line for line in lines if (frame := FRAME.match(line)) and not NOT_USERS.search(frame["file"])]
-    return "\n".join(found)
+    return "\n".join(line for line in lines if (frame := frame_of(line)) is not None and frame.is_users)

@@ -9,27 +9,14 @@ import msgspec
 from hpcrl.errors import MissingExtraError
 from hpcrl.foreign import plain
 from hpcrl.inspect.archives import Sample
+from hpcrl.inspect.pages import markup, page
 from hpcrl.inspect.sample_texts import counted, headline
 from hpcrl.inspect.views.samples import Samples, pieces
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-:root { color-scheme: light dark; --quiet: #767676; --line: #8884; }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 1.5rem auto; padding: 0 1rem; }
-h1 { font-size: 1.2rem; } h2 { font-size: .85rem; font-weight: 600; margin: 0 0 .5rem; overflow-wrap: anywhere; }
-section { border-top: 1px solid var(--line); padding: 1rem 0; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; font: 13px/1.6 ui-monospace, monospace; }
-.quiet { color: var(--quiet); } .error { color: #c0392b; }
-</style>
-</head>
-<body>
-<h1>{{ title }}</h1>
+STYLES = """.error { color: var(--bad); } section > h2 { font-size: .85rem; }
+pre { line-height: 1.6; }
+"""
+BODY = """<h1>{{ title }}</h1>
 <p class="quiet">{{ counted }}. Tokens by advantage, or by log-ratio to the reference: green above zero, red below.</p>
 {% for sample in samples %}
 <section>
@@ -43,8 +30,6 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; font: 13p
 {% endif %}<details><summary class="quiet">row</summary><pre>{{ sample.record }}</pre></details>
 </section>
 {% endfor %}
-</body>
-</html>
 """
 
 
@@ -55,12 +40,9 @@ def json_lines(view: Samples) -> Iterator[str]:
 
 def to_html(view: Samples) -> str:
     """One page, readable without scripts. What texts hold is shown, never obeyed."""
-    # Whoever looks at numbers only waits for no template.
-    from jinja2 import Environment
-
-    page = Environment(autoescape=True).from_string(PAGE)
     title = f"Samples of {Path(view.run_dir).name}"
-    return page.render(title=_neutral(title), counted=counted(view), samples=[_shown(it) for it in view.samples])
+    values = {"title": title, "counted": counted(view), "samples": [_shown(it) for it in view.samples]}
+    return page(title, markup(BODY, values), styles=STYLES)
 
 
 def write_parquet(view: Samples, path: Path) -> None:
@@ -89,11 +71,11 @@ def _flat(sample: Sample) -> dict[str, Any]:
 
 def _shown(sample: Sample) -> dict[str, Any]:
     return {
-        "headline": _neutral(headline(sample)),
-        "texts": [(_neutral(name), _neutral(text)) for name, text in sample.texts.items() if name != "response"],
-        "pieces": [(_neutral(piece), _colour(share)) for piece, share in pieces(sample)],
-        "error": _neutral(sample.error),
-        "record": _neutral(msgspec.json.format(msgspec.json.encode(sample.record)).decode()),
+        "headline": _whole(headline(sample)),
+        "texts": [(_whole(name), _whole(text)) for name, text in sample.texts.items() if name != "response"],
+        "pieces": [(_whole(piece), _colour(share)) for piece, share in pieces(sample)],
+        "error": _whole(sample.error),
+        "record": _whole(msgspec.json.format(msgspec.json.encode(sample.record)).decode()),
     }
 
 
@@ -103,5 +85,8 @@ def _colour(share: float) -> str:
     return f"rgba({'46, 160, 67' if share > 0 else '218, 54, 51'}, {abs(share) * 0.6:.2f})"
 
 
-def _neutral(text: str) -> str:
-    return plain(text, limit=max(1, len(text)))
+def _whole(text: str) -> Any:
+    """For a page, however long it is."""
+    from markupsafe import escape
+
+    return escape(plain(text, limit=max(1, len(text))))

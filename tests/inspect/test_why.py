@@ -89,7 +89,9 @@ def test_of_a_worker_that_is_gone_its_end_says_why(
     assert cause.where == "running actor_gen of step 3" and cause.folded.failures == 1
 
 
-@pytest.mark.parametrize(("file", "verdict"), [("/home/me/score.py", "user's code"), ("/x/hpcrl/y.py", "internal")])
+@pytest.mark.parametrize(
+    ("file", "verdict"), [("/home/me/score.py", "user's code"), ("/x/hpcrl/errors.py", "internal")]
+)
 def test_the_stacks_of_a_crash_say_whose_code_it_was(made: MadeRun, file: str, verdict: str) -> None:
     path = made.run.worker_log(0, "worker-1").with_suffix(".err")
     path.write_text(f'noise\nFatal Python error: Segmentation fault\n\nThread 1:\n  File "{file}", line 3 in f\n')
