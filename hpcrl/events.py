@@ -362,3 +362,13 @@ Event = (
     | CallBegun
     | MemoryHeld
 )
+
+
+def ended_unit(event: Event) -> tuple[int, str, int] | None:
+    """Step, call and part of what an event says has ended; of a move as `PartSent` has it."""
+    match event:
+        case PartExecuted():
+            return event.step, event.call, event.part
+        case ParametersMoved():
+            return event.version, f"{event.role}@{event.replica}", 0
+    return None

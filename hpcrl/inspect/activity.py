@@ -14,12 +14,11 @@ from hpcrl.events import (
     AttemptBegun,
     AttemptEnded,
     CallStalled,
-    ParametersMoved,
-    PartExecuted,
     RowsLeftOut,
     StepClosed,
     WorkerEnded,
     WorkersReady,
+    ended_unit,
 )
 
 PACED = 21
@@ -54,7 +53,7 @@ class Activity:
     closed: list[StepCost] = field(default_factory=list)
     """Its newest rows of costs."""
     ending: str = ""
-    stalled: dict[tuple[int, str, int], Entry] = field(default_factory=dict)
+    stalled: dict[tuple[int, str, int] | None, Entry] = field(default_factory=dict)
     """What was told last of parts of calls that take too long."""
     left_out: dict[str, RowsLeftOut] = field(default_factory=dict)
     """Of the rows to train on, and of those to evaluate on."""
@@ -65,6 +64,7 @@ class Activity:
         self.began = when if self.began is None else self.began
         self.last = when
         self.costs.feed(entry)
+        self.stalled.pop(ended_unit(event), None)
         match event:
             case AttemptBegun():
                 self.attempt, self.recovered, self.steps = event.number, event.recovered, event.steps
@@ -76,10 +76,6 @@ class Activity:
                 self.ready, self.computing = when, event
             case CallStalled():
                 self.stalled[event.step, event.call, event.part] = entry
-            case PartExecuted():
-                self.stalled.pop((event.step, event.call, event.part), None)
-            case ParametersMoved():
-                self.stalled.pop((event.version, f"{event.role}@{event.replica}", 0), None)
             case StepClosed():
                 self.costs.row(entry, 0, Seen())  # the master has written it
             case WorkerEnded():

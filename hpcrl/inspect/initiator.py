@@ -7,11 +7,13 @@ workers' and agents' files are asked, then what Slurm's jobs left.
 
 import re
 import socket
+from contextlib import suppress
 
 import msgspec
 
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptEnded, CallFailed, CallStalled, Event, WorkerEnded
+from hpcrl.event_log import decode
+from hpcrl.events import AttemptEnded, CallFailed, CallStalled, Event, WorkerEnded, ended_unit
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
 from hpcrl.inspect.trail import MASTER, MASTER_END_BYTES, Fault, JobEnded, Told, Trail, lines_at_end
 from hpcrl.inspect.verdicts import Confidence, Kind
@@ -222,8 +224,7 @@ def _stalled(trail: Trail) -> Found | None:
     event, path = told[-1].event, told[-1].path
     assert isinstance(event, CallStalled)
     later = (line for offset, line in lines_at_end(path, MASTER_END_BYTES) if offset > told[-1].offset)
-    unit = f'"event":"executed","step":{event.step},"call":"{event.call}","part":{event.part},'.encode()
-    if any(unit in line for line in later):
+    if any(_ended_unit(line) == (event.step, event.call, event.part) for line in later):
         return None
     culprits = event.culprits or event.ranks
     who = f"worker-{culprits[0]}" if culprits else ""
@@ -232,6 +233,13 @@ def _stalled(trail: Trail) -> Found | None:
     frames = [seen for rank in culprits if (seen := _seen_at(trail, rank))]
     confidence: Confidence = "certain" if event.culprits else "likely"
     return Found("hang", confidence, who, where, said, "\n".join(frames), evidence=(told[-1],))
+
+
+def _ended_unit(line: bytes) -> tuple[int, str, int] | None:
+    """Of a line of events, which may be damaged."""
+    with suppress(msgspec.DecodeError):
+        return ended_unit(decode(line).event)
+    return None
 
 
 def _seen_at(trail: Trail, rank: int) -> str:

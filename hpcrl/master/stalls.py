@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from hpcrl.events import CallStalled, Event, ParametersMoved, PartExecuted, PartSent
+from hpcrl.events import CallStalled, Event, PartSent, ended_unit
 
 KEPT = 20
 """How many durations of a call are remembered."""
@@ -31,19 +31,16 @@ class Stalls:
     def __init__(self, least_s: float, clock: Callable[[], float]) -> None:
         self._least_s = least_s
         self._clock = clock
-        self._watched: dict[tuple[int, str, int], Watched] = {}
+        self._watched: dict[tuple[int, str, int] | None, Watched] = {}
         self._took: dict[str, deque[float]] = {}
         self._next_look = 0.0
 
     def feed(self, event: Event) -> None:
-        match event:
-            case PartSent():
-                now = self._clock()
-                self._watched[event.step, event.call, event.part] = Watched(event, now, now + self._limit_s(event.call))
-            case PartExecuted():
-                self._ended(event.step, event.call, event.part)
-            case ParametersMoved():
-                self._ended(event.version, f"{event.role}@{event.replica}", 0)
+        if isinstance(event, PartSent):
+            now = self._clock()
+            self._watched[event.step, event.call, event.part] = Watched(event, now, now + self._limit_s(event.call))
+        elif (it := self._watched.pop(ended_unit(event), None)) is not None:
+            self._took.setdefault(it.sent.call, deque(maxlen=KEPT)).append(self._clock() - it.since)
 
     def found(self) -> Iterator[CallStalled]:
         """Those that have stalled, without what their workers do: each once, then again whenever it has taken twice as
@@ -62,8 +59,3 @@ class Stalls:
     def _limit_s(self, call: str) -> float:
         took = self._took.get(call)
         return max(self._least_s, SLOWER * max(took)) if took else FIRST * self._least_s
-
-    def _ended(self, step: int, call: str, part: int) -> None:
-        it = self._watched.pop((step, call, part), None)
-        if it is not None:
-            self._took.setdefault(call, deque(maxlen=KEPT)).append(self._clock() - it.since)

@@ -11,6 +11,7 @@ from support.holds import Hold
 from support.hosts import write_task
 from support.tiny_ppo import tiny_ppo
 
+from hpcrl.config.control import Frequency
 from hpcrl.config.reward import RewardConfig
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.inspect.status_text import status_text
@@ -49,8 +50,9 @@ def run(tmp_path: Path) -> RunDirectory:
     (tmp_path / "held_reward.py").write_text(REWARD)
     (tmp_path / "held").touch()
     experiment = tiny_ppo(tmp_path, steps=2, nodes=1, stalled_after_s=0.3)
+    control = dataclasses.replace(experiment.control, evaluate=Frequency())  # which would call the reward, too
     reward = RewardConfig(function=f"{tmp_path / 'held_reward.py'}:ones", workers=1)
-    return create_run(tmp_path / "run", dataclasses.replace(experiment, reward=reward))
+    return create_run(tmp_path / "run", dataclasses.replace(experiment, control=control, reward=reward))
 
 
 def test_a_hang_is_told_with_the_worker_and_the_line_and_the_run_goes_on(run: RunDirectory, tmp_path: Path) -> None:
