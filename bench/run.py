@@ -21,6 +21,7 @@ import demo
 import durability
 import exports
 import layouts
+import logs
 import machine
 import moves
 import recording
@@ -30,6 +31,7 @@ import served
 import shares
 import slurm
 import spills
+import views
 from figures import Figure, Part, keep, kept, load, now
 from page import page
 from peers import Peers, peers
@@ -219,6 +221,14 @@ SECTIONS: Mapping[str, Section] = {
         "The PPO step of above, of whose calls seconds by phase, tokens, operations and the peak of memory are "
         "measured as in a worker: the time in the code that does it, and the rest of the step, of one process.",
         lambda work, _peers: recording.recording(work),
+    ),
+    "inspection": Section(
+        "Inspection",
+        "Commands as processes of their own, CPU seconds with Python's start and all imports, medians of three or five "
+        "rounds, the sides in turn. The logs are those of 128 workers, as the product writes them: a fifth is output, "
+        "the rest events; a pass of msgspec reads all files and decodes each event once, into a dictionary. The plots "
+        "alone are drawn in a process that reads the same run and imports what it needs for that.",
+        lambda work, _: logs.logs(work) + views.views(work),
     ),
     "durability": Section(
         "Durability in the demo",

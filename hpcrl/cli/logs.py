@@ -13,8 +13,7 @@ from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_ru
 from hpcrl.cli.log_filter import add_filter, filter_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.inspect.log_lines import LogLine
-from hpcrl.inspect.logs import LogFilter, Logs, follow, merged
+from hpcrl.inspect.logs import LogFilter, Logs, follow, shown_together
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.views.status import ENDED, GOES_ON, is_over, judge
 
@@ -44,27 +43,28 @@ def run(words: Sequence[str]) -> int:
         _refuse_strangers(run_dir, wanted)
         return int(ExitCode.DONE)
     _refuse_strangers(run_dir, wanted)
-    show(merged(run_dir, wanted))
+    show(shown_together(run_dir, wanted))
     return int(ExitCode.DONE)
 
 
-def show(lines: Iterable[LogLine]) -> None:
+def show(pieces: Iterable[bytes]) -> None:
     """On a terminal through a pager, where there is one. Who leaves it has seen enough."""
-    texts = (f"{line}\n" for line in lines)
     pager = _pager() if sys.stdout.isatty() else None
     if pager is None:
-        sys.stdout.writelines(texts)
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(pieces)
+        sys.stdout.buffer.flush()
         return
     assert pager.stdin is not None
     with suppress(BrokenPipeError), pager.stdin:
-        pager.stdin.writelines(texts)
+        pager.stdin.writelines(pieces)
     pager.wait()
 
 
-def _pager() -> subprocess.Popen[str] | None:
+def _pager() -> subprocess.Popen[bytes] | None:
     command = shlex.split(os.environ.get("PAGER", PAGER))
     try:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, text=True) if command else None
+        return subprocess.Popen(command, stdin=subprocess.PIPE) if command else None
     except OSError:
         return None
 

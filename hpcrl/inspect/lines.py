@@ -41,11 +41,16 @@ class Tail:
 
     def each(self) -> Iterator[str]:
         """The same one by one, read in pieces. What is added meanwhile is left for the next call."""
+        for block in self.blocks():
+            yield from block.removesuffix(b"\n").decode(errors="replace").split("\n")
+
+    def blocks(self, least: int = PIECE_BYTES) -> Iterator[bytes]:
+        """The same in pieces of whole lines with their ends, as they stand in the file."""
         try:
             end = self.path.stat().st_size
         except FileNotFoundError:
             return
-        size = PIECE_BYTES
+        size = least
         while self._offset < end:
             piece = self._piece(min(size, end - self._offset))
             length = piece.rfind(b"\n") + 1
@@ -54,9 +59,9 @@ class Tail:
             if not length and size < LONGEST_LINE_BYTES:
                 size *= 2
                 continue
-            size, length = PIECE_BYTES, length or len(piece)
+            size, length = least, length or len(piece)
             self._offset += length
-            yield from piece[:length].removesuffix(b"\n").decode(errors="replace").split("\n")
+            yield piece[:length]
 
     def line(self) -> str:
         """The next whole line, with its end; nothing where there is none yet."""

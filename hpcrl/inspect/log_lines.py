@@ -1,4 +1,4 @@
-"""A line of a log: what it says, how bad it is, of which call it tells. Made for millions of lines."""
+"""A line of a log: what it says, how bad it is, of which call it tells."""
 
 import json
 import re
@@ -50,10 +50,11 @@ def _name_of(kind: type) -> str:
 
 KNOWN = frozenset(map(_name_of, get_args(Event)))
 """Names of events; a line of any other is shown as it is."""
+LATEST = 1e10
+"""Seconds since 1970 of any line."""
 _LEVEL_OF: Mapping[str, str] = MappingProxyType(
     dict.fromkeys(map(_name_of, get_args(_WARNINGS)), "warning") | {"failed": "error"}
 )
-_NEVER_BAD = KNOWN - _LEVEL_OF.keys() - {"worker ended", "ending"}
 _LEVELS_OF_ENDINGS = {"failed": "error", "done": "info"}
 _STEP_AND_CALL = re.compile(r"step (\d+) (\w+)")
 
@@ -64,7 +65,6 @@ class LogLine(NamedTuple):
     time: float
     attempt: int
     process: str
-    number: int
     text: str
     kind: str = "event"
     level: str = "info"
@@ -72,10 +72,10 @@ class LogLine(NamedTuple):
     call: str = ""
 
     def __str__(self) -> str:
-        text, when = self[4], f"{self[0]:.3f}"
+        text = self[3]
         if not (text.isascii() and text.isprintable() and len(text) <= LONGEST):
             text = plain(text)
-        return f"{_clock(when[:-4])}{when[-4:]}{_who(self[1], self[2], self[5])} {text}"
+        return f"{clock(self[0])}{whose(self[1], self[2], self[4])} {text}"
 
 
 class Described(NamedTuple):
@@ -88,13 +88,20 @@ class Described(NamedTuple):
     call: str
 
 
+def clock(seconds: float) -> str:
+    """Of the day, to the thousandth that has passed. `ops.log_lines` has the same."""
+    thousandths = round(seconds * 1e6) // 1000
+    return f"{_second(thousandths // 1000)}.{thousandths % 1000:03d}"
+
+
 @lru_cache(1024)
-def _clock(second: str) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(int(second)))
+def _second(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))
 
 
 @lru_cache(4096)
-def _who(attempt: int, process: str, kind: str) -> str:
+def whose(attempt: int, process: str, kind: str) -> str:
+    """What stands between a line's clock and its words."""
     mark = "│" if kind == "event" else f"│ {kind}:"
     return f" {' job' if attempt == NO_ATTEMPT else f'a{attempt:03d}'} {process:<9} {mark}"
 
@@ -109,7 +116,7 @@ def described(line: str, process: str) -> Described | None:
         when, name = row.pop("time"), row["event"]
     except (msgspec.DecodeError, TypeError, KeyError, AttributeError):
         return None
-    if name not in KNOWN or not isinstance(when, float | int):
+    if name not in KNOWN or not isinstance(when, float | int) or not 0 <= when < LATEST:
         return None
     level = _LEVEL_OF.get(name) or _level(name, row, process)
     row.pop("mono", None)
@@ -118,27 +125,6 @@ def described(line: str, process: str) -> Described | None:
     if name == "failed" and (found := _STEP_AND_CALL.match(str(row.get("what", "")))):
         step, call = int(found[1]), found[2]
     return Described(when, _words(row), level, step, call)
-
-
-def flat(line: str) -> tuple[float, str] | None:
-    """When, and the words of a line that is bad in no case and has numbers and simple words alone, in a quarter of the
-    time; None of any other line.
-
-    Such a line has no spaces, escapes, fractions or nested values, and as many names of fields as commas before them.
-    """
-    first = line.find(",", 8)
-    start = line.find(',"event":"', first) + 10
-    end = line.find('"', start)
-    name, rest = line[start:end], line[end + 1 : -1]
-    if " " in rest or "." in rest or "{" in rest or "[" in rest or "\\" in rest or '""' in rest:
-        return None
-    if start < 10 or name not in _NEVER_BAD or rest.count(',"') != rest.count('":'):
-        return None
-    try:
-        when = float(line[8:first])
-    except ValueError:
-        return None
-    return when, name + rest.replace(',"', " ").replace('":', "=").replace('"', "")
 
 
 def describe(event: Event) -> str:

@@ -7,25 +7,34 @@ it was seen. Files are read piece by piece: a log may be larger than memory.
 
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.foreign import LONGEST
 from hpcrl.inspect.lines import Tail, first_at
-from hpcrl.inspect.log_lines import LEVELS, MASTER, NO_ATTEMPT, LogLine, described, flat
+from hpcrl.inspect.log_lines import KNOWN, LEVELS, MASTER, NO_ATTEMPT, LogLine, clock, described, whose
+from hpcrl.inspect.merging import Piece, in_order
+from hpcrl.ops.log_lines import shown
 
 FOLLOW_POLL_S = 0.3
 PIECE = 256
-"""Lines of a file that are held at a time."""
+"""Lines of a file that are taken at a time."""
+BYTES_HELD, LEAST_BYTES, MOST_BYTES = 8 << 20, 4 << 10, 64 << 10
+"""Of all files together, and of each, that are read at a time where all lines are shown."""
 FILES_READ_PER_S = 200
 """What a run with thousands of workers may cost the file server while somebody follows its logs."""
 _TRACEBACK = "Traceback (most recent call last)"
 _TELLS_OF_AN_ERROR = re.compile(
     r"\b(\w*(Error|Exception)|error|fatal|critical): |Segmentation fault|^Fatal Python error", re.IGNORECASE
 )
+
+_NAMES = f"\n{chr(10).join(sorted(KNOWN))}\n".encode()
+_SEEN = bytes([*b"\n", *range(ord(" "), ord("~") + 1)])
 
 _OF_SLURM = re.compile(r"(?:(?P<name>master|run)-\d+|workers-\d+_(?P<node>\d+))\.out")
 _OF_SUBMITIT = re.compile(r"(?P<pid>\d+)_\d+_log\.(?:out|err)")
@@ -70,54 +79,82 @@ EVERYTHING = LogFilter()
 
 
 class LogFile:
-    """One file of one process. A line without a time has that of the line before it, or of the file."""
+    """One file of one process. A line without a time has that of the line before it, or of the file.
 
-    def __init__(self, attempt: int, process: str, path: Path) -> None:
+    `shift` is added to the times of its events, in seconds: what its host's clock is behind.
+    """
+
+    def __init__(self, attempt: int, process: str, path: Path, shift: float = 0.0) -> None:
         self.process = process
         self.attempt = attempt
         self._kind = "event" if path.suffix == ".jsonl" else path.suffix.removeprefix(".")
+        self._who = f"{whose(attempt, process, self._kind)} ".encode()
         self._path = path
+        self._shift = shift
         self._tail = Tail(path)
-        self._number = 0
         self._time = 0.0
         self._in_traceback = False
 
-    def read(self, wanted: LogFilter = EVERYTHING, to_the_end: bool = False) -> Iterator[list[LogLine]]:
-        """What was added since the last call, by time, in pieces; with its torn last line, if nothing more comes.
+    def read(self, wanted: LogFilter = EVERYTHING, to_the_end: bool = False) -> Iterator[Piece[LogLine]]:
+        """What was added since the last call; with its torn last line, if nothing more comes.
 
         What is before `wanted.since`, or after `wanted.until`, may be left out.
         """
         written = self._written()
         if written < wanted.since:
             return
-        if wanted.since and self._kind == "event" and not self._number:
-            self._tail.skip(first_at(self._path, wanted.since))
+        if wanted.since and self._kind == "event" and not self._time:
+            self._tail.skip(first_at(self._path, wanted.since - self._shift))
         texts = self._tail.each()
-        convert = (
-            self._flat_line if self._kind == "event" and wanted.step is None and wanted.calls is None else self._line
-        )
-        while piece := [
-            convert(text, written) for text in islice(texts, PIECE) if not text.startswith(_SUBMITIT_ITSELF)
+        while lines := [
+            self._line(text, written) for text in islice(texts, PIECE) if not text.startswith(_SUBMITIT_ITSELF)
         ]:
-            yield piece
+            yield _piece(lines)
             if self._time > wanted.until:
                 return
         if to_the_end and self._kind != "event" and (torn := self._tail.rest()):
-            yield [self._line(torn, written)]
+            yield _piece([self._line(torn, written)])
 
-    def _flat_line(self, text: str, written: float) -> LogLine:
-        """The same as `_line` of an event, faster."""
-        it = flat(text)
-        if it is None:
-            return self._line(text, written)
-        self._number += 1
-        when, words = it
-        if when > self._time:
-            self._time = when
-        return LogLine(self._time, self.attempt, self.process, self._number, words)
+    def shown(self, piece_bytes: int) -> Iterator[Piece[bytes]]:
+        """The same as `read` to the end of all that there is, as people read it, in a tenth of the time."""
+        written = self._written()
+        show = self._shown_events if self._kind == "event" else self._shown_output
+        for block in self._tail.blocks(piece_bytes):
+            if len((piece := show(block, written)).lines):
+                yield piece
+        if self._kind != "event" and (torn := self._tail.rest()):
+            yield self._shown_output(torn.encode(), written)
+
+    def _shown_events(self, block: bytes, written: float) -> Piece[bytes]:
+        shift, times, lines, at = round(self._shift * 1e6), list[np.ndarray](), list[bytes](), 0
+        while at < len(block):
+            found = shown(block, at, _NAMES, self._who, shift, round(self._time * 1e6))
+            if found.lines:
+                times.append(found.times / 1e6)
+                lines += found.lines
+                self._time = float(times[-1][-1])
+            at += found.read
+            if at < len(block):
+                end = (block.find(b"\n", at) + 1) or len(block)
+                line = self._line(block[at:end].decode(errors="replace").removesuffix("\n"), written)
+                times.append(np.array([line.time]))
+                lines.append(str(line).encode())
+                at = end
+        return Piece(np.concatenate(times), lines)
+
+    def _shown_output(self, block: bytes, written: float) -> Piece[bytes]:
+        self._time = max(self._time, written)
+        lines = block.removesuffix(b"\n").split(b"\n")
+        if _SUBMITIT_ITSELF.encode() in block:
+            lines = [line for line in lines if not line.startswith(_SUBMITIT_ITSELF.encode())]
+        if block.translate(None, _SEEN) or len(max(lines, key=len, default=b"")) > LONGEST:
+            lines = [str(self._made(line.decode(errors="replace"), "")).encode() for line in lines]
+        else:
+            begin = clock(self._time).encode() + self._who
+            lines = [begin + line for line in lines]
+        return Piece(np.full(len(lines), self._time), lines)
 
     def _line(self, text: str, written: float) -> LogLine:
-        self._number += 1
         if self._kind == "event":
             return self._event(text)
         self._time = max(self._time, written)
@@ -128,13 +165,11 @@ class LogFile:
         it = described(text, self.process)
         if it is None:
             return self._made(text, "warning")
-        if it.time > self._time:
-            self._time = it.time
-        at = self._time, self.attempt, self.process, self._number
-        return LogLine(*at, it.text, "event", it.level, it.step, it.call)
+        self._time = max(self._time, it.time + self._shift)
+        return LogLine(self._time, self.attempt, self.process, it.text, "event", it.level, it.step, it.call)
 
     def _made(self, text: str, level: str) -> LogLine:
-        return LogLine(self._time, self.attempt, self.process, self._number, text, self._kind, level)
+        return LogLine(self._time, self.attempt, self.process, text, self._kind, level)
 
     def _level(self, text: str) -> str:
         """Of a line that is no event. A traceback goes on up to the line that names the exception."""
@@ -152,22 +187,8 @@ class LogFile:
             return 0.0
 
 
-def in_order(sources: Iterable[Iterator[list[LogLine]]]) -> Iterator[LogLine]:
-    """The lines of several, each of which gives its own in order, and in pieces. Holds a piece of each."""
-    held = [(piece, source) for source in sources if (piece := next(source, None))]
-    while held:
-        # Nothing that is still to come is before the least of the last.
-        bound = min(piece[-1] for piece, _ in held)
-        due: list[LogLine] = []
-        left = []
-        for piece, source in held:
-            count = bisect_right(piece, bound)
-            due += piece[:count]
-            if rest := piece[count:] or next(source, []):
-                left.append((rest, source))
-        held = left
-        due.sort()
-        yield from due
+def _piece(lines: list[LogLine]) -> Piece[LogLine]:
+    return Piece(np.fromiter((line.time for line in lines), float, len(lines)), lines)
 
 
 class Logs:
@@ -180,11 +201,25 @@ class Logs:
 
     def read(self, to_the_end: bool = False) -> Iterator[LogLine]:
         """What was added since the last call and is wanted, of all processes, by time."""
-        self._find()
         wanted = self._wanted
-        sources = [source for source in self._sources.values() if wanted.is_from(source.process, source.attempt)]
-        lines = in_order([source.read(wanted, to_the_end) for source in sources])
-        return lines if wanted.is_all else (line for line in lines if wanted.wants(line))
+        for lines in in_order([source.read(wanted, to_the_end) for source in self._wanted_sources()]):
+            yield from lines if wanted.is_all else filter(wanted.wants, lines)
+
+    def shown(self) -> Iterator[bytes]:
+        """The same, read to the end, as people read it."""
+        if not self._wanted.is_all:
+            for line in self.read(to_the_end=True):
+                yield f"{line}\n".encode()
+            return
+        sources = self._wanted_sources()
+        size = max(LEAST_BYTES, min(MOST_BYTES, BYTES_HELD // max(1, len(sources))))
+        for lines in in_order([source.shown(size) for source in sources]):
+            yield b"\n".join([*lines, b""])
+
+    def _wanted_sources(self) -> list[LogFile]:
+        self._find()
+        found = [source for source in self._sources.values() if self._wanted.is_from(source.process, source.attempt)]
+        return sorted(found, key=lambda source: (source.attempt, source.process))
 
     @property
     def files(self) -> int:
@@ -216,6 +251,11 @@ class Logs:
 def merged(run: RunDirectory, wanted: LogFilter = EVERYTHING) -> Iterator[LogLine]:
     """What all processes have logged, by time."""
     return Logs(run, wanted).read(to_the_end=True)
+
+
+def shown_together(run: RunDirectory, wanted: LogFilter = EVERYTHING) -> Iterator[bytes]:
+    """The same as people read it: lines with their ends, one or many at a time."""
+    return Logs(run, wanted).shown()
 
 
 def follow(run: RunDirectory, ended: Callable[[], bool], wanted: LogFilter = EVERYTHING) -> Iterator[LogLine]:

@@ -50,9 +50,12 @@ def failed_run(folder: Path, text: str, name: str) -> RunDirectory:
 
 
 def printed_by(command: Callable[[], object]) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+    written = io.BytesIO()
+    out = io.TextIOWrapper(written, encoding="utf-8", newline="", write_through=True)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         command()
-    return out.getvalue()
+    out.flush()
+    return written.getvalue().decode()
 
 
 def progress(run: RunDirectory, terminal: bool) -> str:

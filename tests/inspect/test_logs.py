@@ -13,11 +13,13 @@ from support.work import calls_in
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode, encode
-from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded, WorkersReady
 from hpcrl.inspect.lines import Tail, first_at
-from hpcrl.inspect.log_lines import describe, described, flat
-from hpcrl.inspect.logs import LogFilter, follow, merged
-from hpcrl.member_events import CallBegun
+from hpcrl.inspect.log_lines import KNOWN, describe
+from hpcrl.inspect.logs import LogFile, LogFilter, follow, merged, shown_together
+from hpcrl.member_events import CallBegun, MemoryHeld
+from hpcrl.ops.library import compiled
+from hpcrl.ops.log_lines import shown
 
 
 def two_attempts(root: Path) -> MadeRun:
@@ -216,25 +218,76 @@ def test_only_what_may_be_in_the_window_is_read(tmp_path: Path, monkeypatch: pyt
         assert all(Entry(*decode(line)).time < made.time - after for line in path.read_bytes()[:offset].splitlines())
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        CallBegun(1, "actor_gen", 0, replay=False),
-        CallBegun(1, "ends with,", 0, replay=True),
-        CallBegun(1, 'quoted "x"', 0, replay=True),
-        CallBegun(1, "", 0, replay=True),
-        PartSent(1, "actor_gen", 1, (1, 2), replay=False),
-        PartExecuted(1, "a", 0, (0,), False, 1.0, 2.5, 7),
-        RowsLeftOut("late"),
-        CallFailed(1, "step 3 actor_gen, part 0", "boom", "Traceback"),
-    ],
+EVENTS: tuple[Any, ...] = (
+    CallBegun(1, "actor_gen", 0, replay=False),
+    CallBegun(1, "ends with,", 0, replay=True),
+    CallBegun(1, 'quoted "x"', 0, replay=True),
+    CallBegun(1, "", 0, replay=True),
+    CallBegun(10**18, "ä", -1, replay=True),
+    PartSent(1, "actor_gen", 1, (1, 2), replay=False),
+    PartExecuted(1, "a", 0, (0,), False, 1.0, 2.5, 7),
+    PartExecuted(1, "a b", 0, (), False, 1.23456789e-7, 123456789.5, 0, 1, 1e22),
+    MemoryHeld(3, "actor_gen", 0, {"actor.gradients": (1, 2, 3), "": (0, 0, 0)}, 5.00005e-05),
+    WorkersReady(2, {"Intel(R) Xeon": 2}, {"fp32": 163200000000.0}),
+    RowsLeftOut("late"),
+    RowsLeftOut("\x1b[31m red\u202e"),
+    RowsLeftOut("x" * 20_000),
+    WorkerEnded(1, 0, "killed by SIGKILL", exit_code=None),
+    CallFailed(1, "step 3 actor_gen, part 0", "boom", "Traceback\n  x\n"),
 )
-def test_the_quick_way_says_what_the_slow_one_says_or_leaves_it_to_that(event: Any) -> None:
-    line = encode(Entry(1_700_000_000.123456, event, 3.5, 7)).decode().rstrip()
-    slow, quick = described(line, "worker-1"), flat(line)
-    assert slow is not None and slow.text == describe(event) and slow.time == 1_700_000_000.123456
-    assert quick is None or (quick == slow[:2] and slow.level == "info")
-    assert (quick is not None) == (event == CallBegun(1, "actor_gen", 0, replay=False))
+FOREIGN = (
+    "",
+    "no event",
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"brand new"}',
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":01}',
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":-0,"call":1e5,"part":2E3}',
+    '{"time":1700000000.5,"mono":1,"seq":1,"event":"execute","step":1.50,"call":[1.50, 2],"part":null}',
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":[1,{"a":[]},true}',
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":1',
+    '{"time":1700000000.123456,"event":"execute","mono":1.000000,"seq":1,"step":1}',
+    '{"time":1e300,"event":"execute"}',
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":' + "[" * 40 + "]" * 40 + "}",
+    '{"time":1700000000.123456,"mono":1.000000,"seq":1,"event":"execute","step":1}}',
+)
+
+
+def damaged_at_random(rng: random.Random, line: bytes) -> bytes:
+    at = rng.randrange(len(line))
+    return line[:at] + bytes([rng.choice(b'0-9.e{}[]":,\\ \xc3\x1bx')]) + line[at + rng.choice((0, 1, 9)) :]
+
+
+@pytest.mark.parametrize("shift", [0.0, -3600.25])
+def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path, shift: float) -> None:
+    rng, when = random.Random(1), 1_700_000_000.123456
+    written = []
+    for _ in range(3):
+        for event in EVENTS:
+            when += rng.choice((-0.5, 1.000001, 700.3))
+            written.append(line := encode(Entry(when, event, 3.5, 7)))
+            written += [damaged_at_random(rng, line[:-1]) + b"\n" for _ in range(40)]
+        written += [f"{line}\n".encode() for line in FOREIGN]
+    (tmp_path / "worker-1.jsonl").write_bytes(b"".join(written))
+    (tmp_path / "worker-1.out").write_bytes(b"plain\n\n" + b"submitit INFO (2026)\n" + b"more\n" * 3000 + b"torn")
+    (tmp_path / "worker-1.err").write_bytes(b"\x1b[31mred\r\n\xff\n" + b"x" * 20_000)
+    for path in tmp_path.iterdir():
+        for piece_bytes in (4096, 65536):
+            slow = LogFile(0, "worker-1", path, shift).read(to_the_end=True)
+            one_by_one = [(line.time, str(line)) for piece in slow for line in piece.lines]
+            quick = [*LogFile(0, "worker-1", path, shift).shown(piece_bytes)]
+            together = [(when, line.decode()) for piece in quick for when, line in zip(*piece, strict=True)]
+            assert together == [(pytest.approx(when, abs=1e-6), line) for when, line in one_by_one]
+
+
+def test_what_the_product_writes_is_shown_by_compiled_code_where_there_is_any() -> None:
+    if compiled() is None:
+        pytest.skip("nothing is compiled")
+    names = "\n".join(["", *KNOWN, ""]).encode()
+    block = encode(Entry(1.5, EVENTS[0])) + encode(Entry(2.5, EVENTS[5])) + encode(Entry(3.5, EVENTS[6]))
+    found = shown(block, 0, names, b" | ", 0, 0)
+    assert found.read == len(block) and len(found.lines) == 3
+    assert found.lines[2].endswith(
+        b" | executed step=1 call=a part=0 ranks=[0] replay=false seconds=1 waited_s=2.5 tokens=7"
+    )
 
 
 def test_many_files_are_merged_in_order_whatever_their_lengths(tmp_path: Path) -> None:
@@ -242,9 +295,13 @@ def test_many_files_are_merged_in_order_whatever_their_lengths(tmp_path: Path) -
     made = MadeRun(tmp_path / "run")
     made.begin()
     for worker in range(7):
-        for _ in range(rng.choice((0, 1, 300, 700))):
+        for step in range(rng.choice((0, 1, 300, 700))):
             made.time += rng.choice((-1, 1)) * rng.random()
-            made.write(CallBegun(1, "actor_gen", 0, replay=False), process=f"worker-{worker}")
+            made.write(CallBegun(step, "actor_gen", 0, replay=False), process=f"worker-{worker}")
     lines = list(merged(made.run))
-    assert lines == sorted(lines) and len({(line.process, line.number) for line in lines}) == len(lines)
+    assert [line.time for line in lines] == sorted(line.time for line in lines)
+    for worker in range(7):
+        steps = [line.step for line in lines if line.process == f"worker-{worker}"]
+        assert steps == list(range(len(steps))), "each file keeps its own order"
     assert len(lines) == sum(len(path.read_text().splitlines()) for path in made.run.attempt(0).rglob("*.jsonl"))
+    assert b"".join(shown_together(made.run)).decode().splitlines() == list(map(str, lines))
