@@ -6,14 +6,14 @@ band, whatever a kernel computes besides. What is computed again to save memory 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hpcrl.families.adapters import adapted_targets
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.foreign import ForeignConfig
-from hpcrl.families.reader import family_of
+from hpcrl.placement.foreign_products import foreign_products
+from hpcrl.placement.products import Product, head_product, own_products
 from hpcrl.placement.shards import WHOLE, Cut, stages
 
 
@@ -84,81 +84,26 @@ class ModelFlops:
 
 
 def flops_of(config: DecoderConfig, cut: Cut = WHOLE) -> ModelFlops | None:
-    """None of a model that transformers computes: its tensors do not say what is multiplied by what."""
-    if isinstance(config, ForeignConfig):
-        return None
+    """None of a model that transformers computes, unless it is made as decoders are that are known here."""
     blocks = [layer for layer in stages(config, cut.pp)[cut.stage] if 1 <= layer <= config.blocks]
-    products = [product for layer in blocks for product in _block(config, layer)]
+    products = foreign_products(config, blocks) if isinstance(config, ForeignConfig) else own_products(config, blocks)
+    if products is None:
+        return None
     if cut.is_last:
-        products.append(_head(config))
+        products.append(head_product(config))
     last = blocks[-1] if cut.is_last else 0
     backward = _backward(products, trained=config.adapters is None)
     return ModelFlops(_pass(_forward(products), last, cut.tp), _pass(backward, last, cut.tp))
 
 
-class _Product(NamedTuple):
-    """A product with a matrix, of one token; or attention, of a pair of tokens."""
-
-    layer: int
-    size: int
-    """Multiplications."""
-    inputs: int = 0
-    """Multiplications with the first matrices of its adapters."""
-    outputs: int = 0
-    """The same with their second ones."""
-    of_pairs: bool = False
-    of_labels: bool = False
-    window: int = 0
-    ends: bool = False
-    """Whether it comes after its block's attention."""
-    trained: bool = False
-    """Whether its matrix is trained where other matrices have adapters."""
+_Counted = list[tuple[Product, float]]
 
 
-_Counted = list[tuple[_Product, float]]
-
-
-def _block(config: DecoderConfig, layer: int) -> Iterator[_Product]:
-    """In the order of a forward pass."""
-    hidden, query = config.hidden_size, config.query_size
-    adapters = _adapters(config)
-    prefix = f"layers.{layer}."
-    yield _Product(layer, hidden * (query + 2 * config.kv_size), *adapters.get(f"{prefix}qkv", (0, 0)))
-    yield _Product(layer, 2 * query, of_pairs=True, window=config.window(layer))
-    yield _Product(layer, query * hidden, *adapters.get(f"{prefix}output", (0, 0)), ends=True)
-    if (experts := config.experts_of(layer)) is not None:
-        yield _Product(layer, hidden * experts.count, ends=True)
-        yield _Product(layer, experts.per_token * 3 * hidden * experts.inner_size, ends=True)
-        return
-    up = "gate_up" if config.gated else "up"
-    width = config.intermediate_size * (2 if config.gated else 1)
-    yield _Product(layer, hidden * width, *adapters.get(f"{prefix}{up}", (0, 0)), ends=True)
-    yield _Product(layer, config.intermediate_size * hidden, *adapters.get(f"{prefix}down", (0, 0)), ends=True)
-
-
-def _head(config: DecoderConfig) -> _Product:
-    """Of one label. A head for values or rewards is trained with adapters."""
-    size = config.hidden_size * config.head_outputs
-    return _Product(config.blocks + 1, size, of_labels=True, trained=config.head != "vocabulary")
-
-
-def _adapters(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """Name of a matrix → multiplications of a token with the first, and with the second matrices of its adapters."""
-    if config.adapters is None:
-        return {}
-    found: dict[str, tuple[int, int]] = {}
-    for target in adapted_targets(config, family_of(config.base)):
-        inputs, outputs = found.get(target.matrix.name, (0, 0))
-        rank = config.adapters.rank
-        found[target.matrix.name] = inputs + rank * target.inputs, outputs + rank * target.outputs
-    return found
-
-
-def _forward(products: Iterable[_Product]) -> _Counted:
+def _forward(products: Iterable[Product]) -> _Counted:
     return [(it, 2.0 * (it.size + it.inputs + it.outputs)) for it in products]
 
 
-def _backward(products: Iterable[_Product], *, trained: bool) -> _Counted:
+def _backward(products: Iterable[Product], *, trained: bool) -> _Counted:
     """Gradients of matrices that are `trained`, all or adapters alone; and of rows, from the first product on behind
     which something is: embeddings are where all is."""
     found, reached = [], trained

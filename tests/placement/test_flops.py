@@ -6,12 +6,14 @@ That of a norm's weights is a product of matrices there, and counts as none here
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.adapted import numbers_of
+from support.foreign_models import save_library_model
 from support.tiny_models import (
     gemma2_config,
     gemma3_config,
@@ -26,10 +28,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from hpcrl.engines.adapters import adapted_in_flat_buffers
+from hpcrl.engines.foreign import FlatForeign
 from hpcrl.families.config import Adapters, DecoderConfig
 from hpcrl.models.decoder import Decoder
 from hpcrl.models.kv_cache import rounded
 from hpcrl.models.packing import Packing
+from hpcrl.models.pretrained import load_pretrained
 from hpcrl.parallel.group import Group
 from hpcrl.parallel.replica import over_data
 from hpcrl.placement.flops import Text, flops_of
@@ -98,6 +102,31 @@ def test_a_pass_has_what_torch_counts(name):
     forward, backward = passes(tiny_model(config, dtype=torch.float64), config)
     assert flops.forward(texts, sum(LABELS)) == pytest.approx(forward, rel=0.01)
     assert flops.backward(texts, sum(LABELS)) == pytest.approx(backward, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "olmo2", "opt", "olmoe"])
+def test_a_pass_of_a_model_of_transformers_has_what_torch_counts(kind: str, tmp_path: Path) -> None:
+    """Their last blocks have all rows. Of experts, each token has as many as it is given."""
+    save_library_model(tmp_path, kind)
+    config, parameters = load_pretrained(tmp_path, kind="transformers", head="vocabulary", trained=True)
+    model = FlatForeign(config, dtype=torch.float64)
+    model.load(parameters)
+    forward, backward = passes(model, config)
+    flops, texts = flops_of(config), [Text(length) for length in LENGTHS]
+    assert flops is not None
+    assert flops.forward(texts, sum(LABELS)) == pytest.approx(forward, rel=0.01)
+    assert flops.backward(texts, sum(LABELS)) == pytest.approx(backward, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("mamba", {}), ("opt", {"word_embed_proj_dim": 16}), ("falcon", {}), ("mistral", {})],
+)
+def test_of_other_models_of_transformers_nothing_is_said(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """They have other products, or do not say what a token sees."""
+    save_library_model(tmp_path, kind, **changes)
+    config, _ = load_pretrained(tmp_path, kind="transformers", head="vocabulary", trained=False)
+    assert flops_of(config) is None
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj", "v_proj"), ("down_proj",)], ids=str)
