@@ -1,0 +1,422 @@
+// The search for an allocation: plans are scored by a list schedule and by what they need of memory, and changed one
+// proposal after another (Metropolis et al. 1953; of plans, Mei et al. 2024, arXiv:2406.14088, section 5).
+//
+// hpcrl/ops/search_chain.py computes the same chain in Python, proposal by proposal: all is in integers, so that no bit
+// depends on a compiler, a processor or a library's logarithm. What the tables hold is described in hpcrl/ops/search.py.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+extern "C" {
+
+// Filled by hpcrl.ops.search._Tables, in this order.
+struct SearchTables {
+    int64_t calls, meshes, places, capacity, steps, ahead;
+    const int64_t *option_start, *mesh, *place, *spot, *nanoseconds, *is_released;
+    const int64_t *stage_start, *lasting, *passing;
+    const int64_t *range_start, *range_first, *range_last;
+    const int64_t *home, *role, *lag, *move_start, *spots, *move_nanoseconds;
+    const int64_t *next_start, *next_call, *next_steps;
+    const int64_t *on_mesh, *at_place;
+    const int64_t *near_start, *near;
+    const int64_t *kinds, *quantiles;
+};
+}
+
+namespace {
+
+constexpr int kCalls = 16;
+constexpr int kSegments = 64;
+constexpr int kSteps = 8;
+constexpr int64_t kKinds = 16;         // entries of the table that draws a proposal's kind
+constexpr int64_t kQuantiles = 4096;   // of the exponential distribution
+constexpr int64_t kShift = 20;         // a quantile of 1 is 2^20
+
+struct Score {
+    int64_t excess, nanoseconds, moves;
+    bool operator<(const Score& other) const {
+        if (excess != other.excess) return excess < other.excess;
+        if (nanoseconds != other.nanoseconds) return nanoseconds < other.nanoseconds;
+        return moves < other.moves;
+    }
+    bool operator==(const Score& other) const {
+        return excess == other.excess && nanoseconds == other.nanoseconds && moves == other.moves;
+    }
+};
+
+// SplitMix64 (Steele, Lea and Flood 2014).
+struct Random {
+    uint64_t state;
+    uint64_t next() {
+        uint64_t z = (state += 0x9E3779B97F4A7C15u);
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+        return z ^ (z >> 31);
+    }
+    int64_t below(int64_t bound) { return static_cast<int64_t>(((next() >> 32) * static_cast<uint64_t>(bound)) >> 32); }
+};
+
+class Scorer {
+  public:
+    explicit Scorer(const SearchTables& tables) : t(tables), calls(static_cast<int>(tables.calls)) {
+        const int64_t options = t.option_start[t.calls];
+        most_lasting.resize(options);
+        most_passing.resize(options);
+        for (int64_t o = 0; o < options; ++o) {
+            const int64_t first = t.stage_start[o], last = t.stage_start[o + 1];
+            most_lasting[o] = *std::max_element(t.lasting + first, t.lasting + last);
+            most_passing[o] = *std::max_element(t.passing + first, t.passing + last);
+        }
+    }
+
+    Score operator()(const int64_t* plan) {
+        cut(plan);
+        replicate(plan);
+        Score score{0, schedule(plan), 0};
+        for (int c = 0; c < calls; ++c) score.moves += mover[c] == c;
+        if (!surely_fits(plan)) score.excess = excess(plan);
+        return score;
+    }
+
+  private:
+    const SearchTables& t;
+    const int calls;
+    std::vector<int64_t> most_lasting, most_passing;
+
+    int64_t bounds[2 * kSegments];
+    int segments = 0;
+    uint64_t masks[kCalls];
+    int replica[kCalls];     // the first call of its role at its place; its home where that is there
+    bool keeps[kCalls];      // whether the replica of this call stays between its calls
+    int mover[kCalls];       // the call whose move brings this one its parameters; -1 of none
+    int64_t moving[kCalls];  // how long that lasts
+
+    // The ranks between bounds of meshes, numbered; and which of these a call is on.
+    void cut(const int64_t* plan) {
+        int count = 0;
+        for (int c = 0; c < calls; ++c) {
+            const int64_t m = t.mesh[plan[c]];
+            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
+                bounds[count++] = t.range_first[r];
+                bounds[count++] = t.range_last[r];
+            }
+        }
+        std::sort(bounds, bounds + count);
+        segments = static_cast<int>(std::unique(bounds, bounds + count) - bounds) - 1;
+        for (int c = 0; c < calls; ++c) {
+            const int64_t m = t.mesh[plan[c]];
+            masks[c] = 0;
+            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
+                for (int s = 0; s < segments; ++s) {
+                    if (bounds[s] >= t.range_first[r] && bounds[s] < t.range_last[r]) masks[c] |= uint64_t{1} << s;
+                }
+            }
+        }
+    }
+
+    void replicate(const int64_t* plan) {
+        for (int c = 0; c < calls; ++c) {
+            const int home = static_cast<int>(t.home[c]);
+            const int64_t place = t.place[plan[c]];
+            replica[c] = home;
+            if (place != t.place[plan[home]]) {
+                int first = 0;
+                while (t.role[first] != t.role[c] || t.place[plan[first]] != place) ++first;
+                replica[c] = first;
+            }
+            mover[c] = -1;
+            if (t.lag[c] == 0 || replica[c] == home) continue;
+            int first = 0;
+            while (t.role[first] != t.role[c] || t.place[plan[first]] != place || t.lag[first] != t.lag[c]) ++first;
+            mover[c] = first;
+            moving[c] = t.move_nanoseconds[t.move_start[c] + t.spot[plan[home]] * t.spots[c] + t.spot[plan[c]]];
+        }
+        for (int c = 0; c < calls; ++c) keeps[c] = false;
+        for (int c = 0; c < calls; ++c) keeps[replica[c]] = keeps[replica[c]] || !t.is_released[plan[c]];
+    }
+
+    // Nanoseconds from the end of the first step to the end of the last: whoever is ready first begins first, once all
+    // of its workers are free.
+    int64_t schedule(const int64_t* plan) {
+        const int steps = static_cast<int>(t.steps);
+        int waits[kSteps][2 * kCalls], left[kSteps];
+        int64_t ready[kSteps][2 * kCalls], ends[kSteps], free[kSegments];
+        int queue[kSteps * 2 * kCalls], queued = 0;
+        std::fill(free, free + segments, 0);
+        int64_t own = 0;
+        for (int c = 0; c < calls; ++c) own += mover[c] == c;
+        for (int s = 0; s < steps; ++s) {
+            ends[s] = 0;
+            left[s] = calls;
+            for (int c = 0; c < calls; ++c) {
+                waits[s][c] = s >= t.ahead;
+                ready[s][c] = 0;
+                ready[s][calls + c] = 0;
+                waits[s][calls + c] = s >= t.ahead;
+                if (mover[c] < 0 || s < t.lag[c]) continue;
+                ++waits[s][c];
+                if (mover[c] == c) {
+                    ++waits[s][calls + c];
+                    ++left[s];
+                }
+            }
+        }
+        for (int s = 0; s < steps; ++s) {
+            for (int c = 0; c < calls; ++c) {
+                for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
+                    if (s + t.next_steps[e] < steps) ++waits[s + t.next_steps[e]][t.next_call[e]];
+                }
+            }
+        }
+        for (int s = 0; s < steps; ++s) {
+            for (int c = 0; c < calls; ++c) {
+                if (waits[s][c] == 0) queue[queued++] = s * 2 * kCalls + c;
+            }
+        }
+        auto come = [&](int s, int task, int64_t when) {
+            ready[s][task] = std::max(ready[s][task], when);
+            if (--waits[s][task] == 0) queue[queued++] = s * 2 * kCalls + task;
+        };
+        while (queued) {
+            int best = 0;
+            for (int i = 1; i < queued; ++i) {
+                const int64_t one = ready[queue[i] / (2 * kCalls)][queue[i] % (2 * kCalls)];
+                const int64_t other = ready[queue[best] / (2 * kCalls)][queue[best] % (2 * kCalls)];
+                if (one < other || (one == other && queue[i] < queue[best])) best = i;
+            }
+            const int s = queue[best] / (2 * kCalls), task = queue[best] % (2 * kCalls);
+            queue[best] = queue[--queued];
+            const bool moves = task >= calls;
+            const int c = moves ? task - calls : task;
+            uint64_t mask = masks[c];
+            if (moves) mask |= masks[t.home[c]];
+            int64_t end = ready[s][task];
+            for (uint64_t bits = mask; bits; bits &= bits - 1) end = std::max(end, free[__builtin_ctzll(bits)]);
+            end += moves ? moving[c] : t.nanoseconds[plan[c]];
+            for (uint64_t bits = mask; bits; bits &= bits - 1) free[__builtin_ctzll(bits)] = end;
+            ends[s] = std::max(ends[s], end);
+            if (moves) {
+                for (int user = 0; user < calls; ++user) {
+                    if (mover[user] == c) come(s, user, end);
+                }
+            } else {
+                for (int64_t e = t.next_start[c]; e < t.next_start[c + 1]; ++e) {
+                    const int64_t then = s + t.next_steps[e];
+                    if (then < steps) come(static_cast<int>(then), static_cast<int>(t.next_call[e]), end);
+                }
+                for (int user = 0; user < calls; ++user) {
+                    if (mover[user] == user && t.home[user] == c && s + t.lag[user] < steps) {
+                        come(static_cast<int>(s + t.lag[user]), calls + user, end);
+                    }
+                }
+            }
+            if (--left[s] == 0 && s + t.ahead < steps) {
+                const int then = static_cast<int>(s + t.ahead);
+                for (int next = 0; next < calls; ++next) {
+                    come(then, next, ends[s]);
+                    if (mover[next] == next && then >= t.lag[next]) come(then, calls + next, ends[s]);
+                }
+            }
+        }
+        return ends[steps - 1] - ends[0];
+    }
+
+    // Whether it fits even where each worker had what the fullest stage has.
+    bool surely_fits(const int64_t* plan) const {
+        for (int s = 0; s < segments; ++s) {
+            int64_t stays = 0, most = 0;
+            for (int c = 0; c < calls; ++c) {
+                if (!(masks[c] >> s & 1)) continue;
+                const int64_t lasting = most_lasting[plan[replica[c]]];
+                if (replica[c] == c && keeps[c]) stays += lasting;
+                most = std::max(most, most_passing[plan[c]] + (keeps[replica[c]] ? 0 : lasting));
+            }
+            if (stays + most > t.capacity) return false;
+        }
+        return true;
+    }
+
+    struct Piece {
+        int64_t first, last, stage;
+    };
+
+    // Bytes over the capacity, of all ranks together.
+    int64_t excess(const int64_t* plan) const {
+        std::vector<Piece> pieces[kCalls];
+        std::vector<int64_t> cuts;
+        for (int c = 0; c < calls; ++c) {
+            const int64_t m = t.mesh[plan[c]], stages = t.stage_start[plan[c] + 1] - t.stage_start[plan[c]];
+            int64_t size = 0, at = 0;
+            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) size += t.range_last[r] - t.range_first[r];
+            const int64_t each = size / stages;
+            for (int64_t r = t.range_start[m]; r < t.range_start[m + 1]; ++r) {
+                for (int64_t first = t.range_first[r]; first < t.range_last[r];) {
+                    const int64_t last = std::min(t.range_last[r], first + each - at % each);
+                    pieces[c].push_back({first, last, at / each});
+                    cuts.push_back(first);
+                    cuts.push_back(last);
+                    at += last - first;
+                    first = last;
+                }
+            }
+        }
+        std::sort(cuts.begin(), cuts.end());
+        cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+        int64_t found = 0;
+        for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+            int64_t stays = 0, most = 0;
+            for (int c = 0; c < calls; ++c) {
+                for (const Piece& piece : pieces[c]) {
+                    if (cuts[i] < piece.first || cuts[i] >= piece.last) continue;
+                    const int64_t lasting = t.lasting[t.stage_start[plan[replica[c]]] + piece.stage];
+                    if (replica[c] == c && keeps[c]) stays += lasting;
+                    const int64_t own = t.passing[t.stage_start[plan[c]] + piece.stage];
+                    most = std::max(most, own + (keeps[replica[c]] ? 0 : lasting));
+                }
+            }
+            found += (cuts[i + 1] - cuts[i]) * std::max<int64_t>(0, stays + most - t.capacity);
+        }
+        return found;
+    }
+};
+
+// The best plans that were seen, each once, best first; equal scores by their options.
+class Best {
+  public:
+    Best(int64_t calls, int64_t size, int64_t* plans, int64_t* scores)
+        : calls(calls), size(size), plans(plans), scores(scores) {}
+
+    void see(const int64_t* plan, const Score& score) {
+        if (count == size && !before(score, plan, count - 1)) return;
+        int64_t at = count;
+        while (at > 0 && before(score, plan, at - 1)) --at;
+        if (at > 0 && of(at - 1) == score && std::equal(plan, plan + calls, plans + (at - 1) * calls)) return;
+        if (count < size) ++count;
+        for (int64_t i = count - 1; i > at; --i) {
+            std::copy_n(plans + (i - 1) * calls, calls, plans + i * calls);
+            std::copy_n(scores + (i - 1) * 3, 3, scores + i * 3);
+        }
+        std::copy_n(plan, calls, plans + at * calls);
+        scores[at * 3] = score.excess;
+        scores[at * 3 + 1] = score.nanoseconds;
+        scores[at * 3 + 2] = score.moves;
+    }
+
+    int64_t count = 0;
+
+  private:
+    const int64_t calls, size;
+    int64_t *plans, *scores;
+
+    Score of(int64_t i) const { return {scores[i * 3], scores[i * 3 + 1], scores[i * 3 + 2]}; }
+    bool before(const Score& score, const int64_t* plan, int64_t i) const {
+        if (!(of(i) == score)) return score < of(i);
+        return std::lexicographical_compare(plan, plan + calls, plans + i * calls, plans + (i + 1) * calls);
+    }
+};
+
+// One of a call's options on a mesh, or at a place, as `starts` has them; false where it has none there.
+bool pick(Random& random, const int64_t* starts, int64_t width, int64_t call, int64_t which, int64_t* plan) {
+    const int64_t first = starts[call * (width + 1) + which], last = starts[call * (width + 1) + which + 1];
+    if (first == last) return false;
+    plan[call] = first + random.below(last - first);
+    return true;
+}
+
+bool propose(const SearchTables& t, Random& random, const std::vector<int64_t>& free, int64_t kind, int64_t* plan) {
+    const int64_t c = free[random.below(static_cast<int64_t>(free.size()))];
+    if (kind == 0) {
+        plan[c] = t.option_start[c] + random.below(t.option_start[c + 1] - t.option_start[c]);
+        return true;
+    }
+    if (kind == 1) {
+        const int64_t m = t.mesh[plan[c]], count = t.near_start[m + 1] - t.near_start[m];
+        if (count == 0) return false;
+        return pick(random, t.on_mesh, t.meshes, c, t.near[t.near_start[m] + random.below(count)], plan);
+    }
+    if (kind == 4) return pick(random, t.at_place, t.places, c, t.place[plan[t.home[c]]], plan);
+    if (kind == 5) return pick(random, t.at_place, t.places, c, t.place[plan[c]], plan);
+    const int64_t other = random.below(t.calls);
+    if (kind == 2) return pick(random, t.on_mesh, t.meshes, c, t.mesh[plan[other]], plan);
+    const int64_t mine = t.place[plan[c]], theirs = t.place[plan[other]];
+    return pick(random, t.at_place, t.places, c, theirs, plan) &&
+           pick(random, t.at_place, t.places, other, mine, plan);
+}
+
+bool accepts(const SearchTables& t, Random& random, const Score& now, const Score& then, int64_t beta) {
+    if (!(now < then)) return true;
+    const int64_t more = then.excess != now.excess ? then.excess - now.excess : then.nanoseconds - now.nanoseconds;
+    const int64_t of = then.excess != now.excess ? t.capacity : std::max<int64_t>(1, now.nanoseconds);
+    const __int128 worse = (static_cast<__int128>(more) * beta << kShift) / of;
+    return worse <= t.quantiles[random.next() >> 52];
+}
+
+}  // namespace
+
+extern "C" {
+
+void hpcrl_score_plans(const SearchTables* tables, const int64_t* plans, int64_t count, int64_t* scores) {
+    Scorer scorer(*tables);
+    for (int64_t i = 0; i < count; ++i) {
+        const Score score = scorer(plans + i * tables->calls);
+        scores[i * 3] = score.excess;
+        scores[i * 3 + 1] = score.nanoseconds;
+        scores[i * 3 + 2] = score.moves;
+    }
+}
+
+// Returns how many of the best plans there are. A trace has a row of each proposal: its kind, or -1 where it proposed
+// nothing; what the plan is worth that the chain has after it.
+int64_t hpcrl_search_chain(const SearchTables* tables, const int64_t* start, uint64_t seed, int64_t proposals,
+                           int64_t hot, int64_t cold, int64_t size, int64_t* plans, int64_t* scores, int64_t* trace) {
+    const SearchTables& t = *tables;
+    Scorer scorer(t);
+    Random random{seed};
+    Best best(t.calls, size, plans, scores);
+    std::vector<int64_t> now(start, start + t.calls), then(now), free;
+    for (int64_t c = 0; c < t.calls; ++c) {
+        if (t.option_start[c + 1] - t.option_start[c] > 1) free.push_back(c);
+    }
+    Score score = scorer(now.data());
+    best.see(now.data(), score);
+    for (int64_t i = 0; i < proposals && !free.empty(); ++i) {
+        const int64_t kind = t.kinds[random.below(kKinds)];
+        then = now;
+        const bool has = propose(t, random, free, kind, then.data()) && then != now;
+        if (has) {
+            const Score other = scorer(then.data());
+            best.see(then.data(), other);
+            if (accepts(t, random, score, other, hot + (cold - hot) * i / proposals)) {
+                now = then;
+                score = other;
+            }
+        }
+        if (trace) {
+            trace[i * 4] = has ? kind : -1;
+            trace[i * 4 + 1] = score.excess;
+            trace[i * 4 + 2] = score.nanoseconds;
+            trace[i * 4 + 3] = score.moves;
+        }
+    }
+    return best.count;
+}
+
+// Scores every plan there is.
+int64_t hpcrl_search_all(const SearchTables* tables, int64_t size, int64_t* plans, int64_t* scores) {
+    const SearchTables& t = *tables;
+    Scorer scorer(t);
+    Best best(t.calls, size, plans, scores);
+    std::vector<int64_t> plan(t.option_start, t.option_start + t.calls);
+    for (;;) {
+        best.see(plan.data(), scorer(plan.data()));
+        int64_t c = t.calls - 1;
+        while (c >= 0 && ++plan[c] == t.option_start[c + 1]) {
+            plan[c] = t.option_start[c];
+            --c;
+        }
+        if (c < 0) return best.count;
+    }
+}
+}
