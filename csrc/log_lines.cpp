@@ -12,6 +12,7 @@
 namespace {
 
 constexpr int64_t kLongest = 8 << 10;
+constexpr int64_t kLatest = 10000000000000000;  // microseconds since 1970 of any line
 constexpr int kDeepest = 16;  // brackets in brackets
 
 struct Text {
@@ -159,11 +160,10 @@ bool is_known(const char* names, const Part& name) {
     return false;
 }
 
-// What stands behind the time, mono and seq of a line; the end of what was put, or nothing.
+// What stands behind the time and mono of a line; the end of what was put, or nothing.
 char* put_words(char* out, Text& text, const char* names) {
-    int64_t mono;
     Part name{};
-    if (!text.skip(",\"mono\":") || !read_time(text, mono) || !text.skip(",\"seq\":")) return nullptr;
+    if (!text.skip(",\"seq\":")) return nullptr;
     if (read_number(text) != Number::whole || !text.skip(",\"event\":")) return nullptr;
     if (!read_string(text, name) || !is_known(names, name)) return nullptr;
     out = put(out, name.begin, name.end);
@@ -182,12 +182,12 @@ char* put_words(char* out, Text& text, const char* names) {
 }  // namespace
 
 // Shows the lines of `block` up to the first that it does not know, or that has no end; returns how many. Times are
-// microseconds: `shift` is added to each, and none is below `newest`. `names` are those of events, each between two line
+// microseconds: a line's own or, `by_mono`, its mono, with `base` added; none is below `newest`. `names` are those of events, each between two line
 // ends. `counts`: what was read of the block, and what was put into `out`, which needs room for twice the block, and
 // for a clock and `who` a line.
 extern "C" int64_t hpcrl_log_lines(const char* block, int64_t size, const char* names, const char* who,
-                                   int64_t who_size, int64_t shift, int64_t newest, char* out, int64_t* times,
-                                   int64_t* counts) {
+                                   int64_t who_size, int64_t by_mono, int64_t base, int64_t newest, char* out,
+                                   int64_t* times, int64_t* counts) {
     Clock clock;
     const char* const end = block + size;
     const char* at = block;
@@ -197,9 +197,11 @@ extern "C" int64_t hpcrl_log_lines(const char* block, int64_t size, const char* 
         const char* stop = static_cast<const char*>(std::memchr(at, '\n', end - at));
         if (!stop || stop - at > kLongest) break;
         Text text{at, stop};
-        int64_t time;
+        int64_t time, mono;
         if (!text.skip("{\"time\":") || !read_time(text, time)) break;
-        time += shift;
+        if (!text.skip(",\"mono\":") || !read_time(text, mono)) break;
+        time = (by_mono ? mono : time) + base;
+        if (time < 0 || time >= kLatest) break;
         if (time < newest) time = newest;
         char* words = put(clock.put(written, time), who, who + who_size);
         if (!(words = put_words(words, text, names))) break;

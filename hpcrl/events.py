@@ -8,6 +8,7 @@ import msgspec
 
 from hpcrl.member_events import (
     CallBegun,
+    ClockMeasured,
     FinishHeard,
     LifeCycleEvent,
     MasterConnected,
@@ -353,6 +354,7 @@ Event = (
     | WorkerEnded
     | CallFailed
     | MasterConnected
+    | ClockMeasured
     | MessageLost
     | MasterLost
     | FinishHeard

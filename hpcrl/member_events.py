@@ -14,6 +14,15 @@ class MasterConnected(LifeCycleEvent, frozen=True, tag="connected"):
     master: str
 
 
+class ClockMeasured(LifeCycleEvent, frozen=True, tag="clock"):
+    """`mono` of this node's lines is ahead of the master's by so much, up to the error, until another line says
+    otherwise; `ahead_s` is the same of the wall clocks, which may be set."""
+
+    offset_s: float
+    error_s: float
+    ahead_s: float
+
+
 class MessageLost(LifeCycleEvent, frozen=True, tag="message lost"):
     """A sender's numbers have a gap: the agent leaves its master."""
 

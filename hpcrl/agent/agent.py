@@ -19,6 +19,7 @@ from typing import Literal
 import zmq
 
 from hpcrl.agent.claims import Claims, Holder
+from hpcrl.agent.clock import NodeClock
 from hpcrl.agent.gpus import bind, bindings
 from hpcrl.agent.starter import Starter
 from hpcrl.agent.torch_build import measure_build
@@ -51,6 +52,7 @@ from hpcrl.wire.messages import (
     Beat,
     Finish,
     Here,
+    Message,
     NodeDraining,
     ShowStacks,
     StartWorkers,
@@ -245,11 +247,11 @@ class Agent:
         poller = zmq.Poller()
         for source in (link.socket, self.zygote.fileno(), self.signals.fileno()):
             poller.register(source, zmq.POLLIN)
-        heard, next_beat, met = time.monotonic(), 0.0, False
+        heard, next_beat, met, clock = time.monotonic(), 0.0, False, NodeClock()
         while time.monotonic() - heard < self.experiment.cluster.lost_after_s:
             if time.monotonic() >= next_beat:
                 doing = Doing("drain", "draining") if self.signals.caught else Doing("idle", self.zygote.doing)
-                link.send(Beat(doing, self.zygote.work))
+                link.send(Beat(doing, self.zygote.work, time.monotonic()))
                 next_beat = time.monotonic() + self.experiment.cluster.heartbeat_s
                 if not met and self.run.newest_attempt_of(self.at.submission) != master.attempt:
                     return "silent"
@@ -266,16 +268,10 @@ class Agent:
                     self.starter.servers.close()  # who waits for one does not hear that it is to leave
                     self._end_workers(LEAVE_S)
                     return ExitCode(envelope.body.exit_code)
-                if isinstance(envelope.body, AreYouThere):
-                    link.send(Here(envelope.body.attempt))
-                if isinstance(envelope.body, StartWorkers):
-                    self._ordered = envelope.body
-                    self.zygote.kill_all()
-                if isinstance(envelope.body, ShowStacks):
-                    self._show_stacks(envelope.body, log)
-                if isinstance(envelope.body, WorkersConnected):
-                    self.zygote.is_watched = False
-                    watch.wake()
+                if isinstance(envelope.body, Beat) and envelope.body.heard is not None:
+                    for told in clock.answered(envelope.body.heard, heard, time.time()):
+                        log.write(told)
+                self._heed(envelope.body, link, log, watch)
             try:
                 self._report_exits(link, log)
             except EOFError:
@@ -285,6 +281,20 @@ class Agent:
             self._report_draining(link)
         log.write(MasterLost(self.experiment.cluster.lost_after_s))
         return "silent"
+
+    def _heed(self, body: Message, link: Link, log: EventLog, watch: Watch) -> None:
+        """Do what the master says, short of leaving it."""
+        match body:
+            case AreYouThere():
+                link.send(Here(body.attempt))
+            case StartWorkers():
+                self._ordered = body
+                self.zygote.kill_all()
+            case ShowStacks():
+                self._show_stacks(body, log)
+            case WorkersConnected():
+                self.zygote.is_watched = False
+                watch.wake()
 
     def _show_stacks(self, order: ShowStacks, log: EventLog) -> None:
         """On a thread: who is asked may take its time to answer, and this one beats."""

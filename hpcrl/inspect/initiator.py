@@ -5,6 +5,7 @@ The master's own word comes first: it alone knows in which order it learned of t
 workers' and agents' files are asked, then what Slurm's jobs left.
 """
 
+import math
 import re
 import socket
 from contextlib import suppress
@@ -163,7 +164,10 @@ def _failed(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found
     frames = "" if event.frames and event.frames.strip() in event.error else event.frames
     if kind == "internal" and event.frames:
         kind, confidence = "user's code", "likely"
-    told = event.error, frames, event.traceback or whole
+    said = event.error
+    if not ending.who and (others := _as_early(trail, first)):
+        said, confidence = f"{said}\n{others}", "likely"
+    told = said, frames, event.traceback or whole
     return Found(kind, confidence, process_of(event), event.what, *told, (first, *line))
 
 
@@ -195,14 +199,13 @@ def _without_ending(trail: Trail) -> Found | None:
     if not _master_is_gone(trail):
         return _stalled(trail)
     lost = [told for told in trail.told if isinstance(told.event, MasterLost)]
-    until = lost[0].entry.time if lost else float("inf")
-    before = [told for told in trail.told if isinstance(told.event, CallFailed) and told.entry.time < until]
-    raised = [told for told in before if isinstance(told.event, CallFailed) and not told.event.of_peer]
+    raised = [told for told in trail.told if _raises(told.event) and not (lost and _is_after(told, lost[0]))]
     if raised:
         event = raised[0].event
         assert isinstance(event, CallFailed)
         kind = NATURES.get(event.nature) or CODES.get(event.exit_code, "internal")
-        at = f"worker-{event.rank}", event.what, event.error, event.frames, event.traceback, (raised[0],)
+        said = "\n".join(filter(None, (event.error, _as_early(trail, raised[0]))))
+        at = f"worker-{event.rank}", event.what, said, event.frames, event.traceback, (raised[0],)
         return Found(kind, "likely", *at)
     claim = trail.claim
     gone = "The master" if claim is None else f"The master (process {claim.pid} on {claim.host})"
@@ -273,6 +276,31 @@ def _raised(trail: Trail, who: str) -> Told | None:
     told = [it for it in trail.told if isinstance(it.event, CallFailed) and (process_of(it.event) == who or not who)]
     own = [it for it in told if isinstance(it.event, CallFailed) and not it.event.of_peer] or told
     return next((it for it in own if it.process == process_of(it.event)), own[0] if own else None)
+
+
+def _raises(event: Event) -> bool:
+    """Whether it tells of an error of a worker itself, not of a peer of it."""
+    return isinstance(event, CallFailed) and not event.of_peer
+
+
+def _is_after(one: Told, other: Told) -> bool:
+    """For sure, by the clocks of both."""
+    return one.entry.time - other.entry.time > one.apart_s(other)
+
+
+def _as_early(trail: Trail, first: Told) -> str:
+    """In words, who else raised an error of its own so shortly after the first that the clocks do not say who began."""
+    own = [told for told in trail.told if _raises(told.event) and process_of(told.event) == told.process]
+    others = {told.process: told for told in own if told.process != process_of(first.event)}
+    near = {name: told for name, told in others.items() if told.node != first.node and not _is_after(told, first)}
+    if not near:
+        return ""
+    error_s = max(told.apart_s(first) for told in near.values())
+    names, raised = ", ".join(near), "raised an error of its own" if len(near) == 1 else "raised errors of their own"
+    if error_s == math.inf:
+        return f"Which was first is not known: {names} {raised}, and nobody has compared the clocks of these nodes."
+    within = f"within the clocks' error, {max(1, round(1000 * error_s))} ms"
+    return f"Which was first is not known: {names} {raised} {within}."
 
 
 def _last_call(trail: Trail, who: str) -> Told | None:

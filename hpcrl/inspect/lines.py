@@ -14,6 +14,7 @@ LONGEST_LINE_BYTES = 1 << 20
 """What is longer without a line's end is given out in pieces."""
 SEARCHED_BYTES = 4 << 10
 STAMP, STAMP_BYTES = re.compile(rb'\{"time":([0-9.]+)'), 64
+MONO = re.compile(rb'\{"time":[0-9.]+,"mono":([0-9.]+)')
 
 
 class Tail:
@@ -128,11 +129,13 @@ def backwards(path: Path) -> Iterator[str]:
         return
 
 
-def first_at(path: Path, since: float) -> int:
+def first_at(path: Path, since: float, base: float | None = None) -> int:
     """The byte at which the first line of a log of events begins that is no older than that, or a little before it.
 
-    Its lines stand in the order of time. A line whose time cannot be read counts as older.
+    Its lines stand in the order of time, which is the line's own or, with a base, `mono` and that. A line whose time
+    cannot be read counts as older.
     """
+    stamps, since = (STAMP, since) if base is None else (MONO, since - base)
     try:
         with open(path, "rb") as file:
             low, high = 0, file.seek(0, 2)
@@ -140,7 +143,7 @@ def first_at(path: Path, since: float) -> int:
                 middle = (low + high) // 2
                 file.seek(middle)
                 file.readline(LONGEST_LINE_BYTES)
-                stamp = STAMP.match(file.readline(STAMP_BYTES))
+                stamp = stamps.match(file.readline(STAMP_BYTES))
                 low, high = (low, middle) if stamp is not None and float(stamp[1]) >= since else (middle, high)
             if not low:
                 return 0
@@ -149,6 +152,12 @@ def first_at(path: Path, since: float) -> int:
             return file.tell()
     except FileNotFoundError:
         return 0
+
+
+def mono_of(block: bytes) -> float:
+    """Of the first line of a log of events that has one; 0 where none has."""
+    found = MONO.search(block)
+    return 0.0 if found is None else float(found[1])
 
 
 def _size(file: IO[bytes]) -> int:

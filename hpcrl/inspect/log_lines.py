@@ -22,9 +22,9 @@ from hpcrl.events import (
     RowsLeftOut,
 )
 from hpcrl.foreign import LONGEST, plain
+from hpcrl.inspect.clocks import MASTER, Clock
 from hpcrl.member_events import MasterLost, MessageLost
 
-MASTER = "master"
 NO_ATTEMPT = -1
 """Of what the jobs printed: a job may see several attempts."""
 
@@ -109,17 +109,20 @@ def whose(attempt: int, process: str, kind: str) -> str:
 _DECODE = msgspec.json.Decoder().decode
 
 
-def described(line: str, process: str) -> Described | None:
-    """None of a line that cannot be read, or of an event that this hpcrl does not know."""
+def described(line: str, process: str, by: Clock | None = None) -> Described | None:
+    """None of a line that cannot be read, or of an event that this hpcrl does not know. `by` is the clock of its node,
+    where that is known: then it has the master's time."""
     try:
         row = _DECODE(line)
         when, name = row.pop("time"), row["event"]
     except (msgspec.DecodeError, TypeError, KeyError, AttributeError):
         return None
+    mono = row.pop("mono", None)
+    if by is not None and isinstance(mono, float | int):
+        when = mono + by.mark(mono).base
     if name not in KNOWN or not isinstance(when, float | int) or not 0 <= when < LATEST:
         return None
     level = _LEVEL_OF.get(name) or _level(name, row, process)
-    row.pop("mono", None)
     row.pop("seq", None)
     step, call = row.get("step"), row.get("call", "")
     if name == "failed" and (found := _STEP_AND_CALL.match(str(row.get("what", "")))):

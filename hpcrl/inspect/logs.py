@@ -1,5 +1,6 @@
 """All logs of a run as one, in the order of time: the master's events, each worker's and agent's events and output, and
-what the jobs of master and agents printed.
+what the jobs of master and agents printed. The time is the master's, as far as it is known what the clocks of nodes say
+in it; the lines of a file stay in the order in which they were written.
 
 What a process printed carries no time; it stands where its file was last written, or, while the log is followed, when
 it was seen. Files are read piece by piece: a log may be larger than memory.
@@ -16,8 +17,9 @@ import numpy as np
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import LONGEST
-from hpcrl.inspect.lines import Tail, first_at
-from hpcrl.inspect.log_lines import KNOWN, LEVELS, MASTER, NO_ATTEMPT, LogLine, clock, described, whose
+from hpcrl.inspect.clocks import MASTER, Clock, read_clocks
+from hpcrl.inspect.lines import Tail, first_at, mono_of
+from hpcrl.inspect.log_lines import KNOWN, LEVELS, NO_ATTEMPT, LogLine, clock, described, whose
 from hpcrl.inspect.merging import Piece, in_order
 from hpcrl.ops.log_lines import shown
 
@@ -79,21 +81,28 @@ EVERYTHING = LogFilter()
 
 
 class LogFile:
-    """One file of one process. A line without a time has that of the line before it, or of the file.
+    """One file of one process. A line without a time has that of the line before it, or of the file."""
 
-    `shift` is added to the times of its events, in seconds: what its host's clock is behind.
-    """
-
-    def __init__(self, attempt: int, process: str, path: Path, shift: float = 0.0) -> None:
+    def __init__(self, attempt: int, process: str, path: Path) -> None:
         self.process = process
         self.attempt = attempt
         self._kind = "event" if path.suffix == ".jsonl" else path.suffix.removeprefix(".")
         self._who = f"{whose(attempt, process, self._kind)} ".encode()
         self._path = path
-        self._shift = shift
+        self.clock: Clock | None = None
+        """Its node's, once that is known."""
         self._tail = Tail(path)
         self._time = 0.0
         self._in_traceback = False
+
+    @property
+    def has_events(self) -> bool:
+        return self._kind == "event"
+
+    def set_clock(self, clock: Clock | None) -> None:
+        """From now on its lines have the master's time, which may be before what they had up to now."""
+        if clock is not None:
+            self.clock, self._time = clock, 0.0
 
     def read(self, wanted: LogFilter = EVERYTHING, to_the_end: bool = False) -> Iterator[Piece[LogLine]]:
         """What was added since the last call; with its torn last line, if nothing more comes.
@@ -104,7 +113,8 @@ class LogFile:
         if written < wanted.since:
             return
         if wanted.since and self._kind == "event" and not self._time:
-            self._tail.skip(first_at(self._path, wanted.since - self._shift))
+            base = None if self.clock is None else self.clock.marks[0].base
+            self._tail.skip(first_at(self._path, wanted.since, base))
         texts = self._tail.each()
         while lines := [
             self._line(text, written) for text in islice(texts, PIECE) if not text.startswith(_SUBMITIT_ITSELF)
@@ -126,9 +136,10 @@ class LogFile:
             yield self._shown_output(torn.encode(), written)
 
     def _shown_events(self, block: bytes, written: float) -> Piece[bytes]:
-        shift, times, lines, at = round(self._shift * 1e6), list[np.ndarray](), list[bytes](), 0
+        base = None if self.clock is None else round(1e6 * self.clock.mark(mono_of(block)).base)
+        times, lines, at = list[np.ndarray](), list[bytes](), 0
         while at < len(block):
-            found = shown(block, at, _NAMES, self._who, shift, round(self._time * 1e6))
+            found = shown(block, at, _NAMES, self._who, base, round(self._time * 1e6))
             if found.lines:
                 times.append(found.times / 1e6)
                 lines += found.lines
@@ -162,10 +173,10 @@ class LogFile:
 
     def _event(self, text: str) -> LogLine:
         """What cannot be read is shown as it is."""
-        it = described(text, self.process)
+        it = described(text, self.process, self.clock)
         if it is None:
             return self._made(text, "warning")
-        self._time = max(self._time, it.time + self._shift)
+        self._time = max(self._time, it.time)
         return LogLine(self._time, self.attempt, self.process, it.text, "event", it.level, it.step, it.call)
 
     def _made(self, text: str, level: str) -> LogLine:
@@ -198,6 +209,8 @@ class Logs:
         self._run = run
         self._wanted = wanted
         self._sources: dict[Path, LogFile] = {}
+        self._timed: set[int] = set()
+        """Attempts whose clocks were asked for."""
 
     def read(self, to_the_end: bool = False) -> Iterator[LogLine]:
         """What was added since the last call and is wanted, of all processes, by time."""
@@ -231,17 +244,29 @@ class Logs:
         return sorted({source.process for source in self._sources.values()})
 
     def _find(self) -> None:
-        for attempt in self._run.numbers():
+        numbers = self._run.numbers()
+        for attempt in numbers:
             self._add(attempt, MASTER, self._run.events(attempt))
             for path in _files(self._run.logs(attempt)):
                 if path.suffix in (".jsonl", ".out", ".err"):
                     self._add(attempt, path.stem, path)
+            if attempt not in self._timed or attempt == numbers[-1]:
+                self._set_clocks(attempt)
         for submission in self._run.submissions():
             jobs = {str(job): name for name, job in submission.jobs.items() if name != "group"}
             for path in _files(self._run.submitit_folder(submission.nonce)):
                 process = _process_of(path.name, jobs)
                 if process is not None:
                     self._add(NO_ATTEMPT, process, path)
+
+    def _set_clocks(self, attempt: int) -> None:
+        """Of those files of an attempt whose clocks are not known yet."""
+        self._timed.add(attempt)
+        of = [source for source in self._sources.values() if source.attempt == attempt]
+        if without := [source for source in of if source.clock is None and source.has_events]:
+            clocks = read_clocks(self._run, attempt)
+            for source in without:
+                source.set_clock(clocks.of.get(source.process))
 
     def _add(self, attempt: int, process: str, path: Path) -> None:
         if path not in self._sources:

@@ -1,5 +1,6 @@
 """What the processes of an attempt wrote last, by time. Only the ends of files are read, however long a run is."""
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode
 from hpcrl.events import Event
+from hpcrl.inspect.clocks import MASTER, Clocks, read_clocks
 
-MASTER = "master"
 END_BYTES, MASTER_END_BYTES = 64 << 10, 1 << 20
 LONGEST_BYTES = 1 << 20
 """Of a line, which may hold a traceback."""
@@ -25,17 +26,27 @@ _TOLD = re.compile(
 )
 """Kinds of events that tell of an end, or of what was being done."""
 _FAULT = re.compile(rb"^Fatal Python error: (?P<what>.*)$", re.MULTILINE)
-_EXIT = re.compile(r"(?P<place>[\w-]+)\.(?P<number>\d+)\.(?P<restarts>\d+)")
+_EXIT = re.compile(r"(?P<place>master|run|workers-\d+)\.(?P<number>\d+)\.(?P<restarts>\d+)")
 
 
 @dataclass(frozen=True)
 class Told:
-    """An event, and where it stands: the byte of its file at which its line begins."""
+    """An event, and where it stands: the byte of its file at which its line begins. Its time is the master's, up to
+    the error, where the clock of its node is known; else its node's own."""
 
     process: str
     path: Path
     offset: int
     entry: Entry
+    node: str = ""
+    """Whose clock it has; empty where that is not known."""
+    error_s: float = 0.0
+    """Of a clock that nobody has compared, among others that were: infinite."""
+
+    def apart_s(self, other: "Told") -> float:
+        """By how much the times of both may be wrong together: nothing where one clock stands for both."""
+        is_one = self.process == other.process or (self.node == other.node and self.node != "")
+        return 0.0 if is_one else self.error_s + other.error_s
 
     @property
     def event(self) -> Event:
@@ -65,7 +76,7 @@ class JobEnded(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Trail:
-    """Of one attempt. `told` is in the order of time, by the clocks of those who wrote it."""
+    """Of one attempt. `told` is in the order of time."""
 
     run: RunDirectory
     number: int
@@ -85,28 +96,34 @@ class Trail:
 
 def read_trail(run: RunDirectory, number: int) -> Trail:
     """Damaged, missing and foreign lines are passed over."""
-    told = [*_told(run, MASTER, run.events(number), MASTER_END_BYTES)]
+    clocks = read_clocks(run, number)
+    told = [*_told(clocks, MASTER, run.events(number), MASTER_END_BYTES)]
     faults: list[Fault] = []
     logs = run.logs(number)
     for path in sorted(logs.iterdir()) if logs.is_dir() else ():
         if path.suffix == ".jsonl":
-            told += _told(run, path.stem, path, END_BYTES)
+            told += _told(clocks, path.stem, path, END_BYTES)
         elif path.suffix == ".err" and (fault := fault_in(path)) is not None:
             faults.append(fault)
     claim, later = run.read_claim(number), run.read_claim(number + 1) if number + 1 in run.numbers() else None
-    jobs, accounts = _jobs(run, claim, later)
+    jobs, accounts = _jobs(run, claim, later, clocks)
     told.sort(key=lambda each: each.entry.time)
     requeued = claim is not None and later is not None and claim.submission == later.submission
     return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, accounts, requeued)
 
 
-def _told(run: RunDirectory, process: str, path: Path, size: int) -> Iterator[Told]:
+def _told(clocks: Clocks, process: str, path: Path, size: int) -> Iterator[Told]:
+    clock = clocks.of.get(process)
     for offset, line in lines_at_end(path, size):
         if _TOLD.search(line):
             try:
-                yield Told(process, path, offset, decode(line))
+                entry = decode(line)
             except msgspec.DecodeError:
                 continue
+            if clock is not None:
+                yield Told(process, path, offset, clock.corrected(entry), clock.node, clock.mark(entry.mono).error_s)
+            else:
+                yield Told(process, path, offset, entry, error_s=math.inf if clocks.of else 0.0)
 
 
 def lines_at_end(path: Path, size: int) -> Iterator[tuple[int, bytes]]:
@@ -158,7 +175,7 @@ def _end(path: Path, size: int) -> tuple[bytes, int]:
 
 
 def _jobs(
-    run: RunDirectory, claim: Claim | None, later: Claim | None
+    run: RunDirectory, claim: Claim | None, later: Claim | None, clocks: Clocks
 ) -> tuple[tuple[JobEnded, ...], tuple[JobAccount, ...]]:
     """What is known of the jobs of a submission that ended while this attempt was its newest."""
     if claim is None:
@@ -171,6 +188,9 @@ def _jobs(
             job = msgspec.json.decode(path.read_bytes(), type=JobEnded)
         except (OSError, msgspec.DecodeError):
             continue
+        if name and name["place"].startswith("workers-"):
+            ahead_s = clocks.ahead.get(int(name["place"].removeprefix("workers-")), 0.0)
+            job = msgspec.structs.replace(job, when=job.when - ahead_s)
         # The next attempt may begin while the job of a node that was lost is still being settled.
         patience_s = SETTLING_S if name and name["place"].startswith("workers-") else 0.0
         if name and claim.time <= job.when and (later is None or job.when <= later.time + patience_s):

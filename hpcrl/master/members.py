@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hpcrl.errors import ExitCode
 from hpcrl.whereabouts import Doing
-from hpcrl.wire.messages import AgentHello, Beat, Failed, WorkerExited, WorkerHello, WorkerReady
+from hpcrl.wire.messages import AgentHello, Beat, BeatHeard, Failed, WorkerExited, WorkerHello, WorkerReady
 
 LEAST_ANSWER_S = 3.0
 """How long whoever is asked for a sign of life may take at least. Threads that talk answer in milliseconds."""
@@ -30,6 +30,8 @@ class Member:
     """When it began to do that, or has last come further with it."""
     asked: float | None = None
     """When it was asked for a sign of life that it still owes."""
+    beat: tuple[float, float] | None = None
+    """When its newest beat was sent, by its own clock, and heard; only of agents, who are answered."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Members:
         member = self._by_identity.get(identity)
         if member is not None:
             member.heard = self.clock()
+            if beat is not None and beat.sent:
+                member.beat = beat.sent, member.heard
             if beat is not None and (beat.doing, beat.work) != (member.doing, member.work):
                 member.doing, member.work, member.since = beat.doing, beat.work, self.clock()
 
@@ -96,6 +100,11 @@ class Members:
         for member in asked:
             member.asked = self.clock()
         return asked
+
+    def beat_for(self, member: Member) -> Beat:
+        """The master's own, with the answer to the member's newest one, which is given once."""
+        beat, member.beat = member.beat, None
+        return Beat() if beat is None else Beat(heard=BeatHeard(*beat, self.clock(), self.now()))
 
     def answered(self, identity: bytes) -> None:
         member = self._by_identity.get(identity)

@@ -186,7 +186,8 @@ class Reactor:
         self._next_beat = self._clock() + self._cluster.heartbeat_s
         if self.listener is not None:
             self.listener.refuse_superseded()
-        self.send_to_all(Beat())
+        for member in self.members.everybody:
+            self._sockets.send(member.identity, self.members.beat_for(member))
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def _hear(self, identity: bytes, body: Message) -> None:

@@ -27,11 +27,11 @@ class Shown(NamedTuple):
     read: int
 
 
-def shown(block: bytes, at: int, names: bytes, who: bytes, shift: int, newest: int) -> Shown:
+def shown(block: bytes, at: int, names: bytes, who: bytes, base: int | None, newest: int) -> Shown:
     """The lines of a block from a byte on, up to one that is not known here.
 
-    `names` of events stand between line ends; `who` goes between a line's clock and its words. `shift` is added to each
-    time, and none is below `newest`, both in microseconds.
+    `names` of events stand between line ends; `who` goes between a line's clock and its words. A line's time is its own
+    or, with a base, its `mono` and that, and none is below `newest`, all in microseconds.
     """
     library = compiled()
     if library is None or not hasattr(library, "hpcrl_log_lines"):
@@ -46,7 +46,8 @@ def shown(block: bytes, at: int, names: bytes, who: bytes, shift: int, newest: i
         names,
         who,
         ctypes.c_int64(len(who)),
-        ctypes.c_int64(shift),
+        ctypes.c_int64(base is not None),
+        ctypes.c_int64(base or 0),
         ctypes.c_int64(newest),
         ctypes.c_void_p(out.ctypes.data),
         ctypes.c_void_p(times.ctypes.data),

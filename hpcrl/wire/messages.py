@@ -176,12 +176,26 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 # ── any → master, master → any ────────────────────────────────────────────────────────────────────────────────────────
+class BeatHeard(msgspec.Struct, frozen=True):
+    """To an agent's beat: when that was `sent`, by its own clock, when the master `heard` it and `answered`, by the
+    master's, and the master's wall clock then. The others are clocks that nobody sets."""
+
+    sent: float
+    heard: float
+    answered: float
+    wall: float
+
+
 class Beat(msgspec.Struct, frozen=True, tag=True):
     """Alive. Judged by its envelope's sequence number on the observer's own monotonic clock."""
 
     doing: Doing = Doing()
     work: int = 0
     """Changes while the process comes further with that, and says so in no other way (`processes.work_done`)."""
+    sent: float = 0.0
+    """Of an agent: when, by its clock that nobody sets."""
+    heard: BeatHeard | None = None
+    """Of the master, to an agent: its newest beat. Measures how far their clocks are apart."""
 
 
 # ── master → any, any → master ────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from support.work import calls_in
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode, encode
 from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded, WorkersReady
+from hpcrl.inspect.clocks import Clock, Mark
 from hpcrl.inspect.lines import Tail, first_at
 from hpcrl.inspect.log_lines import KNOWN, describe
 from hpcrl.inspect.logs import LogFile, LogFilter, follow, merged, shown_together
@@ -256,14 +257,20 @@ def damaged_at_random(rng: random.Random, line: bytes) -> bytes:
     return line[:at] + bytes([rng.choice(b'0-9.e{}[]":,\\ \xc3\x1bx')]) + line[at + rng.choice((0, 1, 9)) :]
 
 
-@pytest.mark.parametrize("shift", [0.0, -3600.25])
-def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path, shift: float) -> None:
+def log_file(path: Path, base: float | None) -> LogFile:
+    file = LogFile(0, "worker-1", path)
+    file.set_clock(None if base is None or path.suffix != ".jsonl" else Clock("agent-0", (Mark(0.0, base, 0.001),)))
+    return file
+
+
+@pytest.mark.parametrize("base", [None, 1.7e9 - 3600.25])
+def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path, base: float | None) -> None:
     rng, when = random.Random(1), 1_700_000_000.123456
     written = []
     for _ in range(3):
         for event in EVENTS:
             when += rng.choice((-0.5, 1.000001, 700.3))
-            written.append(line := encode(Entry(when, event, 3.5, 7)))
+            written.append(line := encode(Entry(when, event, when - 1.7e9 + 2000, 7)))
             written += [damaged_at_random(rng, line[:-1]) + b"\n" for _ in range(40)]
         written += [f"{line}\n".encode() for line in FOREIGN]
     (tmp_path / "worker-1.jsonl").write_bytes(b"".join(written))
@@ -271,9 +278,9 @@ def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path
     (tmp_path / "worker-1.err").write_bytes(b"\x1b[31mred\r\n\xff\n" + b"x" * 20_000)
     for path in tmp_path.iterdir():
         for piece_bytes in (4096, 65536):
-            slow = LogFile(0, "worker-1", path, shift).read(to_the_end=True)
+            slow = log_file(path, base).read(to_the_end=True)
             one_by_one = [(line.time, str(line)) for piece in slow for line in piece.lines]
-            quick = [*LogFile(0, "worker-1", path, shift).shown(piece_bytes)]
+            quick = [*log_file(path, base).shown(piece_bytes)]
             together = [(when, line.decode()) for piece in quick for when, line in zip(*piece, strict=True)]
             assert together == [(pytest.approx(when, abs=1e-6), line) for when, line in one_by_one]
 
@@ -283,7 +290,7 @@ def test_what_the_product_writes_is_shown_by_compiled_code_where_there_is_any() 
         pytest.skip("nothing is compiled")
     names = "\n".join(["", *KNOWN, ""]).encode()
     block = encode(Entry(1.5, EVENTS[0])) + encode(Entry(2.5, EVENTS[5])) + encode(Entry(3.5, EVENTS[6]))
-    found = shown(block, 0, names, b" | ", 0, 0)
+    found = shown(block, 0, names, b" | ", None, 0)
     assert found.read == len(block) and len(found.lines) == 3
     assert found.lines[2].endswith(
         b" | executed step=1 call=a part=0 ranks=[0] replay=false seconds=1 waited_s=2.5 tokens=7"
