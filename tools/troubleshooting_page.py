@@ -40,6 +40,8 @@ next     hpcrl resume RUN
   inferred from which process fell silent, or from the words of an error message.
 - Below it is what happened, with the lines of your own code. `--traceback` shows all lines, `--json` gives everything
   as JSON.
+- Wall clocks of nodes may be wrong, or be set meanwhile: times are the master's. Where two workers raise errors so
+  shortly after one another that the clocks do not say which was first, `cause` says that, with the clocks' error in ms.
 - `evidence` names files in the run directory, with line numbers; `hpcrl logs RUN --around first-failure` shows what all
   processes did then.
 - `next` is the command to type after you have dealt with the cause. There is none if the run continued by itself.

@@ -33,15 +33,13 @@ HOUR_S = 3600.0
 class Node:
     """Writes lines of a made run by clocks of its own."""
 
-    def __init__(
-        self, made: MadeRun, node: int, ranks: tuple[int, ...], ahead_s: float, error_s: float = 0.005
-    ) -> None:
+    def __init__(self, made: MadeRun, node: int, ranks: tuple[int, ...], ahead_s: float) -> None:
         self.made = made
         self.name = f"agent-{node}"
         self.ahead_s = ahead_s
         self.booted_s = 1000.0 * (node + 1)
         self.write(MasterConnected("tcp://x"))
-        self.write(ClockMeasured(self.booted_s, error_s, ahead_s))
+        self.write(ClockMeasured(self.booted_s, 0.005, ahead_s))
         self.write(WorkersForked(made.attempt, ranks, [], []))
 
     def write(self, event: Event, process: str = "", after_s: float = 0.01) -> float:
