@@ -1,6 +1,9 @@
+import ctypes
 import os
 import random
 import re
+import shutil
+import subprocess
 import threading
 import time
 import tracemalloc
@@ -19,8 +22,9 @@ from hpcrl.inspect.lines import Tail, first_at
 from hpcrl.inspect.log_lines import KNOWN, describe
 from hpcrl.inspect.logs import LogFile, LogFilter, follow, merged, shown_together
 from hpcrl.member_events import CallBegun, MemoryHeld
-from hpcrl.ops.library import compiled
-from hpcrl.ops.log_lines import shown
+from hpcrl.ops import log_lines
+
+ROOT = Path(__file__).parents[2]
 
 
 def two_attempts(root: Path) -> MadeRun:
@@ -257,6 +261,18 @@ def damaged_at_random(rng: random.Random, line: bytes) -> bytes:
     return line[:at] + bytes([rng.choice(b'0-9.e{}[]":,\\ \xc3\x1bx')]) + line[at + rng.choice((0, 1, 9)) :]
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """csrc/log_lines.cpp compiled, whether or not this installation was."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    library = tmp_path_factory.mktemp("csrc") / "compiled.so"
+    flags = ["-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([compiler, *flags, ROOT / "csrc" / "log_lines.cpp", "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
 def log_file(path: Path, base: float | None) -> LogFile:
     file = LogFile(0, "worker-1", path)
     file.set_clock(None if base is None or path.suffix != ".jsonl" else Clock("agent-0", (Mark(0.0, base, 0.001),)))
@@ -264,7 +280,11 @@ def log_file(path: Path, base: float | None) -> LogFile:
 
 
 @pytest.mark.parametrize("base", [None, 1.7e9 - 3600.25])
-def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path, base: float | None) -> None:
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_lines_shown_together_are_those_that_are_shown_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: ctypes.CDLL, base: float | None, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(log_lines, "compiled", lambda: built if is_compiled else None)
     rng, when = random.Random(1), 1_700_000_000.123456
     written = []
     for _ in range(3):
@@ -285,12 +305,11 @@ def test_lines_shown_together_are_those_that_are_shown_one_by_one(tmp_path: Path
             assert together == [(pytest.approx(when, abs=1e-6), line) for when, line in one_by_one]
 
 
-def test_what_the_product_writes_is_shown_by_compiled_code_where_there_is_any() -> None:
-    if compiled() is None:
-        pytest.skip("nothing is compiled")
+def test_what_the_product_writes_is_shown_by_compiled_code(monkeypatch: pytest.MonkeyPatch, built: ctypes.CDLL) -> None:
+    monkeypatch.setattr(log_lines, "compiled", lambda: built)
     names = "\n".join(["", *KNOWN, ""]).encode()
     block = encode(Entry(1.5, EVENTS[0])) + encode(Entry(2.5, EVENTS[5])) + encode(Entry(3.5, EVENTS[6]))
-    found = shown(block, 0, names, b" | ", None, 0)
+    found = log_lines.shown(block, 0, names, b" | ", None, 0)
     assert found.read == len(block) and len(found.lines) == 3
     assert found.lines[2].endswith(
         b" | executed step=1 call=a part=0 ranks=[0] replay=false seconds=1 waited_s=2.5 tokens=7"
