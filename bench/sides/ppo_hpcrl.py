@@ -1,6 +1,7 @@
-"""hpcrl's PPO roles and a frozen reward model, a step a round, as a worker runs them. Argument: the model's folder.
+"""hpcrl's PPO roles and a frozen reward model, a step a round, as a worker runs them. Arguments: the model's folder,
+and a new folder for a run where the step's samples are to be archived too.
 
-What calls do is measured as a worker measures it; `own_s` is what that takes.
+What calls do is measured as a worker measures it; `own_s` is what that takes, `archive_s` what the archive does.
 
 The project's reward role has no model yet: a frozen value head's last number stands in for one, as TRL has it.
 """
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from archiver import Archiver
 from roles import Watched, build, builder, rows_of, settle
 from serving import serve
 from shapes import RESPONSE_TOKENS, prompts
@@ -45,6 +47,7 @@ meter = Watched()
 roles = {name: build(name, experiment, tokenizer, meter) for name in ("actor", "critic", "reference")}
 reward_model = builder("reference", experiment, tokenizer, head="value", meter=meter).engine()
 plan = make_plan(experiment, experiment.cluster.nodes)
+archiver = Archiver(experiment, Path(sys.argv[2]), rows_of(prompts=prompts())) if len(sys.argv) > 2 else None
 drawn = [call for call in plan.calls if call.dataset == "train"]
 calls = sorted(drawn, key=lambda call: call.kind == "train_step")
 
@@ -52,6 +55,7 @@ calls = sorted(drawn, key=lambda call: call.kind == "train_step")
 def step() -> dict[str, object]:
     batch = rows_of(prompts=prompts())
     size = len(batch.ids) // MINIBATCHES
+    outputs = {}
     minibatches = tuple(batch.ids[start : start + size] for start in range(0, len(batch.ids), size))
     for call in calls:
         meter.begin()
@@ -59,8 +63,10 @@ def step() -> dict[str, object]:
         made = score(batch) if call.role == "reward" else getattr(roles[call.role], call.kind)(work, call).sample
         if made is not None:
             batch = batch.merge(made)
+            outputs[call.name] = made
         meter.taken(0.0, 0.0)
-    return {"tokens": int(batch.data["responses"].size), "own_s": meter.seconds()}
+    kept = {} if archiver is None else archiver.keep(outputs)
+    return {"tokens": int(batch.data["responses"].size), "own_s": meter.seconds(), **kept}
 
 
 def score(batch: SequenceSample) -> SequenceSample:

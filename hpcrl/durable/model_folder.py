@@ -10,16 +10,17 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from hpcrl.data.tokens import TOKENIZER_FILES
+from hpcrl.durable.behind import WrittenBehind
 from hpcrl.durable.padding import say_padding
 from hpcrl.families.config import DecoderConfig
 from hpcrl.families.family import Parameter
 from hpcrl.families.reader import config_to_json, family_of, parameters_of
-from hpcrl.families.tensors import STORED, rounded, tensors_of
+from hpcrl.families.tensors import STORED, rounded, stored_blocks
 
 MAX_FILE_BYTES = 5_000_000_000
 INDEX = "model.safetensors.index.json"
@@ -54,15 +55,15 @@ class ModelFolder:
         return ModelFolder(config, dtype, files)
 
     def write_file(self, folder: Path, file: str, source: Source) -> None:
-        """One file of tensors. Holds one parameter at a time, and one tensor of it."""
+        """One file of tensors. Holds one parameter at a time, and some rows of a tensor."""
         header, end = self._header(file)
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)
-        with open(folder / file, "wb") as opened:
-            opened.write(struct.pack("<Q", len(text)) + text)
+        with WrittenBehind(folder / file) as opened:
+            opened.write(np.frombuffer(struct.pack("<Q", len(text)) + text, np.uint8))
             for parameter in self.files[file]:
-                self._write(opened, parameter, source(parameter))
-            assert opened.tell() == 8 + len(text) + end, file
+                self._write(opened, parameter, source)
+        assert (folder / file).stat().st_size == 8 + len(text) + end, file
 
     def write_description(self, folder: Path, tokenizer_from: Path | str | None) -> None:
         """What else a folder has: config.json, the index of several files, the tokenizer's files."""
@@ -91,9 +92,10 @@ class ModelFolder:
                 header[piece.name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
         return header, end
 
-    def _write(self, opened: BinaryIO, parameter: Parameter, whole: np.ndarray) -> None:
-        for _, tensor in tensors_of(self.config, parameter, rounded(whole, self.dtype)):
-            opened.write(tensor.reshape(-1).view(np.uint8).data)
+    def _write(self, opened: WrittenBehind, parameter: Parameter, source: Source) -> None:
+        for block in stored_blocks(self.config, parameter, rounded(source(parameter), self.dtype)):
+            opened.write(block)
+        opened.wait()
 
 
 def write_model(

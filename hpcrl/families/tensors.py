@@ -19,14 +19,16 @@ STORED: Mapping[str, tuple[str, np.dtype]] = {
 
 _AT_ONCE = 1 << 16
 """Numbers that are rounded at once: what it takes besides stays small."""
-_ROWS_AT_ONCE = 32
+_ROWS_AT_ONCE = 8
 """Rows of a matrix that are transposed at once."""
+_BLOCK_BYTES = 1 << 20
+"""Of a tensor, that are made at once: they stay in a core's cache until they are written."""
 
 
-def tensors_of(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """The tensors that a whole parameter consists of, by their names there, each as it is stored."""
+def stored_blocks(config: DecoderConfig, parameter: Parameter, whole: np.ndarray) -> Iterator[np.ndarray]:
+    """The tensors that a whole parameter consists of, as they are stored, in blocks of whole rows one after another."""
     for each in placed(family_of(config).pieces(config, parameter)):
-        yield each.piece.name, each.stored(whole, config.head_dim)
+        yield from each.blocks(whole, config.head_dim)
 
 
 def parameter_of(config: DecoderConfig, parameter: Parameter, read: Callable[[str], np.ndarray]) -> np.ndarray:
@@ -47,6 +49,16 @@ class PlacedPiece(NamedTuple):
     def stored(self, whole: np.ndarray, head_dim: int) -> np.ndarray:
         """The tensor."""
         return _as_stored(self.of(whole), self.piece, head_dim)
+
+    def blocks(self, whole: np.ndarray, head_dim: int) -> Iterator[np.ndarray]:
+        """Its rows, some at a time; of heads whose rows change places, whole ones."""
+        part = self.of(whole)
+        rows = part.shape[-1 if self.piece.transposed else 0]
+        unit = head_dim if self.piece.paired else 1
+        step = max(1, _BLOCK_BYTES * rows // max(1, part.nbytes) // unit) * unit
+        for begin in range(0, rows, step):
+            own = slice(begin, begin + step)
+            yield _as_stored(part[..., own] if self.piece.transposed else part[own], self.piece, head_dim)
 
 
 def placed(pieces: Iterable[Piece]) -> Iterator[PlacedPiece]:
