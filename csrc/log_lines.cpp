@@ -182,9 +182,9 @@ char* put_words(char* out, Text& text, const char* names) {
 }  // namespace
 
 // Shows the lines of `block` up to the first that it does not know, or that has no end; returns how many. Times are
-// microseconds: a line's own or, `by_mono`, its mono, with `base` added; none is below `newest`. `names` are those of events, each between two line
-// ends. `counts`: what was read of the block, and what was put into `out`, which needs room for twice the block, and
-// for a clock and `who` a line.
+// microseconds: a line's own or, `by_mono`, its mono, with `base` added; none is below `newest`. `names` are those of
+// events, each between two line ends. `counts`: what was read of the block, and what was put into `out`, which needs
+// room for twice the block, and for a clock and `who` a line.
 extern "C" int64_t hpcrl_log_lines(const char* block, int64_t size, const char* names, const char* who,
                                    int64_t who_size, int64_t by_mono, int64_t base, int64_t newest, char* out,
                                    int64_t* times, int64_t* counts) {
