@@ -147,13 +147,14 @@ def read_history(run: RunDirectory, before: int | None = None) -> History:
     return History(published=max(published, default=None), damage=tuple(damage))
 
 
-def believed_bytes(run: RunDirectory) -> Iterator[bytes]:
-    """The journals, the oldest first, as far as they are believed, for whoever looks for a few lines only."""
+def believed_journals(run: RunDirectory) -> Iterator[tuple[Path, int | None]]:
+    """The journals, the oldest first, and how many of their bytes are believed (None: all there are), for whoever looks
+    for a few lines only. Reads none of them."""
     for number in published_attempts(run):
         adopted = _read_adopted(run, number, [])
         if adopted is not None:
-            yield from (_journal(run, prefix.attempt)[: prefix.size] for prefix in adopted.prefixes)
-            yield _journal(run, number)
+            yield from ((run.journal(prefix.attempt), prefix.size) for prefix in adopted.prefixes)
+            yield run.journal(number), None
             return
 
 
@@ -277,11 +278,11 @@ def _events(run: RunDirectory, number: int) -> list[Event | None]:
 def _read_adopted(run: RunDirectory, number: int, damage: list[str]) -> Adopted | None:
     """What an attempt believed; from the first line of its journal if `adopted.json` is damaged."""
     path = run.adopted(number)
-    copies = (_read_if_possible(run, path), _journal(run, number).partition(b"\n")[0] + b"\n")
-    events = [decode_line(copy) for copy in copies]
-    if not isinstance(events[0], Adopted):
+    adopted = decode_line(_read_if_possible(run, path))
+    if not isinstance(adopted, Adopted):
         damage.append(f"{run.files.name(path)} is damaged")
-    return next((event for event in events if isinstance(event, Adopted)), None)
+        adopted = decode_line(_journal(run, number).partition(b"\n")[0] + b"\n")
+    return adopted if isinstance(adopted, Adopted) else None
 
 
 def _believe(run: RunDirectory, published: int, newest: int, adopted: Adopted, damage: list[str]) -> History:

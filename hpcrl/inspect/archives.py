@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -20,15 +22,15 @@ from hpcrl.durable.archives import (
     read_archive,
     text_of,
 )
-from hpcrl.durable.files import FileRef
-from hpcrl.durable.history import believed_bytes
-from hpcrl.durable.journal import Archived, decode_line
+from hpcrl.durable.files import is_temporary
+from hpcrl.durable.journal import Archived
+from hpcrl.durable.paths import step_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError
+from hpcrl.inspect.archive_lines import archived_lines
 
 SINGULAR = {"prompts": "prompt", "responses": "response", "rewards": "reward"}
 """What keys are called here of which a response has one."""
-_LINE = b'"type":"archived"'
 
 Figures = Mapping[str, float]
 
@@ -62,29 +64,67 @@ class Archives:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self.files: dict[int, FileRef] = {}
-        """By step."""
-        self.archived: set[int] = set()
+        self._lines: dict[int, Archived] = {}
+        """By step, of those that were asked for."""
+
+    @cached_property
+    def archived(self) -> frozenset[int]:
         """Steps that are done with: also those of which no sample is kept."""
-        self.lost: dict[int, str] = {}
-        """Of which steps something could not be archived, and why."""
-        for line in (line for data in believed_bytes(run) for line in data.splitlines(keepends=True) if _LINE in line):
-            event = decode_line(line)
-            if not isinstance(event, Archived):
-                continue
-            self.archived.add(event.step)
-            if event.samples is not None:
-                self.files[event.step] = event.samples
-            if event.lost:
-                self.lost[event.step] = event.lost
+        self._lines |= {line.step: line for line in archived_lines(self._run)}
+        return frozenset(self._lines)
 
     @property
     def steps(self) -> list[int]:
-        return sorted(self.files)
+        """All that have an archive."""
+        return sorted(step for step in self.archived if self._lines[step].samples is not None)
+
+    def between(self, first: int, last: int | None = None) -> dict[int, Archived]:
+        """The lines of the steps from one to another, or to the end, as far as they are done with."""
+        found = {line.step: line for line in archived_lines(self._run, first, last)}
+        listed = list(takewhile(lambda step: step >= first, self._listed()))
+        if any(step not in found for step in listed[1:] if last is None or step <= last):
+            # It came out of its turn. What is missing of the newest has no line yet.
+            found = {
+                step: self._lines[step] for step in self.archived if first <= step and (last is None or step <= last)
+            }
+        self._lines |= found
+        return dict(sorted(found.items()))
+
+    def newest_first(self) -> Iterator[int]:
+        """The steps that have an archive, found one by one; of the newest the file may be missing."""
+        listed = list(self._listed())
+        if not listed:
+            yield from reversed(self.steps)
+            return
+        yield from reversed([step for step in self.between(listed[0]) if self.has(step)])
+        for step in listed[1:]:
+            self.between(step, step)
+            if self.has(step):
+                yield step
+
+    def is_done_with(self, step: int) -> bool:
+        """Of a step that was asked for, whether what is kept of it is kept, if anything."""
+        return step in self._lines
+
+    def has(self, step: int) -> bool:
+        """Of a step that was asked for, whether it has an archive."""
+        return step in self._lines and self._lines[step].samples is not None
+
+    def lost(self, step: int) -> str:
+        """Why something of a step that was asked for could not be archived; empty if all could."""
+        return self._lines[step].lost if step in self._lines else ""
+
+    def _listed(self) -> Iterator[int]:
+        """The steps of which a file is there, the newest first; its line may be missing."""
+        listing, root = self._run.files.listing, self._run.samples
+        for folder in sorted(filter(str.isdecimal, listing(root)), key=int, reverse=True):
+            numbers = (step_of(name) for name in listing(root / folder) if not is_temporary(name))
+            yield from sorted({number for number in numbers if number is not None}, reverse=True)
 
     def samples(self, step: int) -> Iterator[Sample]:
         """Those of a step that has an archive. Raises DataError where it is not what was written."""
-        ref = self.files[step]
+        ref = self._lines[step].samples if step in self._lines or step in self.archived else None
+        assert ref is not None, step
         if damage := self._run.files.damage(ref):
             raise DataError(f"{damage}.", "Look at other steps with --step.")
         about, groups = read_archive(self._run.files.path(ref))

@@ -11,12 +11,18 @@ _SPAN = re.compile(r"(\d+)(-(\d*))?")
 
 def chosen_steps(archives: Archives, asked: str) -> list[int]:
     """Those with an archive among the steps asked for. Raises ConfigurationError where there is none."""
-    steps = archives.steps
-    if not steps:
+    newest = next(archives.newest_first(), None)
+    if newest is None:
         raise ConfigurationError(
             ["no step has kept a sample yet."], "Wait for the first step to close, or set samples.per_step."
         )
-    return steps[-1:] if asked == NEWEST else among(steps, asked, "--step", "has kept no sample")
+    if asked == NEWEST:
+        return [newest]
+    if span := _span(asked, newest):
+        lines = archives.between(*span)
+        if found := [step for step, line in lines.items() if line.samples is not None]:
+            return found
+    return among(archives.steps, asked, "--step", "has kept no sample")
 
 
 def among(steps: list[int], asked: str, option: str, lacks: str) -> list[int]:
@@ -26,17 +32,24 @@ def among(steps: list[int], asked: str, option: str, lacks: str) -> list[int]:
     """
     if asked == ALL:
         return steps
-    found = _SPAN.fullmatch(asked)
-    if found is None:
+    span = _span(asked, steps[-1])
+    if span is None:
         raise ConfigurationError(
             [f"{option} {asked} is no step."], f"Give {_there_are(steps)}, a span of them, or all."
         )
-    first = int(found[1])
-    last = first if found[2] is None else int(found[3] or steps[-1])
-    wanted = [step for step in steps if first <= step <= last]
+    wanted = [step for step in steps if span[0] <= step <= span[1]]
     if not wanted:
         raise ConfigurationError([f"{option} {asked} {lacks}."], f"There are {_there_are(steps)}.")
     return wanted
+
+
+def _span(asked: str, newest: int) -> tuple[int, int] | None:
+    """The first and the last step of 12, 10-20 or 10-; None of anything else."""
+    found = _SPAN.fullmatch(asked)
+    if found is None:
+        return None
+    first = int(found[1])
+    return first, first if found[2] is None else int(found[3] or newest)
 
 
 def _there_are(steps: list[int]) -> str:

@@ -2,14 +2,15 @@
 mirror that was killed goes on where it was: no step twice, none missing."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from filelock import FileLock, Timeout
 
+from hpcrl.config.control import MirrorProgram
 from hpcrl.costs import StepCost
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, DataError, MissingExtraError
@@ -18,8 +19,9 @@ from hpcrl.inspect.lines import Row
 from hpcrl.inspect.reader import RunReader
 from hpcrl.plugins import load
 
-LOOK_S, ARCHIVES_S = 2.0, 30.0
-KINDS = {"tensorboard": "hpcrl.inspect.mirrors.tensorboard:TensorBoard", "wandb": "hpcrl.inspect.mirrors.wandb:Wandb"}
+LOOK_S = 2.0
+PROGRAMS = get_args(MirrorProgram)
+"""Each has a file of its name here, which declares MIRROR."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Mirror(Protocol):
 def open_mirror(kind: str, run: RunDirectory, folder: Path) -> Mirror:
     """Raises MissingExtraError where the program's package is not installed."""
     try:
-        made: Mirror = load(KINDS[kind])(run, folder)
+        made: Mirror = load(f"hpcrl.inspect.mirrors.{kind}:MIRROR")(run, folder)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != kind:
             raise
@@ -78,12 +80,10 @@ def values_of(row: Row, cost: StepCost | None) -> dict[str, float]:
 class Told:
     """How far a mirror is. Looks at the run and tells the mirror what is new, in order of steps."""
 
-    def __init__(self, run: RunDirectory, mirror: Mirror, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: RunDirectory, mirror: Mirror) -> None:
         self._reader = RunReader(run)
         self._mirror = mirror
-        self._clock = clock
         self._costs = {row.step: row for attempt in self._reader.attempts.values() for row in attempt.costs()}
-        self._archives: tuple[float, Archives] | None = None
 
     def look(self, over: bool) -> int:
         """How many steps were new. One whose samples are not archived yet waits, unless it is over."""
@@ -91,25 +91,24 @@ class Told:
         for attempt in self._reader.attempts.values():
             self._costs |= {row.step: row for row in attempt.activity.closed}
         new = [row for row in self._reader.rows() if row["step"] not in self._mirror.steps]
-        archives = self._read_archives(over) if new and self._mirror.shows_samples else None
+        archives = self._archives(new) if new and self._mirror.shows_samples else None
         told = 0
         for row in new:
             step, cost = row["step"], self._costs.get(row["step"])
-            if archives is not None and not over and step not in archives.archived:
+            if archives is not None and not over and not archives.is_done_with(step):
                 break
-            samples = [] if archives is None or step not in archives.files else _samples(archives, step)
+            samples = [] if archives is None or not archives.has(step) else _samples(archives, step)
             at = time.time() if cost is None else cost.time
             self._mirror.write(MirroredStep(step, at, values_of(row, cost), samples))
             self._mirror.steps.add(step)
             told += 1
         return told
 
-    def _read_archives(self, over: bool) -> Archives:
-        """Reads the believed lines of the journal: not at every step of a long run."""
-        now = self._clock()
-        if self._archives is None or over or now - self._archives[0] > ARCHIVES_S:
-            self._archives = now, Archives(self._reader.run)
-        return self._archives[1]
+    def _archives(self, rows: Sequence[Row]) -> Archives:
+        """With the lines of these steps."""
+        archives = Archives(self._reader.run)
+        archives.between(rows[0]["step"], rows[-1]["step"])
+        return archives
 
 
 def _samples(archives: Archives, step: int) -> list[Sample]:

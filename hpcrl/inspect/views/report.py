@@ -64,7 +64,7 @@ def report(reader: RunReader) -> Report:
 
 def _ends(reader: RunReader) -> Ends:
     archives = Archives(reader.run)
-    for step in reversed(archives.steps):
+    for step in archives.newest_first():
         try:
             found = [sample for sample in archives.samples(step) if REWARD in sample.figures]
         except DataError as error:
