@@ -655,7 +655,12 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("cli/doctor.py: Give one of them.", "doctor --in-job --no-jobs", "doctor --help"),
     ("cli/doctor.py: Give 1 or more.", "doctor --nodes 0", "doctor --nodes 1 --help"),
     ("cli/draw.py: Name another file.", "draw c.yaml --out graph.txt", "draw c.yaml --out graph.dot"),
-    ("cli/draw.py: Name another file.", "draw c.yaml --out none/graph.dot", "draw c.yaml --out graph.dot"),
+    (
+        "cli/outputs.py: Name a place where you can write.",
+        "draw c.yaml --out none/graph.dot",
+        "draw c.yaml --out x.dot",
+    ),
+    ("cli/arguments.py: The nearest is {}.", "status tiwn", "status a/twin"),
     ("cli/list.py: Name a run_root.", "list none", "list runs"),
     ("cli/mirror.py: Give one of {}.", "mirror RUN --to mlflow", "mirror RUN --to tensorboard"),
     ("cli/logs.py: Name one of those who have: {}.", "logs RUN --worker worker-9", "logs RUN --worker master"),
@@ -674,7 +679,8 @@ COMMANDS: Sequence[tuple[str, str, str]] = (
     ("config/yaml_file.py: Correct it.", "plan bytes.yaml", "plan c.yaml"),
     ("config/yaml_file.py: Begin it with `algorithm: ppo` and so on.", "plan list.yaml", "plan c.yaml"),
     ("config/load.py: Set algorithm.", "plan empty.yaml", "plan c.yaml"),
-    ("durable/rundir.py: Name the directory that submit printed.", "status runs", "status RUN"),
+    ("durable/place.py: Name the directory of one; `hpcrl list` shows them.", "status runs", "status RUN"),
+    ("durable/place.py: Name the directory of one; `hpcrl list` shows them.", "status c.yaml", "list"),
     ("launch/registry.py: Name its directory.", "status twin", "status a/twin"),
 )
 """Advice, a command that gets it, and one that follows it; of those that would start processes, its help."""
@@ -1255,6 +1261,15 @@ ELSEWHERE = {
     "inspect/conditions.py: Compare names with numbers or texts, as in 'reward < 0 and ended == \"length\"'.": (
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),
+    "inspect/conditions.py: Compare it as in: {}": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "cli/samples.py: Give 1 or more, or leave it out.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
+    "cli/samples.py: Add a name, as in --sort reward.": (
+        "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
+    ),
     "inspect/steps_asked.py: Give {}, a span of them, or all.": (
         "inspect/test_samples.py::test_who_does_what_is_advised_is_not_refused"
     ),
@@ -1363,6 +1378,7 @@ ELSEWHERE = {
     "launch/answering.py: Give --dtype bf16 or fewer --max-new-tokens, or use a machine with more memory.": (
         "cli/test_asking.py::test_a_model_that_does_not_fit_is_refused_before_it_is_loaded"
     ),
+    "launch/named_models.py: The nearest is {}.": "cli/test_asking.py::test_a_mistyped_folder_is_met_with_the_nearest",
     "launch/named_models.py: Download it: `{}`.": (
         "cli/test_asking.py::test_a_model_of_the_hubs_cache_is_found_by_its_name"
     ),

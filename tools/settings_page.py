@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.bounds import in_words
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.config.fields import Setting, describe, description, sections, settings
+from hpcrl.config.fields import Setting, description, sections, settings
 from hpcrl.plugins import names
 from hpcrl.recipes.algorithm import ALGORITHMS, algorithm_of
 
@@ -51,10 +50,8 @@ def _sections(config: type, title: str, known: set[str]) -> Iterator[str]:
 
 
 def _line(setting: Setting) -> str:
-    bound = in_words(setting.hint)
-    kind = describe(setting.hint)
     change = "" if setting.change is None else setting.change.value
-    cells = (f"`{setting.key}`", f"{kind}, {bound}" if bound else kind, _default(setting), change, setting.help)
+    cells = (f"`{setting.key}`", setting.bounded_expectation, _default(setting), change, setting.help)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

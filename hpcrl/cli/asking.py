@@ -60,7 +60,7 @@ class Asked:
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("model", type=str, help=MODEL_HELP)
-    parser.add_argument("--role", type=str | None, default=None, help="of a run; null: the one that generates")
+    parser.add_argument("--role", type=str | None, default=None, help="of a run; by default the one that generates")
     parser.add_argument("--system", type=str | None, default=None, help="a message of the system before the prompt")
     parser.add_argument("--max-new-tokens", type=int, default=512, help="the longest response")
     parser.add_argument("--temperature", type=float, default=1.0, help="divides the logits")
@@ -72,7 +72,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--stop", type=str | None, default=None, help="a text that ends the response")
     parser.add_argument("--seed", type=int, default=1, help="what is drawn follows from it")
     parser.add_argument(
-        "--dtype", type=str | None, default=None, help="fp32, bf16 or fp64; null: what config.json says"
+        "--dtype", type=str | None, default=None, help="fp32, bf16 or fp64; by default what config.json says"
     )
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, or auto: a GPU where there is one")
 

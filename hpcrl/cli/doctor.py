@@ -74,9 +74,9 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--no-jobs", action="store_true", help="submit no job; look only from here")
     parser.add_argument("--nodes", type=int, default=2, help="how many nodes the job asks")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that the job asks for per node, to see their links")
-    parser.add_argument("--partition", type=str | None, default=None, help="null: the site file's, or Slurm's own")
-    parser.add_argument("--run-root", type=str | None, default=None, help="the folder to try; null: the site's, or .")
-    parser.add_argument("--interface", type=str | None, default=None, help="cluster.interface; null: the site's")
-    parser.add_argument("--ports", type=str | None, default=None, help="cluster.ports; null: the site's")
+    parser.add_argument("--partition", type=str | None, default=None, help="by default the site file's, or Slurm's own")
+    parser.add_argument("--run-root", type=str | None, default=None, help="the folder to try; else the site's, or .")
+    parser.add_argument("--interface", type=str | None, default=None, help="cluster.interface; by default the site's")
+    parser.add_argument("--ports", type=str | None, default=None, help="cluster.ports; by default the site's")
     parser.add_argument("--wait", type=float, default=120.0, help="seconds that the job may wait in the queue")
     return parser

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse, separate
+from hpcrl.cli.outputs import written
 from hpcrl.cli.settings import help_with_settings, read_experiment
 from hpcrl.dataflow.dot import Place, to_dot
 from hpcrl.errors import ConfigurationError, ExitCode
@@ -80,8 +81,6 @@ def _draw(text: bytes, form: str) -> tuple[bytes, str]:
     return done.stdout, ""
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
+def _write(name: Path, content: bytes) -> None:
+    with written("--out", name) as path:
         path.write_bytes(content)
-    except OSError as error:
-        raise ConfigurationError([f"--out {path} cannot be written: {error.strerror}."], "Name another file.") from None

@@ -87,11 +87,14 @@ def _parser() -> ArgumentParser:
     parser.add_argument("--reward", type=str | None, default=None, help="what scores a response: as reward.function")
     parser.add_argument("--samples", type=int | None, default=None, help="responses to each prompt")
     parser.add_argument(
-        "--temperature", type=float | None, default=None, help="divides the logits; null: the likeliest tokens"
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="divides the logits; else 1 if there are several --samples, and greedy if there is one",
     )
     parser.add_argument("--max-new-tokens", type=int | None, default=None, help="the longest response")
-    parser.add_argument("--role", type=str | None, default=None, help="of runs; null: the one that generates")
-    parser.add_argument("--out", type=str | None, default=None, help="a folder for the runs; null: runs/eval-<time>")
+    parser.add_argument("--role", type=str | None, default=None, help="of runs; by default the one that generates")
+    parser.add_argument("--out", type=str | None, default=None, help="a folder for the runs; else runs/eval-<time>")
     parser.add_argument("--detach", action="store_true", help="send them and return; the same again shows the table")
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     return parser

@@ -23,11 +23,11 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument("--wait", action="store_true", help="on Slurm too, show the progress until the run ends")
     parser.add_argument("--dry-run", action="store_true", help="print what would be made; make and send nothing")
     parser.add_argument(
-        "--run-dir", type=str | None, default=None, help="the new run's directory; null: run_root/name-<time>"
+        "--run-dir", type=str | None, default=None, help="the new run's directory; by default run_root/name-<time>"
     )
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
-        print(help_with_changes(parser, overrides, of_a_fork=True))
+        print(help_with_changes(parser, mine, overrides, of_a_fork=True))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     fork = plan_fork(find_run(given.run), given.step, overrides, Path(given.run_dir) if given.run_dir else None)

@@ -48,4 +48,5 @@ def _prompt(word: str | None, file: str | None) -> str:
     try:
         return Path(file).read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeError) as error:
-        raise ConfigurationError([f"--file {file} cannot be read: {error}."]) from error
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigurationError([f"--file {file} cannot be read: {why}."]) from error

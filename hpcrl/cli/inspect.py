@@ -1,13 +1,13 @@
 """`hpcrl inspect RUN [VIEW]`: what a run has reached and what it cost, in numbers or, with --plot, in curves."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from jsonargparse import Namespace
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.cli.outputs import written
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode, InternalError
 from hpcrl.inspect.audit_text import told_on_stderr
@@ -73,17 +73,14 @@ TAKEN_BY: Mapping[str, tuple[str, ...]] = {
 def run(words: Sequence[str]) -> int:
     parser = command_parser("inspect", "Look at a run from its directory alone, while it runs or afterwards.")
     parser.add_argument("run", type=str, help=RUN_HELP)
-    views = "; ".join(f"{name}: {what}" for name, (_, what) in VIEWS.items())
-    parser.add_argument(
-        "view", type=str, nargs="?", default="summary", help=f"one of these (summary by default): {views}"
-    )
+    parser.add_argument("view", type=str, nargs="?", default="summary", help="one of those below; else summary")
     parser.add_argument("other", type=str | None, nargs="?", default=None, help="with diff: the other run")
     parser.add_argument("--json", action="store_true", help="print the view as JSON")
     parser.add_argument("--csv", action="store_true", help="print the table of a view as CSV")
     parser.add_argument("--plot", action="store_true", help="draw the curves into RUN/curves.png and .svg instead")
     parser.add_argument("--traceback", action="store_true", help="with why: all frames, hpcrl's too")
     parser.add_argument(
-        "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; null: the last three"
+        "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; by default the last three"
     )
     parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="with timeline: write a page")
     parser.add_argument(
@@ -91,7 +88,8 @@ def run(words: Sequence[str]) -> int:
     )
     parser.add_argument("--out", type=str | None, default=None, metavar="FILE", help="with report: the page to write")
     if asks_for_help(words):
-        print(parser.format_help())
+        views = "\n".join(f"  {name:12}{what}" for name, (_, what) in VIEWS.items())
+        print(f"{parser.format_help()}\nviews:\n{views}")
         return int(ExitCode.DONE)
     given = parse(parser, words)
     run_dir = RunDirectory.look(find_run(given.run))
@@ -99,7 +97,9 @@ def run(words: Sequence[str]) -> int:
         raise ConfigurationError([f"{given.view} is no view of a run."], f"There are: {', '.join(VIEWS)}.")
     _refuse_others_options(given)
     if given.plot:
-        print("\n".join(map(str, plot(run_dir))))
+        with written("--plot", run_dir.root / "curves.png"):
+            drawn = plot(run_dir)
+        print("\n".join(map(str, drawn)))
         return int(ExitCode.DONE)
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
@@ -115,7 +115,9 @@ def run(words: Sequence[str]) -> int:
 def _write_report(view: Report, reader: RunReader, out: str | None) -> None:
     if out is None:
         raise ConfigurationError(["The view report is a page."], "Name it: --out FILE.")
-    Path(out).write_text(report_page(view, reader), encoding="utf-8")
+    page = report_page(view, reader)
+    with written("--out", out) as path:
+        path.write_text(page, encoding="utf-8")
     print(out)
 
 
@@ -125,10 +127,11 @@ def _tell(view: Any, given: Namespace) -> None:
     elif given.csv:
         print(_csv(given.view, view), end="")
     elif given.html or given.perfetto:
-        if given.html:
-            Path(given.html).write_text(timeline_page(view), encoding="utf-8")
-        if given.perfetto:
-            Path(given.perfetto).write_bytes(trace(view))
+        for option, name, content in (("--html", given.html, timeline_page), ("--perfetto", given.perfetto, trace)):
+            if name:
+                made = content(view)
+                with written(option, name) as path:
+                    path.write_bytes(made)
         print("\n".join(path for path in (given.html, given.perfetto) if path))
     else:
         show(view, with_traceback=given.traceback)

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
 from hpcrl.cli.log_filter import add_filter, filter_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.inspect.log_lines import LEVELS
 from hpcrl.inspect.logs import LogFilter, Logs, follow, shown_together
 from hpcrl.inspect.queue import Queue
 from hpcrl.inspect.views.status import ENDED, GOES_ON, is_over, judge
@@ -43,22 +45,39 @@ def run(words: Sequence[str]) -> int:
         _refuse_strangers(run_dir, wanted)
         return int(ExitCode.DONE)
     _refuse_strangers(run_dir, wanted)
-    show(shown_together(run_dir, wanted))
+    if not show(shown_together(run_dir, wanted)):
+        print(f"hpcrl: {_nothing(wanted)}", file=sys.stderr)
     return int(ExitCode.DONE)
 
 
-def show(pieces: Iterable[bytes]) -> None:
-    """On a terminal through a pager, where there is one. Who leaves it has seen enough."""
+def show(pieces: Iterable[bytes]) -> bool:
+    """On a terminal through a pager, where there is one. Who leaves it has seen enough. False where there is none."""
+    every = filter(None, pieces)
+    first = next(every, None)
+    if first is None:
+        return False
+    pieces = chain([first], every)
     pager = _pager() if sys.stdout.isatty() else None
     if pager is None:
         sys.stdout.flush()
         sys.stdout.buffer.writelines(pieces)
         sys.stdout.buffer.flush()
-        return
+        return True
     assert pager.stdin is not None
     with suppress(BrokenPipeError), pager.stdin:
         pager.stdin.writelines(pieces)
     pager.wait()
+    return True
+
+
+def _nothing(wanted: LogFilter) -> str:
+    """What is said instead of no line."""
+    if wanted == LogFilter():
+        return "nothing has been logged yet."
+    if wanted == LogFilter(level=wanted.level):
+        less = LEVELS[LEVELS.index(wanted.level) + 1]
+        return f"no line of level {wanted.level}; --level {less} shows more."
+    return "no line matches all of these options."
 
 
 def _pager() -> subprocess.Popen[bytes] | None:

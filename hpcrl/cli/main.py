@@ -1,5 +1,6 @@
 """`hpcrl COMMAND …`: finds the command's file and turns its errors into plain words and an exit code."""
 
+import errno
 import gc
 import importlib
 import os
@@ -59,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(ExitCode.DONE)
     except OSError as error:
         print(f"hpcrl: {error.filename or 'a file'}: {error.strerror or error}.", file=sys.stderr)
-        return int(ExitCode.INTERNAL)
+        # No file of a run has such a name: it is one that was typed.
+        return int(ExitCode.CONFIGURATION if error.errno == errno.ENAMETOOLONG else ExitCode.INTERNAL)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.cli.outputs import written
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.inspect.mirrors.mirror import KINDS, LOOK_S, Told, mirroring
+from hpcrl.inspect.mirrors.mirror import LOOK_S, PROGRAMS, Told, mirroring
 from hpcrl.inspect.views.status import is_over
 
 
@@ -18,7 +19,7 @@ def run(words: Sequence[str]) -> int:
         "you like: a step is written once. To have it done while the run goes on: control.mirror.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
-    parser.add_argument("--to", type=str, default="tensorboard", metavar="PROGRAM", help=" or ".join(KINDS))
+    parser.add_argument("--to", type=str, default="tensorboard", metavar="PROGRAM", help=" or ".join(PROGRAMS))
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; by default RUN/mirror/PROGRAM"
@@ -27,12 +28,14 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
-    if given.to not in KINDS:
+    if given.to not in PROGRAMS:
         raise ConfigurationError(
-            [f"{given.to} is no program that runs are mirrored to."], f"Give one of {', '.join(KINDS)}."
+            [f"{given.to} is no program that runs are mirrored to."], f"Give one of {', '.join(PROGRAMS)}."
         )
     run_dir = RunDirectory.look(find_run(given.run))
     folder = run_dir.mirror(given.to) if given.out is None else Path(given.out).absolute()
+    with written("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with mirroring(given.to, run_dir, folder) as mirror:
         told = Told(run_dir, mirror)
         while True:

@@ -6,8 +6,6 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hpcrl.cli.arguments import asks_for_help, command_parser, parse
 from hpcrl.cli.settings import read_experiment
 from hpcrl.config.data import DataConfig
@@ -15,6 +13,7 @@ from hpcrl.config.fields import Setting, description, sections, settings
 from hpcrl.config.generation import GenerationConfig
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.reward import RewardConfig
+from hpcrl.config.yaml_file import in_yaml
 from hpcrl.errors import ConfigurationError, ExitCode, HpcrlError
 from hpcrl.families.reader import read_config
 from hpcrl.plugins import names
@@ -126,19 +125,13 @@ def _setting(setting: Setting, chosen: Mapping[str, Any], indent: str) -> Iterat
     name = setting.key.rpartition(".")[2]
     yield from _comment(setting.help, indent)
     if setting.key in chosen:
-        yield f"{indent}{name}: {_written(chosen[setting.key])}"
+        yield f"{indent}{name}: {in_yaml(chosen[setting.key])}"
     elif setting.required:
         yield f"{indent}{name}:  # REQUIRED: {setting.expectation}"
     else:
         default = setting.default if setting.like is None else chosen[setting.like]
-        yield f"{indent}#{name}: {_written(default)}"
+        yield f"{indent}#{name}: {in_yaml(default)}"
 
 
 def _comment(text: str, indent: str) -> list[str]:
     return [f"{indent}# {line}" for part in text.splitlines() for line in textwrap.wrap(part, WIDTH - len(indent))]
-
-
-def _written(value: Any) -> str:
-    """As YAML in one line."""
-    plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10**9).partition("\n")[0]

@@ -37,7 +37,7 @@ def run(words: Sequence[str]) -> int:
     )
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):
-        print(help_with_changes(parser, overrides))
+        print(help_with_changes(parser, mine, overrides))
         return int(ExitCode.DONE)
     given = parse(parser, mine)
     run_dir = find_run(given.run)

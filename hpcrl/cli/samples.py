@@ -4,17 +4,17 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from jsonargparse import Namespace
 from rich.console import Console
 
 from hpcrl.cli.arguments import RUN_HELP, asks_for_help, command_parser, find_run, parse
+from hpcrl.cli.outputs import written
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.inspect.archives import Archives
 from hpcrl.inspect.conditions import Where
-from hpcrl.inspect.sample_files import json_lines, to_html, write_parquet
+from hpcrl.inspect.sample_files import json_lines, to_html, to_parquet
 from hpcrl.inspect.sample_texts import counted, render
 from hpcrl.inspect.steps_asked import NEWEST
 from hpcrl.inspect.views.samples import Asked, Samples, samples
@@ -57,10 +57,18 @@ def run(words: Sequence[str]) -> int:
         print(parser.format_help())
         return int(ExitCode.DONE)
     given = parse(parser, words)
+    _refuse_idle_options(given)
     run_dir = RunDirectory.look(find_run(given.run))
     view = samples(Archives(run_dir), str(run_dir.root), _asked(given))
     _tell(view, given)
     return int(ExitCode.DONE)
+
+
+def _refuse_idle_options(given: Namespace) -> None:
+    if given.limit is not None and given.limit < 1:
+        raise ConfigurationError([f"--limit {given.limit} shows nothing."], "Give 1 or more, or leave it out.")
+    if given.desc and given.sort is None:
+        raise ConfigurationError(["--desc says how to sort, but not by what."], "Add a name, as in --sort reward.")
 
 
 def _asked(given: Namespace) -> Asked:
@@ -79,12 +87,14 @@ def _tell(view: Samples, given: Namespace) -> None:
     if given.jsonl:
         for line in json_lines(view):
             print(line)
-    if given.html is not None:
-        Path(given.html).write_text(to_html(view), encoding="utf-8")
-    if given.parquet is not None:
-        write_parquet(view, Path(given.parquet))
-    if written := [path for path in (given.html, given.parquet) if path is not None]:
-        print(f"{', '.join(written)}: {counted(view)}", file=sys.stderr)
+    files = {"--html": (given.html, to_html), "--parquet": (given.parquet, to_parquet)}
+    files = {option: (name, form) for option, (name, form) in files.items() if name is not None}
+    for option, (name, form) in files.items():
+        content = form(view)
+        with written(option, name) as path:
+            path.write_bytes(content)
+    if files:
+        print(f"{', '.join(name for name, _ in files.values())}: {counted(view)}", file=sys.stderr)
     elif not given.jsonl:
         _page(view)
 

@@ -2,17 +2,21 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from hpcrl.cli.arguments import PlainHelp, find_run
 from hpcrl.config.changes import changes
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import ChangeClass, Setting, description, sections, settings
 from hpcrl.config.load import load_config
-from hpcrl.config.validate import unused_notices
-from hpcrl.config.yaml_file import read_yaml
+from hpcrl.config.validate import reward_notices, unused_notices
+from hpcrl.config.yaml_file import in_yaml, read_yaml
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import HpcrlError
 from hpcrl.foreign import plain
 from hpcrl.launch.launcher import launcher_problems
 from hpcrl.placement.allocate import settle
@@ -32,7 +36,8 @@ def read_experiment(config: str, overrides: Sequence[str]) -> ExperimentConfig:
     for change in changes(given, experiment):
         if change.key != "allocation":
             print(f"hpcrl: note: allocation = {given.allocation} gives {plain(str(change))}", file=sys.stderr)
-    notices = (algorithm_of(experiment).notices(experiment), unused_notices(experiment), tensor_notices(experiment))
+    common = (unused_notices, reward_notices, tensor_notices)
+    notices = (algorithm_of(experiment).notices(experiment), *(of(experiment) for of in common))
     for notice in chain.from_iterable(notices):
         print(f"hpcrl: note: {plain(notice)}", file=sys.stderr)
     return experiment
@@ -53,11 +58,13 @@ def help_with_settings(parser: ArgumentParser, words: Sequence[str], overrides: 
     )
 
 
-def help_with_changes(parser: ArgumentParser, overrides: Sequence[str], of_a_fork: bool = False) -> str:
-    """The parser's help and what may change when a run is resumed or forked, of the named algorithm or else of the
-    first."""
+def help_with_changes(
+    parser: ArgumentParser, words: Sequence[str], overrides: Sequence[str], of_a_fork: bool = False
+) -> str:
+    """The parser's help and what may change when a run is resumed or forked: of the algorithm of the run among the
+    words, of the named one, or else of the first."""
     known = names(ALGORITHMS)
-    algorithm = _named_algorithm([], overrides) or known[0]
+    algorithm = _named_algorithm([], overrides) or _algorithm_of_run(words) or known[0]
     anytime = _listing(algorithm, lambda setting: setting.change is ChangeClass.PLACEMENT)
     numbers = _listing(algorithm, lambda setting: setting.change is ChangeClass.NUMBERS)
     forked = _listing(algorithm, lambda setting: setting.change is ChangeClass.FORK)
@@ -80,20 +87,34 @@ def _listing(algorithm: str, shown: Callable[[Setting], bool]) -> str:
     """The settings of an algorithm, section by section."""
     config = algorithm_of(algorithm).experiment
     chosen = [setting for setting in settings(config) if shown(setting)]
-    listing = ArgumentParser(add_help=False, usage="")
+    listing = ArgumentParser(add_help=False, usage="", formatter_class=PlainHelp)
     parts = {name: f"{name}: {description(owner, name).rstrip('.')}" for name, owner in sections(config)}
     titles = {"": "general"} | parts
     used = {setting.key.rpartition(".")[0] for setting in chosen}
     groups = {name: listing.add_argument_group(title) for name, title in titles.items() if name in used}
     for setting in chosen:
-        lacking = " REQUIRED." if setting.required else f" DEFAULT: {setting.like}." if setting.like else ""
         groups[setting.key.rpartition(".")[0]].add_argument(
-            f"--{setting.key}",
-            type=setting.plain_type,
-            default=None if lacking else setting.default,
-            help=setting.help + lacking,
+            f"--{setting.key}", type=setting.plain_type, default=None, help=f"{setting.help} ({_told(setting)})"
         )
     return listing.format_help().removeprefix("usage:").lstrip()
+
+
+def _told(setting: Setting) -> str:
+    """What a setting's value must be, and what it is where nobody gives it, as YAML has it."""
+    if setting.required:
+        return f"{setting.bounded_expectation}; REQUIRED"
+    if setting.like:
+        return f"{setting.bounded_expectation}; by default that of {setting.like}"
+    return f"{setting.bounded_expectation}; default {in_yaml(setting.default)}"
+
+
+def _algorithm_of_run(words: Sequence[str]) -> str | None:
+    """Of the first word that names a run, if there is one: help is given anyway."""
+    for word in words:
+        with suppress(HpcrlError, OSError):
+            if not word.startswith("-"):
+                return str(RunDirectory.look(find_run(word)).configuration()["algorithm"])
+    return None
 
 
 def _named_algorithm(words: Sequence[str], overrides: Sequence[str]) -> str | None:

@@ -24,7 +24,10 @@ def run(words: Sequence[str]) -> int:
         "--dry-run", action="store_true", help="on Slurm: print what would be sent, and why; make and send nothing"
     )
     parser.add_argument(
-        "--run-dir", type=str | None, default=None, help="the run's directory, to be made; null: run_root/name-<time>"
+        "--run-dir",
+        type=str | None,
+        default=None,
+        help="the run's directory, to be made; else run_root/name-<time>",
     )
     mine, overrides = separate(words, OWN)
     if asks_for_help(mine):

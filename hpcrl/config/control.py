@@ -8,6 +8,9 @@ from msgspec import Meta
 from hpcrl.config.bounds import Count, Natural, Positive
 from hpcrl.config.fields import ChangeClass
 
+MirrorProgram = Literal["tensorboard", "wandb"]
+"""Programs into whose files a run's curves can be written."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Frequency:
@@ -65,7 +68,7 @@ class ControlConfig:
     """When to write trained roles in Hugging Face format; a run always exports at its end."""
     profile: ProfileConfig = ProfileConfig()
     """What torch.profiler records."""
-    mirror: Annotated[Literal["tensorboard", "wandb"] | None, ChangeClass.PLACEMENT] = None
+    mirror: Annotated[MirrorProgram | None, ChangeClass.PLACEMENT] = None
     """Write the run's curves into the files of another program too, beside the master: in RUN/mirror, offline. `hpcrl
     mirror` does so afterwards."""
     compact: Annotated[bool, ChangeClass.PLACEMENT] = True

@@ -12,6 +12,7 @@ from hpcrl.config.code import CodeConfig
 from hpcrl.config.control import ControlConfig
 from hpcrl.config.fields import ChangeClass, NameText, PathText
 from hpcrl.config.model import CallPlacement
+from hpcrl.config.run_root import RUN_ROOT
 from hpcrl.config.samples import SamplesConfig
 
 RunName = Annotated[
@@ -41,7 +42,7 @@ class ExperimentConfig:
     """The first part of the run directory's name."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="between 0 and 2^63 - 1")] = 1
     """Where all random draws come from."""
-    run_root: Annotated[PathText, ChangeClass.FORK] = "runs"
+    run_root: Annotated[PathText, ChangeClass.FORK] = RUN_ROOT
     """The folder for run directories; it must be seen by all nodes."""
     deterministic: Annotated[bool, ChangeClass.PLACEMENT] = True
     """Take deterministic kernels for gradients, add up in one order over workers, and refuse to continue after an

@@ -9,7 +9,7 @@ from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hpcrl.config.bounds import broken_bound, marks
+from hpcrl.config.bounds import broken_bound, in_words, marks
 
 T = TypeVar("T")
 
@@ -148,6 +148,12 @@ class Setting:
     def expectation(self) -> str:
         """The type in the words of a user who does not write Python."""
         return describe(self.hint)
+
+    @property
+    def bounded_expectation(self) -> str:
+        """The type and its bound."""
+        bound = in_words(self.hint)
+        return f"{self.expectation}, {bound}" if bound else self.expectation
 
     def broken_bound(self, value: Any) -> str | None:
         """What a value of the right type must be and is not."""

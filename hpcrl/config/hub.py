@@ -4,6 +4,7 @@ Reads the cache's layout as huggingface_hub documents it, without importing it: 
 commit that was downloaded last, snapshots/COMMIT/ its files.
 """
 
+import difflib
 import importlib.metadata
 import os
 import re
@@ -18,6 +19,27 @@ _FOLDER = re.compile(r"models--(.+?)--(.+)")
 def is_hub_name(text: str) -> bool:
     """Whether it could be ORG/NAME of the hub; it could also be a relative path."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Whether what is not there was meant as a path: no name of the hub looks so, or its folder is here."""
+    return not is_hub_name(text) or Path(text).parent.is_dir()
+
+
+def nearest_folder(path: Path) -> Path | None:
+    """Of a path that is not there, the folder that is almost called so, beside the first part that is missing."""
+    whole = path.absolute()
+    above = next(each for each in whole.parents if each.is_dir())
+    missing = whole.relative_to(above).parts[0]
+    try:
+        names = [entry.name for entry in os.scandir(above) if entry.is_dir()]
+    except OSError:
+        return None
+    near = difflib.get_close_matches(missing, names, n=1)
+    if not near:
+        return None
+    found = above / near[0]
+    return found if path.is_absolute() or not found.is_relative_to(Path.cwd()) else found.relative_to(Path.cwd())
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

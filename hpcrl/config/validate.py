@@ -16,10 +16,10 @@ from hpcrl.config.data import COLUMNS, DataConfig, of_older_files, sources_of, t
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.config.fields import section, sections_of, settings
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.config.hub import download_command, hub_cache, is_hub_name, name_of
+from hpcrl.config.hub import download_command, hub_cache, is_path, name_of, nearest_folder
 from hpcrl.config.model import CPUPlacementConfig, ModelConfig, following_roles, models_of
 from hpcrl.config.reward import RewardConfig, role_of
-from hpcrl.config.validate_reward import reward_problems
+from hpcrl.config.validate_reward import function_notices, reward_problems
 from hpcrl.errors import Problem
 
 OURS = (
@@ -279,6 +279,12 @@ def unused_notices(experiment: ExperimentConfig) -> Iterator[str]:
         yield "data.drop_last has no effect with data.sources: each is read on and on, so that all batches are whole."
 
 
+def reward_notices(experiment: ExperimentConfig) -> Iterator[str]:
+    """What is odd of the functions of rewards."""
+    for role, reward in sections_of(experiment, RewardConfig).items():
+        yield from function_notices(role, reward)
+
+
 def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
     folder = Path(model.path)
     config, *weights = (folder / name for name in ("config.json", "model.safetensors", "model.safetensors.index.json"))
@@ -286,21 +292,28 @@ def _model_problems(role: str, model: ModelConfig) -> Iterator[Problem]:
         return
     lacking = "no model.safetensors or its index" if config.is_file() else "no config.json"
     what = f"it has {lacking}" if folder.is_dir() else "there is none"
+    if not folder.is_dir():
+        what += _nearest(folder) if is_path(str(folder)) else _in_cache(folder)
     yield Problem(
         (f"{role}.path",),
-        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}{_in_cache(folder)}.",
+        f"{role}.path = {folder} must be a folder with config.json and *.safetensors, but {what}.",
         _or_download(folder, f"Set {role}.path."),
     )
 
 
+def _nearest(folder: Path) -> str:
+    near = nearest_folder(folder)
+    return "" if near is None else f"; the nearest is {near}"
+
+
 def _in_cache(folder: Path) -> str:
     """Where a name of the hub was looked for too."""
-    return f", nor one of that name in {hub_cache(os.environ)}" if is_hub_name(str(folder)) else ""
+    return f", nor one of that name in {hub_cache(os.environ)}"
 
 
 def _or_download(folder: Path, advice: str) -> str:
     """The advice, and what downloads a model that the hub may have, whole."""
-    name = str(folder) if is_hub_name(str(folder)) else name_of(folder)
+    name = name_of(folder) if is_path(str(folder)) else str(folder)
     return f"Download it with `{download_command(name)}`, or {advice[0].lower()}{advice[1:]}" if name else advice
 
 

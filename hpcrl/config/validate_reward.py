@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hpcrl.config.built_in_rewards import BUILT_IN, option_problems
+from hpcrl.config.python_names import PythonNames, names_in
 from hpcrl.config.reward import REPORTED, Component, RewardConfig, component_of
 from hpcrl.errors import Problem
 
@@ -119,6 +120,24 @@ def _function_problems(key: str, kwargs: str, component: Component) -> Iterator[
         )
     elif place.endswith(".py") and not Path(place).is_file():
         yield Problem((key,), f"{key} = {function} names a file that is not there.", f"Set {key}.")
+    elif (names := _without(function)) is not None and not names.may_have_others:
+        there = f"it has {', '.join(names.functions)}" if names.functions else "it has none"
+        yield Problem((key,), f"{key} = {function}: there is no function {name} in that file; {there}.", f"Set {key}.")
+
+
+def function_notices(role: str, reward: RewardConfig) -> Iterator[str]:
+    """What only the call of a function can show."""
+    for key, function in reward.functions(role):
+        if (names := _without(function)) is not None and names.may_have_others:
+            name = function.rpartition(":")[2]
+            yield f"{key} = {function}: no {name} is to be seen in that file; it may be made when the file is loaded."
+
+
+def _without(function: str) -> PythonNames | None:
+    """The names in the file that a function is said to be in, where they lack it."""
+    place, _, name = function.rpartition(":")
+    names = names_in(Path(place)) if place.endswith(".py") else None
+    return None if names is None or name in names.bound else names
 
 
 def _accuracy_problems(role: str, reward: RewardConfig) -> Iterator[Problem]:

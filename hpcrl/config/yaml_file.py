@@ -114,3 +114,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
             "Begin it with `algorithm: ppo` and so on.",
         )
     return values
+
+
+def in_yaml(value: Any) -> str:
+    """A value as YAML in one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10**9).partition("\n")[0]

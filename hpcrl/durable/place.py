@@ -1,11 +1,15 @@
-"""The directory of a new run: whether it can be made, which can be asked before anything is, and making it."""
+"""The directory of a run: whether one is there, or can be made there, which is asked before anything is; making it."""
 
+import errno
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcrl.durable.exclusive import DIRECTORY_MODE, sync_directory
 from hpcrl.durable.paths import refuse_unusable
 from hpcrl.errors import ConfigurationError
+
+_NO_FOLDER = (errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 
 
 def refuse_place(root: Path) -> None:
@@ -31,6 +35,18 @@ def make_place(root: Path) -> None:
     _refuse_taken(root)
     root.chmod(DIRECTORY_MODE)
     sync_directory(root.parent)
+
+
+def refuse_no_run(root: Path, document: str, listing: Callable[[Path], Sequence[str]]) -> None:
+    """Raise ConfigurationError where a directory that somebody names as a run's is none, or lacks this document."""
+    try:
+        names, why = listing(root), "it has no run.json" if root.exists() else "it does not exist"
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        names, why = (), "it is a file" if root.is_file() else str(error.strerror)
+    if document not in names:
+        raise ConfigurationError([f"{root} is no run: {why}."], "Name the directory of one; `hpcrl list` shows them.")
 
 
 def nearest_folder(path: Path) -> Path:

@@ -25,7 +25,7 @@ from hpcrl.durable.paths import (
     is_document,
     version_number,
 )
-from hpcrl.durable.place import make_place
+from hpcrl.durable.place import make_place, refuse_no_run
 from hpcrl.durable.records import (
     FORMAT,
     RESTORE,
@@ -98,10 +98,7 @@ class RunDirectory(RunPaths):
         return cls(root.absolute(), formats=SHOWN)._checked(root)
 
     def _checked(self, root: Path) -> "RunDirectory":
-        if self.run_json.name not in self.files.listing(self.root):
-            raise ConfigurationError(
-                [f"{root} is no run: it has no run.json."], "Name the directory that submit printed."
-            )
+        refuse_no_run(root, self.run_json.name, self.files.listing)
         self._refuse_other_format(self.files.read_document(self.run_json, RESTORE))
         return self
 

@@ -2,7 +2,7 @@
 
 import ast
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +10,8 @@ from hpcrl.errors import ConfigurationError
 
 LONGEST = 2000
 """Characters of a condition."""
+SHOWN = 30
+"""Characters of a value in a message."""
 ROW = "row"
 """`row.level` is the field of the row of the data set."""
 _COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
@@ -23,8 +25,32 @@ _COMPARISONS: Mapping[type, Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda one, other: one not in other,
 }
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_INSIDE = (ast.In, ast.NotIn)
+TEXT, NUMBER, LIST = "text", "a number", "a list"
 
 Values = Mapping[str, Any]
+Kinds = Mapping[str, Mapping[str, Any]]
+"""Name → the kinds of values that it has, each with a value."""
+
+
+def kind_of(value: Any) -> str:
+    match value:
+        case str():
+            return TEXT
+        case bool() | int() | float():
+            return NUMBER
+        case _:
+            return LIST
+
+
+def kinds_of(values: Iterable[Values]) -> Kinds:
+    """Of everything that is named anywhere."""
+    found: dict[str, dict[str, Any]] = {}
+    for each in values:
+        for name, value in each.items():
+            if value is not None:
+                found.setdefault(name, {}).setdefault(kind_of(value), value)
+    return found
 
 
 class Where:
@@ -42,6 +68,26 @@ class Where:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise self._refused("cannot be read") from None
         self.names = frozenset(self._names(self._tree))
+
+    def refuse_other_kinds(self, kinds: Kinds) -> None:
+        """Raise ConfigurationError where something is compared with what it never is: nothing would be found."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Compare):
+                for op, sides in zip(node.ops, pairwise((node.left, *node.comparators)), strict=True):
+                    self._refuse_pair(op, sides, kinds)
+
+    def _refuse_pair(self, op: ast.cmpop, sides: tuple[ast.expr, ast.expr], kinds: Kinds) -> None:
+        one, other = found = [_kinds(side, kinds) for side in sides]
+        if isinstance(op, _INSIDE):
+            fits = LIST in other or TEXT in one.keys() & other.keys()
+        else:
+            fits = bool(one.keys() & other.keys())
+        if fits or not one or not other:
+            return
+        left, right = map(_told, sides, found)
+        raise ConfigurationError(
+            [f"--where {self.text[:200]} compares {left} with {right}."], f"Compare it as in: {_example(sides, found)}"
+        )
 
     def holds(self, values: Values) -> bool:
         return bool(self._value(self._tree, values))
@@ -101,3 +147,32 @@ class Where:
             [f"--where {self.text[:200]} {what}."],
             "Compare names with numbers or texts, as in 'reward < 0 and ended == \"length\"'.",
         )
+
+
+def _kinds(side: ast.expr, kinds: Kinds) -> Mapping[str, Any]:
+    """The kinds that a side of a comparison may have, each with a value; of what nothing is known: none."""
+    match side:
+        case ast.Constant(value=value):
+            return {kind_of(value): value}
+        case ast.Name() | ast.Attribute():
+            return kinds.get(ast.unparse(side), {})
+        case _:
+            return {NUMBER: 1}
+
+
+def _told(side: ast.expr, kinds: Mapping[str, Any]) -> str:
+    """A literal as it is written; a name with what it is."""
+    if not isinstance(side, ast.Name | ast.Attribute):
+        return ast.unparse(side)
+    kind, value = next(iter(kinds.items()))
+    shown = f"{value:.4g}" if isinstance(value, float) else repr(value)
+    return f"{ast.unparse(side)} ({kind}, as {shown if len(shown) <= SHOWN else shown[:SHOWN] + '…'})"
+
+
+def _example(sides: Sequence[ast.expr], kinds: Sequence[Mapping[str, Any]]) -> str:
+    """What can be asked of the name among these sides."""
+    for side, found in zip(sides, kinds, strict=True):
+        if isinstance(side, ast.Name | ast.Attribute):
+            name = ast.unparse(side)
+            return f"{name} == '3' or '3' in {name}" if TEXT in found else f"{name} == 3 or {name} < 3"
+    return "reward == 3 or 'a' in response"

@@ -21,8 +21,8 @@ class Figure:
         return "–" if value is None else f"{value:.{self.decimals}f}"
 
 
-ACCURACY = "accuracy"
-ACCURACY_IS = "accuracy: the share of held-out responses, greedily sampled, with reward.right_at (1) or more"
+ACCURACY = "held-out accuracy"
+ACCURACY_IS = f"{ACCURACY}: the share of responses, greedily sampled, with reward.right_at (1) or more"
 
 FIGURES = (
     Figure("reward", "rew_inf/reward"),

@@ -38,15 +38,15 @@ def json_lines(view: Samples) -> Iterator[str]:
     return (msgspec.json.encode(sample).decode() for sample in view.samples)
 
 
-def to_html(view: Samples) -> str:
+def to_html(view: Samples) -> bytes:
     """One page, readable without scripts. What texts hold is shown, never obeyed."""
     title = f"Samples of {Path(view.run_dir).name}"
     values = {"title": title, "counted": counted(view), "samples": [_shown(it) for it in view.samples]}
-    return page(title, markup(BODY, values), styles=STYLES)
+    return page(title, markup(BODY, values), styles=STYLES).encode()
 
 
-def write_parquet(view: Samples, path: Path) -> None:
-    """A row a response: figures and texts as columns, what tokens have as lists, the data set's row as JSON.
+def to_parquet(view: Samples) -> bytes:
+    """A table: a row a response: figures and texts as columns, what tokens have as lists, the data set's row as JSON.
 
     Raises MissingExtraError where pyarrow is not installed.
     """
@@ -57,7 +57,9 @@ def write_parquet(view: Samples, path: Path) -> None:
         raise MissingExtraError("pyarrow", "data") from None
     rows = [_flat(sample) for sample in view.samples]
     names = dict.fromkeys(name for row in rows for name in row)
-    parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in names}), path)
+    out = pyarrow.BufferOutputStream()
+    parquet.write_table(pyarrow.table({name: [row.get(name) for row in rows] for name in names}), out)
+    return out.getvalue().to_pybytes()
 
 
 def _flat(sample: Sample) -> dict[str, Any]:

@@ -53,7 +53,7 @@ faint ones are replays. Dashed: a step closed. Point at a bar for its times.</p>
 """
 
 
-def timeline_page(view: Timeline) -> str:
+def timeline_page(view: Timeline) -> bytes:
     """Raises ConfigurationError where there is too much for a page."""
     from markupsafe import Markup
 
@@ -65,7 +65,7 @@ def timeline_page(view: Timeline) -> str:
         )
     name = Path(view.run_dir).name
     body = markup(PAGE, {"name": name, "body": Markup(timeline_body(view))})
-    return page(f"Timeline of {name}", body)
+    return page(f"Timeline of {name}", body).encode()
 
 
 def timeline_body(view: Timeline) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrl.config.hub import download_command, find_snapshot, hub_cache, is_hub_name
+from hpcrl.config.hub import download_command, find_snapshot, hub_cache, is_hub_name, is_path, nearest_folder
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ConfigurationError
 from hpcrl.launch.export import ExportPlan, plan_exports
@@ -123,10 +123,13 @@ def _folder_of(word: str) -> Path:
         snapshot = find_snapshot(word, hub_cache(os.environ))
         if snapshot is not None:
             return snapshot
+    if not path.exists() and not is_path(word):
         raise ConfigurationError(
             [f"{word} is no folder, no run, and not in the local cache of the hub."],
             f"Download it: `{download_command(word)}`.",
         )
+    if not path.exists() and (near := nearest_folder(path)) is not None:
+        raise ConfigurationError([f"there is no folder or run {word}."], f"The nearest is {near}.")
     raise ConfigurationError(
         [f"{word} is no model and no run: there is no config.json and no run.json."],
         "Name a folder in Hugging Face format, ORG/NAME of the hub, a run, or RUN@STEP.",

@@ -1,12 +1,17 @@
 """A command's own words are told from settings."""
 
+import re
+from pathlib import Path
+
 import pytest
 from support.experiments import KNOWN
+from support.made_run import MadeRun
 
 from hpcrl.cli.arguments import command_parser, parse, separate
+from hpcrl.cli.main import COMMANDS, main
 from hpcrl.cli.settings import help_with_settings
 from hpcrl.config.fields import settings
-from hpcrl.errors import ConfigurationError
+from hpcrl.errors import ConfigurationError, ExitCode
 from hpcrl.recipes.algorithm import algorithm_of
 
 OWN = ("--detach", "--run-dir")
@@ -51,7 +56,7 @@ def test_what_the_parser_refuses_is_one_line_with_a_hint():
     with pytest.raises(ConfigurationError) as raised:
         parse(parser, [])
     (problem,) = raised.value.problems
-    assert "are required: config, --step." in problem
+    assert "are required: CONFIG, --step." in problem
     assert problem.endswith("See hpcrl submit --help.")
     assert "\n" not in problem
 
@@ -67,3 +72,42 @@ def test_help_is_about_the_algorithm_of_the_file(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("algorithm: toy\n")
     assert "--toy.width" in help_with_settings(command_parser("plan", "Plan."), [str(path)], [])
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "template"])
+def test_help_is_in_plain_words(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--help"]) == ExitCode.DONE
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: hpcrl {command}")
+    assert not re.search(r"type: |str \||<class|required|default: (null|False)", said), said
+
+
+def test_help_on_changes_is_that_of_the_runs_algorithm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    MadeRun(tmp_path / "runs" / "first")
+    monkeypatch.chdir(tmp_path)
+    for words in (["resume", "first", "--help"], ["fork", "--help", "runs/first"]):
+        assert main(words) == ExitCode.DONE
+        said = capsys.readouterr().out
+        assert "What may change in a run of algorithm ppo." in said and "--ppo.clip" in said
+    assert main(["resume", "none", "--help"]) == ExitCode.DONE
+    assert "What may change in a run of algorithm dpo." in capsys.readouterr().out
+    assert main(["resume", "first", "--algorithm", "grpo", "--help"]) == ExitCode.DONE
+    assert "What may change in a run of algorithm grpo." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["samples", "RUN", "--limit", "few"], "--limit few is not a whole number. See hpcrl samples --help."),
+        (["eval", "RUN", "--max-new-tokens", "1.5"], "--max-new-tokens 1.5 is not a whole number."),
+        (["generate", "RUN", "--top-p", "x"], "--top-p x is not a number."),
+        (["fork"], "the following arguments are required: RUN, --step."),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_its_option(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == ExitCode.CONFIGURATION
+    assert says in capsys.readouterr().err

@@ -167,6 +167,20 @@ def test_a_model_of_the_hubs_cache_is_found_by_its_name(
     assert main(["generate", "an-org/a-model", "1", "--max-new-tokens", "2"]) == ExitCode.DONE
 
 
+def test_a_mistyped_folder_is_met_with_the_nearest(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "base").symlink_to(model)
+    monkeypatch.chdir(tmp_path)
+    for mistyped, near in (("models/bse", "models/base"), ("./models/bas", "models/base"), ("./modls/base", "models")):
+        assert main(["generate", mistyped, "1"]) == ExitCode.CONFIGURATION
+        assert f"there is no folder or run {mistyped}. The nearest is {near}.\n" in capsys.readouterr().err
+    assert main(["generate", "org/model", "1"]) == ExitCode.CONFIGURATION
+    assert "download org/model" in capsys.readouterr().err, "no folder org is here: a name of the hub"
+    assert main(["generate", "models/base", "1", "--max-new-tokens", "2"]) == ExitCode.DONE
+
+
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

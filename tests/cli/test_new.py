@@ -49,6 +49,15 @@ def test_what_is_written_can_be_planned(folder, algorithm, capsys):
         assert " ".join(setting.help.split()[:8]) in " ".join(re.sub("^ *# ", "", text, flags=re.MULTILINE).split())
 
 
+def test_a_misspelt_function_is_refused_and_nothing_is_written(folder, capsys):
+    Path("reward.py").write_text("def score(prompt, response, row):\n    return 1.0\n")
+    mine = ["new", "mine.yaml", "--model", "model", "--data", "rows.jsonl", "--reward"]
+    assert main([*mine, "reward.py:scor"]) == ExitCode.CONFIGURATION
+    assert "there is no function scor in that file; it has score." in capsys.readouterr().err
+    assert not Path("mine.yaml").exists()
+    assert main([*mine, "reward.py:score"]) == ExitCode.DONE
+
+
 def test_data_may_be_a_folder_of_files(folder, capsys):
     rows = Path("rows")
     rows.mkdir()

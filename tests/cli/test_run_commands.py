@@ -130,8 +130,9 @@ def test_logs_are_filtered_by_pattern_level_time_and_several_workers(run, capsys
     assert main(["logs", run, "--worker", "worker-0", "agent-0", "--grep", "^(forked|execute .*actor_train)"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[2] for line in lines} == {"worker-0", "agent-0"} and len(lines) == 4
+    capsys.readouterr()
     assert main(["logs", run, "--level", "error"]) == ExitCode.DONE
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "hpcrl: no line of level error; --level warning shows more.\n")
     assert main(["logs", run, "--since", "1d", "--grep", "ending"]) == ExitCode.DONE
     assert "state=done" in capsys.readouterr().out
     assert main(["logs", run, "--since", "0s"]) == ExitCode.DONE
@@ -150,6 +151,8 @@ def test_logs_are_filtered_by_step_call_role_and_attempt(run, capsys, monkeypatc
     assert trained and all("call=actor_train" in line for line in trained)
     assert set(trained) < set(shown("--role", "actor")) and not any("rew_inf" in it for it in shown("--role", "actor"))
     assert shown("--attempt", "0", "--until", "1d") == []
+    assert main(["logs", run, "--until", "1d"]) == ExitCode.DONE
+    assert capsys.readouterr().err == "hpcrl: no line matches all of these options.\n"
     assert main(["logs", run, "--around", "first-failure"]) == ExitCode.CONFIGURATION
     assert "has no failure" in capsys.readouterr().err
     assert shown("--around", "1d") == []

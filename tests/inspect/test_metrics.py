@@ -26,4 +26,4 @@ def test_figures_are_the_known_ones_or_the_first_few() -> None:
 
 def test_the_reward_on_held_out_rows_is_shown_beside_the_accuracy():
     row = {"step": 1, "rew_inf/reward": 0.1, "eval_rew/reward": 0.2, "eval_rew/accuracy": 0.3}
-    assert [figure.label for figure in figures([row])] == ["reward", "held-out reward", "accuracy"]
+    assert [figure.label for figure in figures([row])] == ["reward", "held-out reward", "held-out accuracy"]

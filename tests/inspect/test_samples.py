@@ -82,7 +82,7 @@ def test_what_is_asked_for_is_found(
 ) -> None:
     if shown is None:
         assert main(["samples", str(run.root), *words]) == ExitCode.CONFIGURATION
-        assert "compares 1 with '3'" in capsys.readouterr().err
+        assert "compares row.level (a number, as 1) with '3'" in capsys.readouterr().err
         return
     assert [sample["sample"] for sample in found(run, *words, capsys=capsys)] == shown
 
@@ -98,7 +98,21 @@ def test_what_is_asked_for_is_found(
         (["--prompt", "77"], "--prompt 77 is nothing that these samples have. Did you mean 7? There are: 7, 9, 8."),
         (["--grep", "("], "--grep ( is not a regular expression"),
         (["--where", "reward <"], "--where reward < cannot be read."),
-        (["--where", "reward < 'a'"], "compares -0.5 with 'a'"),
+        (["--where", "reward < 'a'"], "compares reward (a number, as -0.5) with 'a'. Compare it as in: reward == 3 or"),
+        (
+            ["--where", "prompt == 3"],
+            "prompt (text, as '1+1=') with 3. Compare it as in: prompt == '3' or '3' in",
+        ),
+        (["--where", "reward > 1 and 3 == ended"], "compares 3 with ended (text, as 'eos')."),
+        (["--where", "1 in response"], "compares 1 with response (text, as '3')."),
+        (["--where", "prompt in reward"], "compares prompt (text, as '1+1=') with reward (a number, as -0.5)."),
+        (
+            ["--where", "reward > 0 and 1 == 'a'"],
+            "compares 1 with 'a'. Compare it as in: reward == 3 or 'a' in response",
+        ),
+        (["--limit", "-1"], "--limit -1 shows nothing. Give 1 or more, or leave it out."),
+        (["--limit", "few"], "--limit few is not a whole number."),
+        (["--desc"], "--desc says how to sort, but not by what. Add a name, as in --sort reward."),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_there_is(
@@ -115,6 +129,11 @@ def test_what_is_unknown_is_refused_with_what_there_is(
         ["--step", "2"],
         ["--step", "all"],
         ["--where", "reward < 0 and ended == 'length'"],
+        ["--where", "prompt == '3' or '3' in prompt"],
+        ["--where", "reward == 3 or reward < 3"],
+        ["--where", "reward == 3 or 'a' in response"],
+        ["--limit", "1"],
+        ["--desc", "--sort", "reward"],
         ["--sort", "reward"],
         ["--prompt", "7"],
         ["--grep", r"\("],
@@ -149,6 +168,13 @@ def test_any_text_is_a_condition_or_refused(text: str) -> None:
         assert error.exit_code == ExitCode.CONFIGURATION
 
 
+def test_a_field_that_is_now_text_and_now_a_number_may_be_compared_with_both(tmp_path: Path) -> None:
+    rows = {f"{i}@0": response("a", "b", record={"level": level}) for i, level in enumerate([1, "2"])}
+    run = kept_run(tmp_path / "run", {1: rows})
+    view = samples(Archives(run), str(run.root), Asked(where=Where("row.level == 1 or row.level == '2'")))
+    assert len(view.samples) == 2
+
+
 def test_a_sample_has_all_that_the_archive_has_of_it(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     (sample,) = found(run, "--step", "1", "--where", "sample == '9@0'", capsys=capsys)
     assert sample["texts"] == {"prompt": "2+2=", "response": "five"} and sample["record"]["level"] == 3
@@ -177,7 +203,7 @@ def test_responses_are_coloured_token_by_token_by_advantage_or_log_ratio(tmp_pat
     with console.capture() as shown:
         console.print(render(view))
     assert "\x1b[1;32ma\x1b[0m\x1b[1;31mb\x1b[0m\x1b[32mc\x1b[0md" in shown.get()
-    page = to_html(view)
+    page = to_html(view).decode()
     assert 'rgba(46, 160, 67, 0.60)">a</span>' in page and 'rgba(218, 54, 51, 0.60)">b</span>' in page
 
 
@@ -208,7 +234,7 @@ def test_what_texts_hold_is_shown_and_never_obeyed(text: str) -> None:
         row = response(text + "p", text + "r", details={"error": text + "e"}, record={"odd": text})
         run = kept_run(Path(folder) / "run", {1: {"1@0": row}})
         view = samples(Archives(run), str(run.root), Asked())
-        page = to_html(view)
+        page = to_html(view).decode()
         console = Console(force_terminal=True, color_system=None, width=500)
         with console.capture() as shown:
             console.print(render(view), soft_wrap=True)

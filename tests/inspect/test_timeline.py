@@ -211,7 +211,7 @@ def test_what_a_host_is_called_is_shown_and_never_obeyed(tmp_path: Path) -> None
     segments = [msgspec.structs.replace(it, name=hostile) for it in lanes[0].segments]
     lanes[0] = msgspec.structs.replace(lanes[0], segments=segments)
     view = msgspec.structs.replace(view, attempts=[msgspec.structs.replace(attempt, lanes=lanes)])
-    page = timeline_page(view)
+    page = timeline_page(view).decode()
     assert "<script" not in page and "\x1b" not in page and "{{ 7*7 }}" in page and "\x1b" not in text_of(view)
 
 

@@ -125,7 +125,7 @@ def plain(folder: Path) -> RunDirectory:
 def test_help_has_its_settings(folder: Path) -> None:
     for words in (("plan", "own.yaml", "--help"), ("submit", "--help", "--algorithm", ALGORITHM)):
         shown = " ".join(obeyed(folder, *words).split())
-        assert "--letters.rows" in shown and "Rows per step. (type: int, default: 8)" in shown
+        assert "--letters.rows" in shown and "Rows per step. (a whole number, at least 1; default 8)" in shown
         assert "letters: What is read, and how much of it is a step" in shown
 
 

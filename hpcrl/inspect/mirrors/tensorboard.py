@@ -51,6 +51,9 @@ class TensorBoard:
         return self._folder / f"{BEGINNING}{number:010d}.{socket.gethostname()}.{os.getpid()}.0"
 
 
+MIRROR = TensorBoard
+
+
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 

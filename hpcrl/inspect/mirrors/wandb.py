@@ -77,6 +77,9 @@ class Wandb:
         return begun
 
 
+MIRROR = Wandb
+
+
 def _row(sample: Sample) -> list[Any]:
     figures, texts = sample.figures, sample.texts
     said = texts.get("prompt", ""), texts.get("response", "")

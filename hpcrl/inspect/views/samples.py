@@ -10,7 +10,7 @@ import msgspec
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.archives import Archives, Sample
-from hpcrl.inspect.conditions import ROW, Where
+from hpcrl.inspect.conditions import ROW, Where, kinds_of
 from hpcrl.inspect.steps_asked import NEWEST, chosen_steps
 
 NAMED = ("step", "data_set", "sample", "row", "number", "ended", "error")
@@ -54,11 +54,11 @@ def samples(archives: Archives, run_dir: str, asked: Asked) -> Samples:
         found = [sample for sample in every if asked.prompt in (sample.row, sample.sample)]
         if not found:
             raise _unknown("--prompt", asked.prompt, dict.fromkeys(sample.row for sample in every))
-    _refuse_unknown_names(every, asked)
+    _refuse_what_they_lack(every, asked)
     found = [sample for sample in found if _is_wanted(sample, asked)]
     if asked.sort is not None:
         found = _sorted(found, asked.sort, asked.descending)
-    lost = {step: why for step, why in archives.lost.items() if step in steps}
+    lost = {step: why for step in steps if (why := archives.lost(step))}
     return Samples(run_dir, tuple(steps), len(every), tuple(found[: asked.limit]), lost)
 
 
@@ -97,16 +97,18 @@ def _is_wanted(sample: Sample, asked: Asked) -> bool:
     return asked.where is None or asked.where.holds(values_of(sample))
 
 
-def _refuse_unknown_names(every: Iterable[Sample], asked: Asked) -> None:
+def _refuse_what_they_lack(every: Iterable[Sample], asked: Asked) -> None:
     used = dict.fromkeys(() if asked.where is None else sorted(asked.where.names), "--where")
     if asked.sort is not None:
         used.setdefault(asked.sort, "--sort")
     if not used:
         return
-    known = dict.fromkeys(name for sample in every for name in values_of(sample))
+    known = kinds_of(map(values_of, every))
     for name, option in used.items():
         if known and name not in known:
             raise _unknown(option, name, known)
+    if asked.where is not None:
+        asked.where.refuse_other_kinds(known)
 
 
 def _unknown(option: str, name: str, known: Iterable[str]) -> ConfigurationError:

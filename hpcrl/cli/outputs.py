@@ -1,0 +1,54 @@
+"""What a command line names to be written. Where nothing can be written is the user's mistake; a full disk is not."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcrl.durable.place import nearest_folder
+from hpcrl.errors import ConfigurationError
+
+MISTAKES = frozenset(
+    {
+        errno.EACCES,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+
+
+@contextmanager
+def written(option: str, path: str | Path) -> Iterator[Path]:
+    """The path, to be written to. Raises ConfigurationError where the operating system lets nobody write there."""
+    try:
+        yield Path(path)
+    except OSError as error:
+        if error.errno not in MISTAKES:
+            raise
+        raise _refused(option, path, _why(Path(path), error)) from None
+
+
+def refuse_unwritable(option: str, path: Path) -> None:
+    """Raise ConfigurationError where a folder cannot be made, as far as it can be known beforehand."""
+    there = nearest_folder(path.absolute())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = f"you may not write to {there}" if there.is_dir() else f"{there} is no folder"
+        raise _refused(option, path, why)
+
+
+def _refused(option: str, path: str | Path, why: str) -> ConfigurationError:
+    return ConfigurationError([f"{option} {path} cannot be written: {why}."], "Name a place where you can write.")
+
+
+def _why(path: Path, error: OSError) -> str:
+    there = nearest_folder(path.absolute())
+    if there.is_dir() and there not in (path.absolute(), path.absolute().parent):
+        return f"there is no folder {path.parent}"
+    return f"{there} is no folder" if not there.is_dir() and there != path.absolute() else str(error.strerror)
