@@ -48,6 +48,7 @@ def test_its_commands_lead_to_a_trained_model(here: Path, capfd: pytest.CaptureF
     assert "No attempt ended early." in said["inspect first why"]
     assert (here / "models" / "six" / "config.json").is_file() and (run.root / "curves.png").is_file()
     assert said["generate first 3+4= --greedy"].strip()
+    assert "first@8 − first@6" in said["eval first@6 first@8 --out evals"]
 
 
 @pytest.mark.parametrize("page", ["first-run.md", "gpu.md", "inspect.md", "export.md", "samples.md"])

@@ -132,7 +132,7 @@ def test_ctrl_c_ends_both_processes(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["{model}x", "1"], "{model}x is no model and no run: there is no config.json and no run.json."),
+        (["{model}x", "1"], "there is no folder or run {model}x. The nearest is {model}."),
         (["none/such", "1"], "none/such is no folder, no run, and not in the local cache of the hub."),
         (["{model}", "1", "--dtype", "fp8"], "--dtype fp8 is none of fp32, bf16, fp64."),
         (["{model}", "1", "--device", "tpu"], "--device tpu is none of auto, cpu, cuda."),

@@ -17,7 +17,7 @@ from hpcrl.cli.arguments import find_run
 from hpcrl.cli.log_filter import moment
 from hpcrl.cli.main import main
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.errors import ExitCode
+from hpcrl.errors import ConfigurationError, ExitCode
 
 
 def hpcrl(*words: str) -> subprocess.CompletedProcess[str]:
@@ -241,4 +241,6 @@ def test_a_name_is_looked_for_in_the_folder_of_runs_first(tmp_path: Path, monkey
     MadeRun(tmp_path / "runs" / "first")
     monkeypatch.chdir(tmp_path)
     assert find_run("first") == Path("runs/first")
-    assert find_run("second") == Path("second") and find_run("runs/second") == Path("runs/second")
+    assert find_run("runs/second") == Path("runs/second")
+    with pytest.raises(ConfigurationError, match="there is no run second"):
+        find_run("second")
