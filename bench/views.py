@@ -77,10 +77,10 @@ def make(root: Path, steps: int) -> None:
 
 def draw(root: Path) -> None:
     from hpcrl.durable.rundir import RunDirectory
-    from hpcrl.inspect.plots import panels_as_svg
+    from hpcrl.inspect.plots import panels_of_a_page
     from hpcrl.inspect.reader import RunReader
 
-    panels_as_svg(RunReader(RunDirectory.look(root)))
+    panels_of_a_page(RunReader(RunDirectory.look(root)))
 
 
 if __name__ == "__main__":

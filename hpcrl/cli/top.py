@@ -8,20 +8,31 @@ from hpcrl.config.experiment import what_every_run_has
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.inspect.progress import DRAW_EVERY_S, Progress
+from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.terminal import show
 from hpcrl.inspect.views.status import is_over
+from hpcrl.inspect.views.summary import summary
 
 
 def run(words: Sequence[str]) -> int:
     parser = command_parser(
         "top",
         "Show a run live, as `hpcrl submit` does: steps, curves, what each worker does, calls that hang. Works on any "
-        "machine that sees the run's directory, until the run has ended; Ctrl-C ends this view, not the run.",
+        "machine that sees the run's directory, until the run has ended, and then says what it came to; Ctrl-C ends "
+        "this view, not the run.",
     )
     parser.add_argument("run", type=str, help=RUN_HELP)
     if asks_for_help(words):
         print(parser.format_help())
         return int(ExitCode.DONE)
     run_dir = RunDirectory.look(find_run(parse(parser, words).run))
+    if is_over(run_dir) or _watch(run_dir):
+        show(summary(RunReader(run_dir)))
+    return int(ExitCode.DONE)
+
+
+def _watch(run_dir: RunDirectory) -> bool:
+    """Whether it has ended; else the user wants to see no more of it."""
     with Progress(run_dir, what_every_run_has(run_dir.configuration())) as progress:
         try:
             while not is_over(run_dir):
@@ -29,4 +40,5 @@ def run(words: Sequence[str]) -> int:
                 time.sleep(DRAW_EVERY_S)
         except KeyboardInterrupt:
             progress.note("the run goes on")
-    return int(ExitCode.DONE)
+            return False
+    return True

@@ -20,7 +20,7 @@ def cause_lines(cause: Cause, traceback: bool = False) -> list[str]:
     lines += _named(
         "evidence", "\n".join(f"{it.file}{f':{it.line}' if it.line else ''}  {it.text}" for it in cause.evidence)
     )
-    lines += _named("folded", _folded(cause))
+    lines += _named("folded", folded(cause))
     return lines + _named("next", cause.next)
 
 
@@ -30,7 +30,8 @@ def in_a_line(cause: Cause) -> str:
     return plain(f"{cause.verdict}: {who}{cause.said.partition(chr(10))[0]}")
 
 
-def _folded(cause: Cause) -> str:
+def folded(cause: Cause) -> str:
+    """What followed from it."""
     parts = []
     if cause.folded.failures:
         parts.append(f"{counted(cause.folded.failures, 'worker')} whose calls failed with it")

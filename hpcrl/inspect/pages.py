@@ -7,9 +7,13 @@ and the page's policy lets nothing but its own styles in, and scripts of the dig
 import base64
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrl.foreign import plain
+from hpcrl.inspect.view_tables import Cell, Table
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 COLOURS = 10
 """Of calls, again and again."""
@@ -22,26 +26,43 @@ SKELETON = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }}</title>
 <style>
-:root { color-scheme: light dark; --ink: #24292f; --quiet: #6b7177; --line: #8884; --card: #8881; --bad: #c0392b;
+:root { color-scheme: light dark; --ink: #24292f; --quiet: #5f666d; --line: #8884; --card: #8881; --bad: #b3261e;
+  --good: #1a7f37;
   --c0: #0b6e99; --c1: #d9730d; --c2: #0f7b6c; --c3: #ad1a72; --c4: #6940a5; --c5: #b59000; --c6: #e03e3e;
   --c7: #5b7083; --c8: #2f9e44; --c9: #8d6748; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --quiet: #9aa0a6; --bad: #ff7b72; --c0: #4fb0d8;
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --quiet: #9aa0a6; --bad: #ff7b72;
+  --good: #56d364; --c0: #4fb0d8;
   --c1: #f0a04b; --c2: #4fc4b0; --c3: #e86bb4; --c4: #a98be0; --c5: #dcc04a; --c6: #ff8080; --c7: #9db3c6;
   --c8: #69d27d; --c9: #c4a17f; } }
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); max-width: 75rem; margin: 1.5rem auto;
   padding: 0 1rem; }
-h1 { font-size: 1.35rem; margin: 0 0 .3rem; overflow-wrap: anywhere; } h2 { font-size: 1.05rem; margin: 0 0 .6rem; }
-h3 { font-size: .9rem; margin: 1rem 0 .3rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.35rem; margin: 0 0 .3rem; overflow-wrap: anywhere; } h2 { font-size: 1.15rem; margin: 0 0 .6rem; }
+h3 { font-size: .95rem; margin: 1rem 0 .3rem; overflow-wrap: anywhere; }
 section { border-top: 1px solid var(--line); padding: 1.1rem 0; }
-.quiet { color: var(--quiet); } .bad { color: var(--bad); }
-.wide { overflow-x: auto; }
+p { overflow-wrap: anywhere; }
+.quiet { color: var(--quiet); } .bad { color: var(--bad); } .good { color: var(--good); }
+.wide { overflow-x: auto; margin-bottom: .5rem; } .note { margin: 0 0 .2rem; font-size: .8rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--quiet); font-weight: 500; } th, td { padding: .15rem .9rem .15rem 0;
-  vertical-align: top; border-bottom: 1px solid var(--line); }
+th { text-align: left; color: var(--quiet); font-weight: 500; vertical-align: bottom; }
+td { vertical-align: top; white-space: nowrap; }
+th, td { padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line); }
+td.text { white-space: normal; max-width: 44rem; min-width: 6rem; overflow-wrap: break-word; }
+td.text.long { min-width: 16rem; } td:last-child, th:last-child { padding-right: .2rem; }
 td.number, th.number { text-align: right; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.5 ui-monospace, monospace; margin: .3rem 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; margin: .6rem 0; font-size: .9rem; }
+dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
+@media (max-width: 32rem) { th, td { padding-right: .6rem; } td.text { min-width: 4.5rem; }
+  td.text.long { min-width: 8.5rem; } dl:not(.short) { grid-template-columns: 1fr; gap: 0; }
+  dl:not(.short) dd { margin-bottom: .35rem; } }
+pre, code { font: 13px/1.5 ui-monospace, monospace; } code { overflow-wrap: anywhere; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; tab-size: 4; max-height: 20rem;
+  overflow-y: auto; }
 details > summary { cursor: pointer; color: var(--quiet); }
+:focus-visible { outline: 2px solid var(--c0); outline-offset: 2px; }
+@media print { :root { color-scheme: light; } body { margin: 0; max-width: none; font-size: 10pt; }
+  nav { display: none; } article, figure, tr { break-inside: avoid; }
+  .wide, pre { overflow: visible; max-height: none; } }
 .lane { display: flex; align-items: center; gap: .5rem; font-size: .75rem; min-width: 36rem; }
 .lane > b { flex: 0 0 5.5rem; font-weight: 500; overflow: hidden; white-space: nowrap; }
 .lane > i { flex: 0 0 2.6rem; font-style: normal; text-align: right; color: var(--quiet); }
@@ -64,14 +85,48 @@ details > summary { cursor: pointer; color: var(--quiet); }
 """
 
 
-def page(title: str, body: str, *, styles: str = "", script: str = "") -> str:
-    """A whole page. `body`, `styles` and `script` are markup of hpcrl's own: see `markup`."""
+TABLE = """<div class="wide"><table aria-label="{{ label }}"><thead><tr>
+{% for name, kind in columns %}<th scope="col"{% if kind %} class="{{ kind }}"{% endif %}>{{ name }}</th>{% endfor %}
+</tr></thead><tbody>
+{% for row in rows %}
+<tr>{% for text, value, kind in row %}<td class="{{ kind }}"
+{%- if value is not none %} data-value="{{ value }}"{% endif %}>{{ text }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% for note in notes %}
+<p class="quiet note">{{ note }}</p>
+{% endfor %}
+"""
+LONG = 24
+"""Characters from which a text gets a wide column."""
+
+
+def table(of: Table, label: str) -> "Markup":
+    """A table that is scrolled alone where it is wider than the page."""
+    kinds = ["number" if of.is_number(number) else "" for number in range(len(of.columns))]
+    values = {
+        "label": label,
+        "columns": list(zip(of.columns, kinds, strict=True)),
+        "rows": [[_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in of.rows],
+        "notes": of.notes,
+    }
+    return markup(TABLE, values)
+
+
+def _cell(cell: Cell, kind: str) -> tuple[str, float | None, str]:
+    if isinstance(cell, tuple):
+        return cell[0], cell[1], kind
+    return cell, None, kind or ("text long" if len(cell) > LONG else "text")
+
+
+def page(title: str, body: "Markup", *, styles: str = "", script: str = "") -> str:
+    """A whole page. `styles` and `script` are hpcrl's own."""
     from markupsafe import Markup
 
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values = {
         "title": title,
-        "body": Markup(body),
+        "body": body,
         "styles": Markup(styles),
         "script": Markup(script),
         "scripts": Markup(f"; script-src 'sha256-{digest}'") if script else "",
@@ -80,12 +135,14 @@ def page(title: str, body: str, *, styles: str = "", script: str = "") -> str:
     return markup(SKELETON, values)
 
 
-def markup(template: str, values: Mapping[str, Any]) -> str:
+def markup(template: str, values: Mapping[str, Any]) -> "Markup":
     """A template of jinja2 filled in. Whatever text comes in is escaped; only `Markup` is taken as it is."""
     # Whoever looks at numbers only waits for no template.
     from jinja2 import Environment
+    from markupsafe import Markup
 
-    return Environment(autoescape=True, finalize=_neutral, trim_blocks=True).from_string(template).render(values)
+    made = Environment(autoescape=True, finalize=_neutral, trim_blocks=True).from_string(template)
+    return Markup(made.render(values))
 
 
 def _neutral(value: Any) -> Any:

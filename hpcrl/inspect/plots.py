@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ import numpy as np
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
+from hpcrl.foreign import plain
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import figures, series
+from hpcrl.inspect.metrics import figures, last, series
 from hpcrl.inspect.reader import RunReader
 
 if TYPE_CHECKING:
@@ -20,8 +22,14 @@ if TYPE_CHECKING:
 
 COLUMNS = 3
 PANEL_INCHES = (4.4, 2.9)
+PAGE_INCHES = (3.5, 2.2)
+"""Of a panel on a page, which makes it as wide as there is room: letters of 8 points are legible on a phone."""
 SMOOTHED_FROM = 30
 """Points from which a curve is drawn thin, with a running mean over it."""
+MARKED_TO = 60
+"""Points of a sparse curve up to which each is marked."""
+LEAST_RANGE = 1e-6
+"""Of an axis, of its values: less is a constant and what it was rounded by."""
 COLOURS = ("#0b6e99", "#d9730d", "#0f7b6c")
 QUIET = "#8a8a86"
 CHANGED = "#ad1a72"
@@ -49,6 +57,15 @@ class Curve:
     key: str
     label: str = ""
     sparse: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A panel for a page: an <svg> and, for each of its curves, label, colour by name, and the newest value."""
+
+    title: str
+    svg: str
+    legend: tuple[tuple[str, str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -83,10 +100,13 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
         MissingExtraError: matplotlib is not installed.
         DataError: no step is finished.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
+    with _matplotlib():
+        return _plot(run, folder or run.root)
+
+
+def _plot(run: RunDirectory, folder: Path) -> list[Path]:
+    from matplotlib.figure import Figure
+
     reader = RunReader(run)
     rows = reader.rows()
     panels = _panels(rows)
@@ -101,36 +121,56 @@ def plot(run: RunDirectory, folder: Path | None = None) -> list[Path]:
     for number, panel in enumerate(panels):
         axes = figure.add_subplot(lines, columns, number + 1)
         _draw(axes, panel, rows, reader.restarts())
+        axes.set_title(plain(panel.title), fontsize=9.5, loc="left", color="#37352f")
+        if len(panel.curves) > 1:
+            axes.legend(fontsize=8, frameon=False, loc="lower right")
         _mark_settings(axes, reader.seen.settings)
-    paths = [(folder or run.root) / f"curves.{kind}" for kind in ("png", "svg")]
+    paths = [folder / f"curves.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=140)
     return paths
 
 
-def panels_as_svg(reader: RunReader) -> list[str]:
-    """Each panel as an <svg> for a page of HTML, whose colours are the page's: ink, quiet, line and c0 to c3.
+def panels_of_a_page(reader: RunReader) -> list[Drawn]:
+    """Panels whose colours are the page's: ink, quiet, line and c0 to c3. Titles and legends are left to the page.
 
     Raises MissingExtraError where matplotlib is not installed.
     """
+    rows, found = reader.rows(), []
+    for panel in _panels(rows):
+        # Names within a panel are made of the salt, and differ from those of other panels of the page.
+        with _matplotlib(**{"svg.fonttype": "none", "svg.hashsalt": panel.title}):
+            found.append(_drawn(panel, rows, reader))
+    return found
+
+
+def _drawn(panel: Panel, rows: Sequence[Row], reader: RunReader) -> Drawn:
+    from matplotlib.figure import Figure
+
+    figure, out = Figure(figsize=PAGE_INCHES, layout="constrained"), io.StringIO()
+    axes = figure.add_subplot()
+    _draw(axes, panel, rows, reader.restarts())
+    _mark_settings(axes, reader.seen.settings)
+    nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    legend = [
+        (curve.label, PAGE_COLOURS[colour], value)
+        for curve, colour in zip(panel.curves, COLOURS, strict=False)
+        if (value := last(rows, curve.key)) is not None
+    ]
+    return Drawn(panel.title, _in_colours_of_the_page(out.getvalue()), tuple(legend))
+
+
+@contextmanager
+def _matplotlib(**settings: Any) -> Iterator[None]:
+    """What is drawn within takes dollars in names of metrics as dollars."""
     try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
+        import matplotlib.figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot") from error
-    rows, found = reader.rows(), []
-    for number, panel in enumerate(_panels(rows)):
-        own: Any = {"svg.fonttype": "none", "svg.hashsalt": str(number), "text.parse_math": False}
-        with rc_context(own):
-            figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-            axes = figure.add_subplot()
-            _draw(axes, panel, rows, reader.restarts())
-            _mark_settings(axes, reader.seen.settings)
-            out = io.StringIO()
-            nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
-            figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-        found.append(_in_colours_of_the_page(out.getvalue()))
-    return found
+    own: Any = {"text.parse_math": False, "svg.hashsalt": "hpcrl", **settings}
+    with matplotlib.rc_context(own):
+        yield
 
 
 def _in_colours_of_the_page(svg: str) -> str:
@@ -162,16 +202,13 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
-    curves = 0
     for curve, colour in zip(panel.curves, COLOURS, strict=False):
-        steps, values = thinned(*series(rows, curve.key))
+        steps, values = series(rows, curve.key)
         if steps:
-            _draw_curve(axes, curve, np.array(steps), np.array(values), colour)
-            curves += 1
+            _draw_curve(axes, curve, steps, values, colour)
     for number, step in enumerate(restarts):
         label = "restart" if number == 0 else None
         axes.axvline(step - 0.5, color=QUIET, linewidth=0.8, linestyle=(0, (2, 3)), zorder=0, label=label)
-    axes.set_title(panel.title, fontsize=9.5, loc="left", color="#37352f")
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#d3d1cb")
     axes.tick_params(labelsize=8, color="#d3d1cb", labelcolor="#5f5e5b")
@@ -180,8 +217,9 @@ def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[in
     axes.set_xlabel("step", fontsize=8, color="#5f5e5b")
     axes.margins(x=0.02)
     axes.ticklabel_format(useOffset=False)
-    if curves > 1 or len(panel.curves) > 1:
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
+    low, high = axes.get_ylim()
+    if high - low < LEAST_RANGE * max(abs(low), abs(high)):
+        axes.set_ylim(min(0.95 * low, 1.05 * low), max(0.95 * high, 1.05 * high))
 
 
 def _mark_settings(axes: "Axes", changes: Sequence[tuple[int, int]]) -> None:
@@ -192,15 +230,22 @@ def _mark_settings(axes: "Axes", changes: Sequence[tuple[int, int]]) -> None:
         axes.text(*place, f"settings {version}", transform=system, fontsize=7, color=CHANGED, ha="left", va="bottom")
 
 
-def _draw_curve(axes: "Axes", curve: Curve, steps: Any, values: Any, colour: str) -> None:
-    style: dict[str, Any] = {"color": colour, "label": curve.label or None}
+def _draw_curve(axes: "Axes", curve: Curve, steps: Sequence[int], values: Sequence[float], colour: str) -> None:
+    style: dict[str, Any] = {"color": colour, "label": plain(curve.label) or None}
     if curve.sparse:
-        axes.plot(steps, values, marker="o", markersize=3.5, linewidth=1.4, zorder=3, **style)
+        marker = "o" if len(values) <= MARKED_TO else None
+        axes.plot(*thinned(steps, values), marker=marker, markersize=3.5, linewidth=1.4, zorder=3, **style)
     elif len(values) < SMOOTHED_FROM:
         axes.plot(steps, values, linewidth=1.6, **style)
     else:
-        axes.plot(steps, values, linewidth=0.8, alpha=0.3, color=colour)
-        axes.plot(steps, running_mean(values, max(5, len(values) // 30)), linewidth=1.6, **style)
+        means = running_mean(np.array(values), smoothed_over(len(values)))
+        axes.plot(*thinned(steps, values), linewidth=0.8, alpha=0.35, color=colour)
+        axes.plot(*thinned(steps, means.tolist()), linewidth=1.6, **style)
+
+
+def smoothed_over(count: int) -> int:
+    """How many points of so many a running mean is over; 1 where there are too few for one."""
+    return 1 if count < SMOOTHED_FROM else max(5, count // 30)
 
 
 def running_mean(values: np.ndarray, width: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """What `hpcrl submit` shows while it waits: a live panel on a terminal, else one line now and then."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -192,15 +193,16 @@ class Progress:
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
-    """The course of all values in `width` characters, each the mean of its share."""
+    """The course of all values in `width` characters, each the mean of its share; of what is no number, a gap."""
     cells = min(width, len(values))
     means = []
     for cell in range(cells):
         share = values[cell * len(values) // cells : (cell + 1) * len(values) // cells]
         means.append(sum(share) / len(share))
-    low, high = min(means), max(means)
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(SPARKS[round((mean - low) * scale)] for mean in means)
+    return "".join(SPARKS[round((mean - low) * scale)] if math.isfinite(mean) else " " for mean in means)
 
 
 def _workers(activity: Activity) -> RenderableType:

@@ -2,143 +2,208 @@
 sorts tables, and all is there without it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from hpcrl.errors import MissingExtraError
-from hpcrl.inspect.archives import Sample
-from hpcrl.inspect.cause_text import cause_lines
-from hpcrl.inspect.metrics import Figure
-from hpcrl.inspect.pages import markup, page
-from hpcrl.inspect.plots import panels_as_svg
+from hpcrl.inspect.cause_text import folded
+from hpcrl.inspect.lines import Row
+from hpcrl.inspect.metrics import BESIDES, series
+from hpcrl.inspect.pages import markup, page, table
+from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
+from hpcrl.inspect.progress import sparkline
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.sample_texts import headline
+from hpcrl.inspect.report_markup import PAGE, SCRIPT, STYLES
+from hpcrl.inspect.sample_markup import STYLES as SAMPLE_STYLES
+from hpcrl.inspect.sample_markup import samples_markup, shades_are
 from hpcrl.inspect.timeline_page import MOST_SEGMENTS, timeline_body
-from hpcrl.inspect.views.report import Report
-from hpcrl.inspect.views.samples import pieces
+from hpcrl.inspect.verdicts import VERDICTS
+from hpcrl.inspect.view_tables import (
+    Table,
+    attempts_table,
+    calls_table,
+    courses_table,
+    exclude_advice,
+    facts_of,
+    ledger_table,
+    memory_table,
+    nodes_table,
+    over_all_table,
+    steps_table,
+    stragglers_table,
+    workers_table,
+)
+from hpcrl.inspect.views.report import Ends, Report
 from hpcrl.inspect.views.summary import Summary
-from hpcrl.inspect.words import duration, quantity
-from hpcrl.placement.sizes import size_in_words
+from hpcrl.inspect.views.why import Cause
+from hpcrl.inspect.words import counted, duration
 
 TEXT_SHOWN = 4000
 """Characters of a text of a sample; `hpcrl samples` has all."""
-
-STYLES = """
-.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr)); gap: 1rem; }
-.curves svg { width: 100%; height: auto; }
-.curves text { fill: var(--ink); }
-.up { background: rgba(46, 160, 67, .3); } .down { background: rgba(218, 54, 51, .3); }
-.sortable th { cursor: pointer; } th[aria-sort=ascending]::after { content: " ↑"; }
-th[aria-sort=descending]::after { content: " ↓"; }
-"""
-
-SCRIPT = """
-for (const table of document.querySelectorAll("table")) {
-  table.classList.add("sortable");
-  const heads = [...table.querySelectorAll("thead th")];
-  heads.forEach((head, column) => head.addEventListener("click", () => {
-    const down = head.getAttribute("aria-sort") === "ascending";
-    heads.forEach(each => each.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const value = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
-    const rows = [...table.tBodies[0].rows];
-    rows.sort((one, other) => {
-      const [a, b] = [value(one), value(other)];
-      const difference = a !== "" && b !== "" && !isNaN(a) && !isNaN(b) ? a - b : a.localeCompare(b);
-      return down ? -difference : difference;
-    });
-    table.tBodies[0].append(...rows);
-  }));
-}
-"""
-
-PAGE = """{% macro table(of) %}
-<div class="wide"><table><thead><tr>
-{% for name in of.columns %}<th>{{ name }}</th>{% endfor %}
-</tr></thead><tbody>
-{% for row in of.rows %}
-<tr>{% for cell in row %}<td{% if cell.value is not none %} class="number" data-value="{{ cell.value }}"{% endif %}>
-{{- cell.text }}</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table></div>
-{% endmacro %}
-{% macro sample(it) %}
-<h3>{{ it.headline }}</h3>
-{% for name, text in it.texts %}<pre class="quiet" title="{{ name }}">{{ text }}</pre>
-{% endfor %}<pre>
-{%- for text, shade in it.pieces %}{% if shade %}<span class="{{ shade }}">{{ text }}</span>
-{%- else %}{{ text }}{% endif %}{% endfor %}</pre>
-{% if it.error %}<pre class="bad">{{ it.error }}</pre>{% endif %}
-<details><summary>row</summary><pre>{{ it.record }}</pre></details>
-{% endmacro %}
-<h1>{{ name }}: <span class="{{ 'bad' if failed else '' }}">{{ state }}</span></h1>
-<p class="quiet">{{ reason }}</p>
-{{ table(facts) }}
-{% for cause in causes %}
-<section><h2 class="{{ 'bad' if loop.first and failed else '' }}">Why {{ cause.title }} ended</h2>
-<pre>{{ cause.text }}</pre>
-{% if cause.traceback %}<details><summary>all frames</summary><pre>{{ cause.traceback }}</pre></details>{% endif %}
-</section>
-{% endfor %}
-<section><h2>Curves</h2>
-{% if curves %}<div class="curves">{% for curve in curves %}<div>{{ curve }}</div>{% endfor %}</div>
-{% else %}<p class="quiet">{{ no_curves }}</p>{% endif %}
-{{ table(courses) }}
-</section>
-<section><h2>Worst samples{% if step is not none %} of step {{ step }}{% endif %}</h2>
-{% if lacks %}<p class="quiet">{{ lacks }}</p>{% endif %}
-{% for it in worst %}{{ sample(it) }}{% endfor %}
-{% if best %}<details><summary>the best samples of the same step</summary>
-{% for it in best %}{{ sample(it) }}{% endfor %}</details>{% endif %}
-</section>
-<section><h2>Where the time went</h2>{{ table(ledger) }}<h3>by call</h3>{{ table(calls) }}
-<h3>attempts</h3>{{ table(attempts) }}</section>
-<section><h2>Timeline of the last steps</h2>{{ timeline }}</section>
-{% for title, of, open in tables %}
-<section><details{{ ' open' if open else '' }}><summary>{{ title }}</summary>{{ table(of) }}</details></section>
-{% endfor %}
-"""
+EARLIER_SHOWN = 20
+"""Causes beside the newest."""
+FACTS_ABOVE = 4
+"""The others are the page's end."""
+METRICS_SHOWN = 1000
+COURSE_WIDTH = 24
+VERBS = {"failed": "failed", "killed": "was killed"}
+CARETS = re.compile(r"\s+[~^]+")
+KINDS = {"done": "good", "failed": "bad", "killed": "bad"}
+"""Of states; others are neither."""
 
 
 def report_page(view: Report, reader: RunReader) -> str:
     """The page; curves are drawn from the rows that the reader has."""
-    from markupsafe import Markup
-
-    whole = view.summary
-    curves, no_curves = _curves(reader)
+    whole, state = view.summary, _state(view)
+    causes = [_cause(it, state) for it in view.why.causes]
+    facts = list(facts_of(whole).items())
+    facts.insert(1, ("wall time", duration(whole.elapsed.ledger.wall)))
     values = {
         "name": whole.name,
-        "state": whole.state or "no verdict",
-        "failed": whole.state == "failed",
-        "reason": whole.reason,
-        "facts": _facts(whole),
-        "causes": [_cause(cause) for cause in view.why.causes],
-        "curves": [Markup(curve) for curve in curves],
-        "no_curves": no_curves,
-        "courses": _courses(whole),
-        "step": view.samples.step,
-        "lacks": view.samples.lacks,
-        "worst": [_sample(it) for it in view.samples.worst],
-        "best": [_sample(it) for it in view.samples.best],
-        "ledger": _ledger(whole),
-        "calls": _calls(whole),
-        "attempts": _attempts(whole),
-        "timeline": Markup(_timeline(view)),
-        "tables": _tables(view),
+        "state": state,
+        "kind": KINDS.get(state, ""),
+        "reason": "" if state == "failed" and view.why.causes else whole.reason,
+        "facts": facts[:FACTS_ABOVE],
+        "rest": facts[FACTS_ABOVE:],
+        "causes": causes[: 1 + EARLIER_SHOWN],
+        "earlier": _earlier(len(causes) - 1),
+        **_curves(reader, whole),
+        **_samples(view.samples, whole.where.run_dir),
+        **_times(whole),
+        "timeline": _timeline(view),
+        "tables": list(_tables(view)),
+        "hints": list(whole.hints.items()),
     }
-    return page(f"Report of {whole.name}", markup(PAGE, values), styles=STYLES, script=SCRIPT)
+    return page(f"{whole.name}: {state}", markup(PAGE, values), styles=STYLES + SAMPLE_STYLES, script=SCRIPT)
 
 
-def _curves(reader: RunReader) -> tuple[list[str], str]:
+def _state(view: Report) -> str:
+    """That of its verdict; one that left none was killed, or has not ended."""
+    causes = [it for it in view.why.causes if not it.continued and it.kind != "waiting for Slurm"]
+    return view.summary.state or ("killed" if causes else "not ended")
+
+
+# ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _cause(it: Cause, state: str) -> dict[str, Any]:
+    """Everything that `why` says of it, under names; what the verdict means and what to do, as the docs say it."""
+    is_bad = not it.continued and state in VERBS
+    title = "the start" if it.attempt is None else f"attempt {it.attempt}"
+    verb = VERBS[state] if is_bad else "is waiting" if it.kind == "waiting for Slurm" else "ended early"
+    went_on = f"; attempt {it.attempt + 1} went on" if it.continued and it.attempt is not None else ""
+    who = " in ".join(part for part in (it.who, it.where) if part)
+    evidence = "\n".join(f"{at.file}{f':{at.line}' if at.line else ''}  {at.text}" for at in it.evidence)
+    facts = [
+        ("where", who, ""),
+        ("what happened", _without_carets(it.said), "pre"),
+        ("in your code", _without_carets(it.frames), "pre"),
+        ("means", VERDICTS[it.kind].means, ""),
+        ("what to do", "" if it.continued else VERDICTS[it.kind].do, ""),
+        ("then type", it.next, "code"),
+        ("evidence", evidence, "pre"),
+        ("followed from it", folded(it), ""),
+    ]
+    return {
+        "title": f"Why {title} {verb}{went_on}",
+        "head": f"cause: {it.verdict} ({it.confidence})",
+        "is_bad": is_bad,
+        "facts": [fact for fact in facts if fact[1]],
+        "traceback": it.traceback,
+    }
+
+
+def _earlier(count: int) -> str:
+    title = f"why {counted(count, 'attempt')} before it ended early"
+    return title if count <= EARLIER_SHOWN else f"{title}: the newest {EARLIER_SHOWN}, all in hpcrl inspect RUN why"
+
+
+def _without_carets(text: str) -> str:
+    """Lines that point at a part of the line above point at nothing where lines are broken."""
+    return "\n".join(line for line in text.rstrip().splitlines() if not CARETS.fullmatch(line))
+
+
+# ── curves ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _curves(reader: RunReader, view: Summary) -> dict[str, Any]:
+    rows = reader.rows()
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in BESIDES))
+    found: dict[str, Any] = {
+        "curves": [],
+        "no_curves": "No step has been measured yet.",
+        "courses": table(courses_table(view.courses), "metrics") if view.courses else "",
+        "over_all": table(over_all_table(view.over_all), "means over all steps") if view.over_all else "",
+        "all_metrics": table(_all_metrics(rows, names), "all metrics") if names else "",
+        "all_metrics_count": len(names),
+        "drawn_how": _drawn_how(rows, reader),
+    }
     try:
-        return panels_as_svg(reader), "No step has been measured yet."
+        found["curves"] = [_curve(drawn) for drawn in panels_of_a_page(reader)]
     except MissingExtraError as error:
-        return [], str(error)
+        found["no_curves"] = str(error)
+    return found
 
 
-def _timeline(view: Report) -> str:
+def _curve(drawn: Drawn) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    legend = [(label, colour, f"{value:.4g}") for label, colour, value in drawn.legend]
+    return {"title": drawn.title, "svg": Markup(drawn.svg), "legend": legend}
+
+
+def _drawn_how(rows: Sequence[Row], reader: RunReader) -> str:
+    """What lines are, beside the curves' own colours."""
+    width = smoothed_over(len(rows))
+    said = ["By step; the number is the newest value."]
+    if width > 1:
+        said.append(f"Thin: each step. Thick: the mean over {width} steps. Points: evaluations.")
+    if reader.restarts():
+        said.append("Dotted, upright: another attempt went on from here.")
+    if reader.seen.settings:
+        said.append("Solid, upright: other settings began to count.")
+    return " ".join(said)
+
+
+def _all_metrics(rows: Sequence[Row], names: Sequence[str]) -> Table:
+    made: list[Sequence[Any]] = []
+    for name in names[:METRICS_SHOWN]:
+        steps, values = series(rows, name)
+        if values:
+            numbers = (values[0], values[-1], min(values), max(values))
+            cells = ((f"{number:.4g}", number) for number in numbers)
+            made.append((name, sparkline(values, COURSE_WIDTH), *cells, (f"{steps[0]}–{steps[-1]}", steps[0])))
+    more = len(names) - METRICS_SHOWN
+    notes = (f"{more} more: hpcrl inspect RUN steps --csv",) if more > 0 else ()
+    return Table(("metric", "course", "first", "last", "least", "most", "steps"), made, notes)
+
+
+# ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
+    shown = [*view.failed, *view.worst, *view.best]
+    said = view.lacks
+    if shown:
+        said = (
+            f"{counted(len(view.worst), 'sample')} of the {view.of} that are kept of this step, the lowest reward "
+            f"first. {shades_are(shown)} All of them: hpcrl samples {run_dir} --step {view.step} --sort reward"
+        )
+    return {
+        "step": view.step,
+        "about_samples": said,
+        "failed_samples": samples_markup(view.failed, TEXT_SHOWN) if view.failed else "",
+        "worst": samples_markup(view.worst, TEXT_SHOWN),
+        "best": samples_markup(view.best, TEXT_SHOWN) if view.best else "",
+    }
+
+
+# ── where the time went, and the rest ─────────────────────────────────────────────────────────────────────────────────
+def _times(view: Summary) -> dict[str, Any]:
+    elapsed = view.elapsed
+    return {
+        "ledger": table(ledger_table(elapsed.ledger), "wall time") if elapsed.ledger.wall else "",
+        "calls": table(calls_table(view.calls), "calls") if view.calls else "",
+        "attempts": table(attempts_table(elapsed.attempts), "attempts") if elapsed.attempts else "",
+    }
+
+
+def _timeline(view: Report) -> Any:
     if view.timeline is None:
         return "No step has closed yet."
     count = sum(len(lane.segments) for attempt in view.timeline.attempts for lane in attempt.lanes)
@@ -147,102 +212,13 @@ def _timeline(view: Report) -> str:
     return timeline_body(view.timeline)
 
 
-# ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> dict[str, Any]:
-    """A cell is a text, a number, or (text, number by which it is sorted)."""
-    return {"columns": columns, "rows": [[_cell(cell) for cell in row] for row in rows]}
-
-
-def _cell(cell: Any) -> dict[str, Any]:
-    if isinstance(cell, tuple):
-        return {"text": cell[0], "value": cell[1]}
-    if isinstance(cell, int | float):
-        return {"text": str(cell) if isinstance(cell, int) else f"{cell:.4g}", "value": cell}
-    return {"text": "" if cell is None else str(cell), "value": None}
-
-
-def _facts(view: Summary) -> dict[str, Any]:
-    steps = f"{view.step}" + ("" if view.steps is None else f" of {view.steps}")
-    facts = {"steps": steps, "time": duration(view.speed.seconds), "restarts": str(view.elapsed.restarts)}
-    if view.speed.samples_per_s is not None:
-        facts["samples a second"] = quantity(view.speed.samples_per_s)
-    facts["run directory"] = view.where.run_dir
-    return table_of(list(facts), [list(facts.values())])
-
-
-def _cause(cause: Any) -> dict[str, str]:
-    title = "the start" if cause.attempt is None else f"attempt {cause.attempt}"
-    return {"title": title, "text": "\n".join(cause_lines(cause)), "traceback": cause.traceback}
-
-
-def _courses(view: Summary) -> dict[str, Any]:
-    def shown(course: Any, value: float | None) -> Any:
-        figure = Figure(course.label, course.metric, course.decimals)
-        return "" if value is None else (figure.show(value), value)
-
-    rows = [
-        (it.label, *(shown(it, value) for value in (it.first, it.last, it.best)), f"{it.first_step}–{it.last_step}")
-        for it in view.courses
-    ]
-    return table_of(("metric", "first", "last", "best", "steps"), rows)
-
-
-def _ledger(view: Summary) -> dict[str, Any]:
-    it = view.elapsed.ledger
-    seconds = {name: number for name, number in msgspec.to_builtins(it).items() if name != "wall"}
-    rows = [(name, (duration(number), number), f"{number / (it.wall or 1):.0%}") for name, number in seconds.items()]
-    return table_of(("wall time", "", "share"), [*rows, ("together", (duration(it.wall), it.wall), "")])
-
-
-def _calls(view: Summary) -> dict[str, Any]:
-    total = sum(call.workers_s for call in view.calls) or 1.0
-    rows = [(it.name, it.parts, it.workers_s, f"{it.workers_s / total:.0%}", it.tokens) for it in view.calls]
-    return table_of(("call", "parts", "seconds of all workers", "share", "tokens"), rows)
-
-
-def _attempts(view: Summary) -> dict[str, Any]:
-    rows = [
-        (it.attempt, f"{it.first_step}–{it.last_step}" if it.first_step is not None else "",
-         (duration(it.seconds), it.seconds), it.lost_s, ", ".join(filter(None, (it.verdict, it.who))))
-        for it in view.elapsed.attempts
-    ]  # fmt: skip
-    return table_of(("attempt", "steps", "time", "seconds of lost work", "ended by"), rows)
-
-
-def _tables(view: Report) -> list[tuple[str, dict[str, Any], bool]]:
-    names = list(dict.fromkeys(name for step in view.steps.steps for name in step.metrics if name != "step"))
-    rows = [
-        (it.step, it.attempt, it.seconds, it.tokens, *(it.metrics.get(name, "") for name in names))
-        for it in view.steps.steps
-    ]
-    steps = table_of(("step", "attempt", "seconds", "tokens", *names), rows)
-    waits = [(f"worker-{it.worker}", it.node, it.waited_s, it.slowest, it.calls) for it in view.stragglers.workers]
-    nodes = [(it.attempt, it.host, _size(it.used), _size(it.limit), _size(it.free)) for it in view.resources.nodes]
-    memory = [(it.name, _size(it.expected), _size(it.peak)) for it in view.memory.calls]
-    found = [
-        (f"The last {len(rows)} steps", steps, False),
-        ("Stragglers", table_of(("worker", "node", "waited for, s", "slowest of", "calls"), waits), bool(waits)),
-        ("Nodes", table_of(("attempt", "node", "memory", "of", "disk left"), nodes), False),
-        ("Memory", table_of(("call", "expected", "measured"), memory), False),
-    ]
-    return [(title, of, is_open) for title, of, is_open in found if of["rows"]]
-
-
-def _size(size: float | None) -> Any:
-    return "" if size is None else (size_in_words(size), size)
-
-
-# ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-def _sample(it: Sample) -> Mapping[str, Any]:
-    """Texts are cut; the response's tokens have the side of zero on which their advantage or log-ratio is."""
-    shown, left = list[tuple[str, str]](), TEXT_SHOWN
-    for text, share in pieces(it):
-        if left > 0 and text:
-            shown.append((text[:left], "up" if share > 0.15 else "down" if share < -0.15 else ""))
-        left -= len(text)
-    if left < 0:
-        shown.append((f" … {-left} characters more", ""))
-    record = msgspec.json.format(msgspec.json.encode(it.record)).decode()
-    texts = [(name, text[:TEXT_SHOWN]) for name, text in it.texts.items() if name != "response"]
-    error, row = it.error[:TEXT_SHOWN], record[:TEXT_SHOWN]
-    return {"headline": headline(it), "texts": texts, "pieces": shown, "error": error, "record": row}
+def _tables(view: Report) -> Iterator[tuple[str, Any, str]]:
+    """Title, table and what is said above it; folded."""
+    found = (
+        (f"The last {counted(len(view.steps.steps), 'step')}", steps_table(view.steps), ""),
+        ("Workers that others waited for", stragglers_table(view.stragglers), exclude_advice(view.stragglers)),
+        ("Memory by call", memory_table(view.memory), ""),
+        ("Nodes", nodes_table(view.resources), ""),
+        ("Workers", workers_table(view.resources), ""),
+    )
+    return ((title, table(of, title), said) for title, of, said in found if of.rows)

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.pages import COLOURS, markup, page
 from hpcrl.inspect.timeline_text import names_of, notes_of, path_of
 from hpcrl.inspect.views.timeline import AttemptTime, Timeline
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 MOST_SEGMENTS = 20_000
 """On a page; more are some megabytes, and nobody tells them apart."""
@@ -39,7 +42,7 @@ title="{{ it.title }}"></s>
 <tbody>
 {% for step in attempt.steps %}
 <tr><td class="number">{{ step.step }}</td><td class="number">{{ step.seconds }}</td>
-<td class="number">{{ step.idle }}</td><td>{{ step.path }}</td></tr>
+<td class="number">{{ step.idle }}</td><td class="text long">{{ step.path }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% endfor %}
@@ -55,8 +58,6 @@ faint ones are replays. Dashed: a step closed. Point at a bar for its times.</p>
 
 def timeline_page(view: Timeline) -> bytes:
     """Raises ConfigurationError where there is too much for a page."""
-    from markupsafe import Markup
-
     count = sum(len(lane.segments) for attempt in view.attempts for lane in attempt.lanes)
     if count > MOST_SEGMENTS:
         raise ConfigurationError(
@@ -64,11 +65,11 @@ def timeline_page(view: Timeline) -> bytes:
             "Ask for fewer --steps, or --perfetto.",
         )
     name = Path(view.run_dir).name
-    body = markup(PAGE, {"name": name, "body": Markup(timeline_body(view))})
+    body = markup(PAGE, {"name": name, "body": timeline_body(view)})
     return page(f"Timeline of {name}", body).encode()
 
 
-def timeline_body(view: Timeline) -> str:
+def timeline_body(view: Timeline) -> "Markup":
     """What a page has between its head and its end."""
     colours = {name: number % COLOURS for number, name in enumerate(names_of(view))}
     attempts = [_attempt(attempt, colours) for attempt in view.attempts]

@@ -2,12 +2,12 @@
 
 
 def duration(seconds: float) -> str:
-    """A time span as a person reads it: 8 s, 1:05, 2:03:04."""
+    """A time span as a person reads it: 8 s, 1 min 05 s, 2 h 03 min."""
     whole = round(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    if hours:
-        return f"{hours}:{minutes:02d}:{whole % 60:02d}"
-    return f"{minutes}:{whole % 60:02d}" if minutes else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def counted(number: int, name: str) -> str:

@@ -21,12 +21,12 @@ from hpcrl.events import (
     WorkersReady,
 )
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.terminal import ACCOUNTS
+from hpcrl.inspect.view_tables import ACCOUNTS
 from hpcrl.inspect.views.attempts import Ledger, attempts, covered, ledger
 
 
 def together(view: Ledger) -> float:
-    return sum(getattr(view, name) for name in ACCOUNTS.values())
+    return sum(getattr(view, name) for name in ACCOUNTS)
 
 
 def claimed(made: MadeRun) -> float:
@@ -107,7 +107,7 @@ def test_the_ledger_adds_up_whatever_is_missing(tmp_path: Path, seed: int) -> No
         made.time += rng.random() * 20
     view = ledger(RunReader(made.run))
     assert together(view) == pytest.approx(view.wall, abs=0.01) and view.wall >= 0
-    assert all(getattr(view, name) >= -0.002 for name in ACCOUNTS.values())
+    assert all(getattr(view, name) >= -0.002 for name in ACCOUNTS)
 
 
 def test_the_time_of_a_real_run_that_lost_a_worker_adds_up(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import io
+import math
 from pathlib import Path
 
 import pytest
@@ -181,10 +182,15 @@ def test_a_call_that_hangs_is_shown_until_it_has_ended(tmp_path: Path) -> None:
         assert "stalled" not in shown(out)[before:]
 
 
-def test_top_ends_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_of_a_run_that_has_ended_says_what_it_came_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
     made.steps(0, 20)
     made.run.publish_verdict(0, Verdict(0, "done", 0, "step 20 was the last", None, None, None, BEGAN + 20))
     assert main(["top", str(made.run.root)]) == ExitCode.DONE
-    assert "step 20" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "run · done · step 20 was the last" in said and "reward" in said and "what to try next" in said
+
+
+def test_a_course_has_a_gap_where_there_is_no_number() -> None:
+    assert sparkline([1.0, math.nan, 3.0, math.inf]) == "▁ █ " and sparkline([math.nan]) == " "

@@ -18,8 +18,9 @@ from support.made_run import MadeRun, ended_run, ppo_row
 from hpcrl.cli import inspect
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.errors import ConfigurationError, ExitCode
+from hpcrl.events import AttemptEnded, WorkerEnded
 from hpcrl.inspect.plots import MOST_POINTS, thinned
-from hpcrl.inspect.report_page import SCRIPT
+from hpcrl.inspect.report_markup import SCRIPT
 
 HOSTILE = "<script>alert(1)</script>\"'</pre></details>\x1b[31m\x1b]0;t\x07\u202e[bold]{{ 7*7 }}{% raw %}$\\frac"
 
@@ -80,11 +81,17 @@ def test_a_page_has_cause_curves_worst_samples_and_all_tables(tmp_path: Path) ->
     page = page_of(made, tmp_path)
     tags = Tags(page)
     assert tags.open == [] and tags.suspicious == [] and tags.count["svg"] == 5 and tags.count["script"] == 1
-    order = ["Why attempt 0 ended", "<h2>Curves", "Worst samples of step 20", "Where the time went", "Timeline of"]
+    order = [
+        "Why attempt 0 failed</h2>",
+        "<h2>Curves",
+        "Worst samples of step 20",
+        "<h2>Where the time went",
+        "Timeline of",
+    ]
     assert sorted(order, key=page.index) == order and "cause" in page
     worst, _, best = page.partition("the best samples")
     assert re.findall(r">say (\d+)|ask (\d+)<", worst) != [] and "ask 0<" in worst and "ask 4<" in worst
-    assert "ask 11<" in best and "ask 7<" in best and "ask 5<" not in page and page.count('class="up"') > 10
+    assert "ask 11<" in best and "ask 7<" in best and "ask 5<" not in page and page.count('class="u3"') == 10
     assert "prefers-color-scheme: dark" in page and "<details" in page and "var(--c0)" in page
 
 
@@ -120,6 +127,47 @@ def test_what_texts_errors_metrics_and_names_hold_is_shown_and_never_obeyed(tmp_
     assert "&lt;script&gt;alert(1)" in page
 
 
+def test_of_a_run_with_unknown_metrics_each_has_a_curve_under_its_name_as_it_stands(tmp_path: Path) -> None:
+    """Dollars are no formula; hundreds of metrics are a table of a row each; a number that is none breaks nothing."""
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    names = ["a$\\frac$", "b_{$c", HOSTILE, *(f"metric_{i}" for i in range(400))]
+    for step in (1, 2, 3):
+        made.close(step, {"step": step, **dict.fromkeys(names, float(step)), "metric_7": math.nan})
+    page = page_of(made, tmp_path)
+    tags = Tags(page)
+    assert tags.open == [] and tags.suspicious == [] and tags.count["figure"] == 4 and "all 403 metrics" in page
+    assert "<b>a$\\frac$</b>" in page and "<b>b_{$c</b>" in page and page.count(">metric_399</td>") == 1
+
+
+def test_an_axis_of_a_constant_shows_no_rounding_errors(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    for step in range(1, 50):
+        made.close(step, {"step": step, "constant": 0.1 * 3})
+    labels = re.findall(r"<text[^>]*>([^<]*)</text>", page_of(made, tmp_path))
+    assert labels and max(map(len, labels)) < 8
+
+
+def test_attempts_that_were_made_up_for_are_told_below_the_newest_one(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "run")
+    for attempt in range(3):
+        made.begin()
+        made.steps(attempt * 5, attempt * 5 + 4)
+        made.write(WorkerEnded(1, attempt, "killed by SIGKILL", "x"))
+        made.write(AttemptEnded("lost", "worker-1: killed by SIGKILL"))
+    made.begin()
+    made.steps(15, 20)
+    made.verdict("done", 0, "step 20 was the last")
+    page = page_of(made, tmp_path)
+    order = [
+        "<h2>Why attempt 2 ended early; attempt 3 went on",
+        "why 2 attempts before it ended",
+        "Why attempt 0 ended",
+    ]
+    assert sorted(order, key=page.index) == order and '<span class="good">done' in page
+
+
 def test_a_report_of_a_thousand_steps_is_small_and_keeps_curves_short(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run", steps=1300)
     made.begin()
@@ -148,9 +196,14 @@ def test_a_report_says_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made.begin()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     page = page_of(made, tmp_path)
-    for sentence in ("No step has closed yet.", "No step has kept a sample that has a reward.", "matplotlib is not"):
+    for sentence in (
+        "No step has closed yet.",
+        "No step has kept a sample that has a reward.",
+        "No step has been meas",
+    ):
         assert sentence in page
-    assert Tags(page).open == []
+    made.steps(0, 1)
+    assert "matplotlib is not" in page_of(made, tmp_path) and Tags(page).open == []
 
 
 def test_a_damaged_archive_is_named_in_the_place_of_its_samples(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_responses_are_coloured_token_by_token_by_advantage_or_log_ratio(tmp_pat
         console.print(render(view))
     assert "\x1b[1;32ma\x1b[0m\x1b[1;31mb\x1b[0m\x1b[32mc\x1b[0md" in shown.get()
     page = to_html(view).decode()
-    assert 'rgba(46, 160, 67, 0.60)">a</span>' in page and 'rgba(218, 54, 51, 0.60)">b</span>' in page
+    assert '<span class="u3">a</span><span class="d3">b</span><span class="u1">c</span>d</pre>' in page
 
 
 def test_a_table_and_a_page_are_written_where_they_are_to_be(
@@ -218,7 +218,7 @@ def test_a_table_and_a_page_are_written_where_they_are_to_be(
     assert rows[1]["text.response"] == "five" and rows[1]["tokens.logprobs"] == [-0.5] * 4
     assert rows[0]["figure.spam"] is None and rows[2]["figure.spam"] == 2.0
     assert json.loads(rows[0]["record"])["level"] == 1
-    assert page.read_text().count("<section>") == 4 and "4 of 4 samples of 2 steps from 1 to 2" in page.read_text()
+    assert page.read_text().count("<article>") == 4 and "4 of 4 samples of 2 steps from 1 to 2" in page.read_text()
     said = capsys.readouterr()
     assert said.out == "" and "4 of 4 samples" in said.err
 

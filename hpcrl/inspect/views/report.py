@@ -25,9 +25,13 @@ class Ends(msgspec.Struct, frozen=True):
     """The worst and the best samples by reward of the newest step that has some; `lacks` says why there are none."""
 
     step: int | None
+    of: int
+    """Samples of that step that are kept."""
+    failed: list[Sample]
+    """Some whose reward raised, so that they have none."""
     worst: list[Sample]
     best: list[Sample]
-    lacks: str
+    lacks: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -66,13 +70,14 @@ def _ends(reader: RunReader) -> Ends:
     archives = Archives(reader.run)
     for step in archives.newest_first():
         try:
-            found = [sample for sample in archives.samples(step) if REWARD in sample.figures]
+            every = list(archives.samples(step))
         except DataError as error:
-            return Ends(step, [], [], str(error))
-        if found:
-            order = sorted(found, key=lambda sample: sample.figures[REWARD])
-            return Ends(step, order[:SAMPLES_SHOWN], _best(order), "")
-    return Ends(None, [], [], "No step has kept a sample that has a reward.")
+            return Ends(step, 0, [], [], [], str(error))
+        failed = [sample for sample in every if sample.error]
+        order = sorted((it for it in every if REWARD in it.figures), key=lambda it: it.figures[REWARD])
+        if order or failed:
+            return Ends(step, len(every), failed[:SAMPLES_SHOWN], order[:SAMPLES_SHOWN], _best(order))
+    return Ends(None, 0, [], [], [], "No step has kept a sample that has a reward.")
 
 
 def _best(order: Sequence[Sample]) -> list[Sample]:

@@ -12,6 +12,8 @@ from hpcrl.inspect.reader import AttemptReader, RunReader
 
 LEAST_SHARE = 0.05
 """What a part takes longer than the middle one, of that: less is nobody's fault."""
+LEAST_S = 0.05
+"""In all: who was waited for less than that is left out."""
 OFTEN = 2.0
 """A node is named whose workers are waited for so many times as long as those of the middle node."""
 
@@ -63,6 +65,7 @@ def stragglers(reader: RunReader) -> Stragglers:
             by_call={call: round(seconds, 3) for call, seconds in sorted(by_call.items(), key=lambda it: -it[1])},
         )
         for (node, worker), by_call in waited.items()
+        if sum(by_call.values()) >= LEAST_S
     ]
     found.sort(key=lambda it: (-it.waited_s, it.worker))
     return Stragglers(found, ",".join(_standing_out(reader, found)))

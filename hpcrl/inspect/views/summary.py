@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True):
 def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
     control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
-    failed = verdict is not None and verdict.state == "failed"
+    cause = newest_cause(run) if verdict is not None and verdict.state == "failed" else None
     folders = [run.samples / name for name in run.files.listing(run.samples)]
     samples = [name for folder in folders if folder.is_dir() for name in run.files.listing(folder) if name[0] != "."]
     return Summary(
@@ -128,8 +128,8 @@ def summary(reader: RunReader) -> Summary:
         speed=_speed(reader),
         elapsed=Elapsed(max(0, len(reader.attempts) - (1 if origin is None else 2)), attempts(reader), ledger(reader)),
         late=[LateRow(number, row["step"]) for number, row in reader.late()],
-        cause=newest_cause(run) if failed else None,
-        hints=_hints(str(run.root), verdict),
+        cause=cause,
+        hints=_hints(str(run.root), verdict, cause),
     )
 
 
@@ -175,9 +175,11 @@ def _exports(reader: RunReader) -> dict[str, str]:
     return found
 
 
-def _hints(root: str, verdict: Verdict | None) -> dict[str, str]:
+def _hints(root: str, verdict: Verdict | None, cause: Cause | None) -> dict[str, str]:
     hints = {f"hpcrl inspect {root} --plot": "its curves", f"hpcrl logs {root}": "what every process did, by time"}
     if verdict is None or verdict.state != "done":
         when = "when the cause is gone, " if verdict is not None and verdict.state == "failed" else ""
-        hints = {f"hpcrl resume {root}": f"{when}resume from the last finished call"} | hints
+        resume = f"hpcrl resume {root}"
+        command = cause.next if cause is not None and cause.next.startswith(resume) else resume
+        hints = {command: f"{when}resume from the last finished call"} | hints
     return hints

@@ -1,0 +1,146 @@
+"""The report's page, before anything is filled in: its template, its styles, and the script that sorts tables."""
+
+STYLES = """
+header h1 { font-size: 1.6rem; }
+nav { display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; margin: .8rem 0; font-size: .9rem; }
+a { color: var(--c0); }
+.verdict { border-left: 4px solid var(--line); padding-left: .9rem; } .verdict.failed { border-color: var(--bad); }
+.verdict + h3 { margin-top: 1.4rem; } .verdict h3 { margin: 0; font-size: 1.05rem; }
+.curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr)); gap: 1.2rem; }
+figure { margin: 0; min-width: 0; } figcaption { font-size: .85rem; } figcaption b { display: block; font-weight: 600; }
+.curves svg { display: block; width: 100%; height: auto; } .curves text { fill: var(--ink); }
+.curves .key { white-space: normal; margin-right: .8rem; } .key > s { border-radius: 2px; }
+.course { letter-spacing: -1px; white-space: nowrap; color: var(--c0); }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--c0); }
+th button::after { content: "\\a0↕"; opacity: .5; }
+th[aria-sort=ascending] button::after { content: "\\a0↑"; opacity: 1; }
+th[aria-sort=descending] button::after { content: "\\a0↓"; opacity: 1; }
+"""
+
+SCRIPT = """
+for (const table of document.querySelectorAll("table")) {
+  const body = table.tBodies[0];
+  if (body.rows.length < 3) continue;
+  const heads = [...table.querySelectorAll("thead th")];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach(each => each.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const value = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const rows = [...body.rows];
+      rows.sort((one, other) => {
+        const [a, b] = [value(one), value(other)];
+        if (a === "" || b === "") return (a === "") - (b === "");
+        const difference = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+        return down ? -difference : difference;
+      });
+      body.append(...rows);
+    });
+  });
+}
+"""
+
+PAGE = """
+{% macro why(cause) %}
+<div class="verdict {{ 'failed' if cause.is_bad else '' }}">
+<h3{% if cause.is_bad %} class="bad"{% endif %}>{{ cause.head }}</h3>
+<dl>
+{% for name, text, kind in cause.facts %}
+<dt>{{ name }}</dt><dd>{% if kind == 'pre' %}<pre>
+{{ text }}</pre>{% elif kind == 'code' %}<code>{{ text }}</code>{% else %}{{ text }}{% endif %}</dd>
+{% endfor %}
+</dl>
+{% if cause.traceback %}<details><summary>the whole traceback, hpcrl's frames too</summary><pre>
+{{ cause.traceback }}</pre></details>{% endif %}
+</div>
+{% endmacro %}
+<header>
+<h1>{{ name }}: <span class="{{ kind }}">{{ state }}</span></h1>
+{% if reason %}<p>{{ reason }}</p>{% endif %}
+<dl class="short">
+{% for name, fact in facts %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{% endfor %}
+</dl>
+<nav aria-label="On this page">
+{% if causes %}<a href="#why">{{ causes[0].title }}</a>{% endif %}
+<a href="#curves">Curves</a>
+<a href="#samples">Worst samples</a>
+<a href="#time">Where the time went</a>
+<a href="#timeline">Timeline</a>
+{% if tables %}<a href="#tables">Steps, memory, nodes</a>{% endif %}
+<a href="#next">What to try next</a>
+</nav>
+</header>
+<main>
+{% if causes %}
+<section id="why"><h2>{{ causes[0].title }}</h2>
+{{ why(causes[0]) }}
+{% if causes[1:] %}
+<details><summary>{{ earlier }}</summary>
+{% for cause in causes[1:] %}
+<h3>{{ cause.title }}</h3>
+{{ why(cause) }}
+{% endfor %}
+</details>
+{% endif %}
+</section>
+{% endif %}
+<section id="curves"><h2>Curves</h2>
+{% if curves %}<div class="curves">
+{% for curve in curves %}
+<figure><figcaption><b>{{ curve.title }}</b>
+{% for label, colour, value in curve.legend %}<span class="key"><s style="background: var(--{{ colour }})"></s>
+{{- label or "newest" }} <span class="quiet">{{ value }}</span></span>{% endfor %}
+</figcaption>{{ curve.svg }}</figure>
+{% endfor %}
+</div>
+<p class="quiet">{{ drawn_how }}</p>
+{% else %}<p class="quiet">{{ no_curves }}</p>{% endif %}
+{{ courses }}{{ over_all }}
+{% if all_metrics %}
+<details><summary>all {{ all_metrics_count }} metrics</summary>{{ all_metrics }}</details>
+{% endif %}
+</section>
+<section id="samples"><h2>Worst samples{% if step is not none %} of step {{ step }}{% endif %}</h2>
+<p class="quiet">{{ about_samples }}</p>
+{% if failed_samples %}<h3>Samples whose reward failed</h3>{{ failed_samples }}
+{% if worst %}<h3>Samples with the lowest rewards</h3>{% endif %}{% endif %}
+{{ worst }}
+{% if best %}<details><summary>the best samples of the same step</summary>
+{{ best }}</details>{% endif %}
+</section>
+<section id="time"><h2>Where the time went</h2>
+{% if ledger %}{{ ledger }}{% else %}<p class="quiet">No process has begun yet.</p>{% endif %}
+{% if calls %}<h3>By call</h3>{{ calls }}{% endif %}
+{% if attempts %}<h3>By attempt</h3>{{ attempts }}{% endif %}
+</section>
+<section id="timeline"><h2>Timeline of the last steps</h2>{{ timeline }}</section>
+<section id="tables"><h2>Steps, memory, nodes</h2>
+{% for title, of, said in tables %}
+<details{{ ' open' if said else '' }}><summary>{{ title }}</summary>
+{% if said %}<p>{{ said }}</p>{% endif %}{{ of }}</details>
+{% endfor %}
+</section>
+<section id="next"><h2>What to try next</h2>
+<dl>
+{% for command, what in hints %}
+<dt>{{ what }}</dt><dd><code>{{ command }}</code></dd>
+{% endfor %}
+</dl>
+{% if rest %}
+<h3>More about the run</h3>
+<dl>
+{% for name, fact in rest %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{% endfor %}
+</dl>
+{% endif %}
+</section>
+</main>
+"""
