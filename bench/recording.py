@@ -9,7 +9,7 @@ from against_trl import make_inputs
 from duel import Side
 from figures import Figure, median
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 def recording(work: Path) -> list[Figure]:
@@ -33,7 +33,7 @@ def recording(work: Path) -> list[Figure]:
             f"that; {1e3 * median(archive):.1f} ms for the archive, which a run makes beside its work",
         ),
         Figure(
-            f"seconds of an archive of {rows} of its rows",
+            f"time of an archive of {rows} of its rows",
             1e3 * median(archive),
             "ms",
             "",

@@ -195,7 +195,8 @@ SECTIONS: Mapping[str, Section] = {
         "`hpcrl export` of a model of 126M parameters out of the checkpoint of two tensor-parallel workers: shards "
         "linked, read with both moments for the digest, tensors put together, written, flushed and renamed. Beside it "
         "a copy of the folder that it has made, flushed too. Wall time, in turn on the same disk, the shards in the "
-        "cache; in a process of its own, whose memory is told.",
+        "cache; in a process of its own, whose memory is told. Beyond reading and writing it checks the digest of all "
+        "arrays, and turns every matrix; with both cores taken by other work nothing of that is hidden.",
         lambda work, _: exports.exports(work),
     ),
     "rendezvous": Section(
