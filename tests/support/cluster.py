@@ -1,7 +1,6 @@
 """A run's processes on this machine without submitit: master and agents from a warm server, with faults in them."""
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import signal
@@ -11,23 +10,18 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from support.forkserver import forkserver
+
 from hpcrl import processes
 from hpcrl.launch.entry import main as entry
 from hpcrl.master.allocation import Allocation
 
 RUNNING = 999
 """In the place of an exit code: the process has not ended."""
-PRELOAD = ["hpcrl.master.master", "hpcrl.agent.agent", "hpcrl.workers.toy", "hpcrl.algos.host"]
 
 
 def no_fault(_point: str) -> None:
     """Nothing happens."""
-
-
-def forkserver(preload: list[str] | None = None) -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(preload or PRELOAD)
-    return context
 
 
 def _job(
