@@ -1,7 +1,7 @@
 """A run killed, filled up or damaged anywhere ends with the bits of one that was left alone."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,14 +99,23 @@ def check_survives(case: Case, run: RunDirectory) -> None:
     assert all(run.attempts in path.parents for path in litter)
 
 
-def test_run_killed_at_any_point_ends_like_one_left_alone(case: Case) -> None:
-    for number in changing(case.points):
+POINTS = pytest.mark.parametrize("chosen", [telling, pytest.param(changing, marks=pytest.mark.slow)])
+
+
+@POINTS
+def test_run_killed_at_any_point_ends_like_one_left_alone(
+    case: Case, chosen: Callable[[list[str]], Sequence[int]]
+) -> None:
+    for number in chosen(case.points):
         run = case.new()
         assert case.kill(run, number), case.points[number]
         check_survives(case, run)
 
 
-def test_recovery_killed_at_any_point_can_be_recovered_from(case: Case) -> None:
+@POINTS
+def test_recovery_killed_at_any_point_can_be_recovered_from(
+    case: Case, chosen: Callable[[list[str]], Sequence[int]]
+) -> None:
     middle = [i for i, point in enumerate(case.points) if point == "spill.published"][-2]
     run = case.new()
     case.kill(run, middle)
@@ -114,7 +123,7 @@ def test_recovery_killed_at_any_point_can_be_recovered_from(case: Case) -> None:
     Miniature(RunDirectory(run.root, recorder), case.notes(run)).go()
     until = recorder.points.index("journal.after") + 1
     assert {"claim.made", "adopt.linked", "adopted.synced"} <= set(recorder.points[:until])
-    for number in range(until):
+    for number in chosen(recorder.points[:until]):
         run = case.new()
         case.kill(run, middle)
         assert case.kill(run, number)
