@@ -6,6 +6,7 @@ Tests that use the cluster run on one worker of pytest-xdist: on several they wo
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import hypothesis
 import pytest
@@ -13,6 +14,7 @@ from support import slurm_cluster
 from support.slurm_cluster import SlurmCluster
 
 CLUSTER_TESTS = "tests/slurm/"
+LONGEST_FIRST = Path(__file__).parent / "longest_first.txt"
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
@@ -57,18 +59,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """`--dist loadfile` with all files of tests/slurm as one, which is begun first: it takes longest."""
+    """`--dist loadfile` with all files of tests/slurm as one, and what takes longest first: else one worker ends alone.
+
+    How long files take is in longest_first.txt; those that it does not name follow, with most tests first.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class ClusterTestsTogether(LoadFileScheduling):
+    class LongestFirst(LoadFileScheduling):
+        places: ClassVar = {name: place for place, name in enumerate(LONGEST_FIRST.read_text().split())}
+
         def _split_scope(self, nodeid: str) -> str:
             return CLUSTER_TESTS if nodeid.startswith(CLUSTER_TESTS) else super()._split_scope(nodeid)
 
         def _assign_work_unit(self, node: object) -> None:
-            if CLUSTER_TESTS in self.workqueue:
-                self.workqueue.move_to_end(CLUSTER_TESTS, last=False)
+            first = min(self.workqueue, key=lambda scope: self.places.get(scope, len(self.places)))
+            self.workqueue.move_to_end(first, last=False)
             super()._assign_work_unit(node)
 
-    return ClusterTestsTogether(config, log)
+    return LongestFirst(config, log)

@@ -12,3 +12,8 @@ NAMED = sorted(set(re.findall(r"(?:tests|bench|tools|examples)/[\w./-]+", (ROOT 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_file_that_the_makefile_names_is_there(name: str) -> None:
     assert (ROOT / name).exists()
+
+
+@pytest.mark.parametrize("name", (ROOT / "tests" / "longest_first.txt").read_text().split())
+def test_what_is_begun_first_is_there(name: str) -> None:
+    assert (ROOT / name).exists()
