@@ -68,6 +68,9 @@ details > summary { cursor: pointer; color: var(--quiet); }
 .lane > i { flex: 0 0 2.6rem; font-style: normal; text-align: right; color: var(--quiet); }
 .bar { position: relative; flex: 1; height: 1.1rem; background: var(--card); border-bottom: 1px solid var(--line); }
 .bar > s { position: absolute; top: 1px; bottom: 1px; min-width: 1px; text-decoration: none; }
+.beside > .bar { height: .35rem; border: 0; background: none; }
+s.save { background: var(--ink); }
+s.release { background: var(--quiet); }
 .bar > u { position: absolute; top: 0; bottom: 0; border-left: 1px dashed var(--quiet); }
 .bar > em { position: absolute; right: calc(100% - var(--at)); padding-right: .2rem; font-style: normal;
   color: var(--quiet); white-space: nowrap; }

@@ -1,10 +1,11 @@
 """A timeline as a page of HTML: a bar a worker, a colour a call; without scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.beside import Beside
 from hpcrl.inspect.pages import COLOURS, markup, page
 from hpcrl.inspect.timeline_text import names_of, notes_of, path_of
 from hpcrl.inspect.views.timeline import AttemptTime, Timeline
@@ -18,6 +19,9 @@ MOST_SEGMENTS = 20_000
 BODY = """<p>
 {% for name, colour in names %}
 <span class="key"><s class="c{{ colour }}"></s>{{ name }}</span>
+{% endfor %}
+{% for kind in kinds %}
+<span class="key"><s class="{{ kind }}"></s>{{ kind }}</span>
 {% endfor %}
 </p>
 {% for attempt in attempts %}
@@ -34,6 +38,13 @@ BODY = """<p>
 title="{{ it.title }}"></s>
 {% endfor %}
 </div><i>{{ lane.idle }}</i></div>
+{% if lane.beside %}
+<div class="lane beside"><b></b><div class="bar">
+{% for it in lane.beside %}
+<s class="{{ it.kind }}" style="left: {{ it.left }}%; width: {{ it.width }}%" title="{{ it.title }}"></s>
+{% endfor %}
+</div><i></i></div>
+{% endif %}
 {% endfor %}
 </div>
 <div class="wide"><table>
@@ -51,7 +62,8 @@ title="{{ it.title }}"></s>
 
 PAGE = """<h1>Timeline of {{ name }}</h1>
 <p class="quiet">Bars are calls, blends and moves, from when the slowest worker of a part began until all had replied;
-faint ones are replays. Dashed: a step closed. Point at a bar for its times.</p>
+faint ones are replays. The thin bars below are saves behind the work, and parameters that leave a device at the end of
+a call. Dashed: a step closed. Point at a bar for its times.</p>
 {{ body }}
 """
 
@@ -73,7 +85,9 @@ def timeline_body(view: Timeline) -> "Markup":
     """What a page has between its head and its end."""
     colours = {name: number % COLOURS for number, name in enumerate(names_of(view))}
     attempts = [_attempt(attempt, colours) for attempt in view.attempts]
-    return markup(BODY, {"names": list(colours.items()), "attempts": attempts, "notes": notes_of(view)})
+    kinds = sorted({it.kind for attempt in view.attempts for lane in attempt.lanes for it in lane.beside})
+    names = list(colours.items())
+    return markup(BODY, {"names": names, "kinds": kinds, "attempts": attempts, "notes": notes_of(view)})
 
 
 def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
@@ -108,6 +122,7 @@ def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
                 "host": lane.host,
                 "idle": f"{lane.idle:.0%}",
                 "segments": list(segments(lane)),
+                "beside": [_beside(it, view.begin_s, percent) for it in lane.beside],
             }
             for lane in view.lanes
         ],
@@ -120,4 +135,14 @@ def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
             }
             for it in view.steps
         ],
+    }
+
+
+def _beside(it: Beside, begin_s: float, percent: Callable[[float], float]) -> dict[str, Any]:
+    length_s = it.end_s - it.begin_s
+    return {
+        "kind": it.kind,
+        "left": percent(it.begin_s - begin_s),
+        "width": percent(length_s),
+        "title": f"{it.kind} of {it.name}, step {it.step}: {it.begin_s:.3f} s, for {length_s:.3f} s",
     }

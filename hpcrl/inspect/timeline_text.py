@@ -1,13 +1,14 @@
 """A timeline as a terminal shows it: a line a worker, a letter a call, in 80 columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hpcrl.foreign import plain
 from hpcrl.inspect.tables import plain_table
-from hpcrl.inspect.views.timeline import AttemptTime, Lane, StepTime, Timeline
+from hpcrl.inspect.views.timeline import AttemptTime, Lane, Link, StepTime, Timeline
 from hpcrl.inspect.words import counted
 
 WIDTH = 80
@@ -15,6 +16,8 @@ COLUMNS = 56
 """Of time."""
 GAP, CROWD = "·", "#"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+BESIDE: Mapping[str, str] = MappingProxyType({"save": "s", "release": "r"})
+"""Small letters of what workers do beside their calls."""
 STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 LANES_SHOWN = 64
 STEPS_SHOWN = 20
@@ -33,7 +36,9 @@ def render_timeline(view: Timeline) -> RenderableType:
     parts: list[RenderableType] = []
     for attempt in view.attempts:
         parts += [*_attempt(attempt, letters, styles), Text()]
-    return Group(*parts, _legend(letters, styles), *(Text(plain(it), style="dim") for it in notes_of(view)))
+    kinds = {it.kind for attempt in view.attempts for lane in attempt.lanes for it in lane.beside}
+    beside = {BESIDE[kind]: kind for kind in sorted(kinds)}
+    return Group(*parts, _legend(letters, styles, beside), *(Text(plain(it), style="dim") for it in notes_of(view)))
 
 
 def notes_of(view: Timeline) -> list[str]:
@@ -53,7 +58,7 @@ def _attempt(view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str,
     title = f"attempt {view.attempt}, step{'s' * (len(view.steps) > 1)} {steps}"
     head = f"{view.begin_s:.2f} s to {view.end_s:.2f} s, a column is {1000 * span_s / COLUMNS:.3g} ms"
     parts: list[RenderableType] = [Text.assemble((title, "bold"), f": {head}"), _ruler(view)]
-    parts += [_line(lane, view, letters, styles) for lane in view.lanes[:LANES_SHOWN]]
+    parts += [line for lane in view.lanes[:LANES_SHOWN] for line in _lines(lane, view, letters, styles)]
     if more := len(view.lanes) - LANES_SHOWN:
         parts += [Text(f"{counted(more, 'more worker')}: --html or --perfetto", style="dim")] if more > 0 else []
     return [*parts, Text(), _critical_paths(view.steps)]
@@ -70,6 +75,17 @@ def _ruler(view: AttemptTime) -> Text:
             line[end - len(name) : end] = name
             free = end
     return Text(f"{'closed':<11}{''.join(line)}  idle", style="dim")
+
+
+def _lines(lane: Lane, view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str, str]) -> Iterator[Text]:
+    """A worker's, and below it what it did beside its calls, if anything."""
+    yield _line(lane, view, letters, styles)
+    if lane.beside:
+        cells = [GAP] * COLUMNS
+        for it in sorted(lane.beside, key=lambda it: it.kind):  # saves are rarer
+            for column in range(max(0, _column(it.begin_s, view)), min(COLUMNS - 1, _column(it.end_s, view)) + 1):
+                cells[column] = BESIDE[it.kind]
+        yield Text(f"{'  beside':<11}{''.join(cells)}", style="dim")
 
 
 def _line(lane: Lane, view: AttemptTime, letters: Mapping[str, str], styles: Mapping[str, str]) -> Text:
@@ -90,10 +106,15 @@ def _column(at_s: float, view: AttemptTime) -> int:
     return int((at_s - view.begin_s) / ((view.end_s - view.begin_s) or 1.0) * COLUMNS)
 
 
-def _legend(letters: Mapping[str, str], styles: Mapping[str, str]) -> Text:
+def _legend(letters: Mapping[str, str], styles: Mapping[str, str], beside: Mapping[str, str]) -> Text:
     """In lines that a terminal of 80 columns does not break."""
     text, used = Text(), 0
-    for letter, style, name in [*((letters[it], styles[it], plain(it)) for it in letters), (GAP, "dim", "nothing")]:
+    calls = [(letters[it], styles[it], plain(it)) for it in letters]
+    for letter, style, name in [
+        *calls,
+        *((letter, "dim", kind) for letter, kind in beside.items()),
+        (GAP, "dim", "nothing"),
+    ]:
         width = len(name) + 4
         if used and used + width > WIDTH:
             text.append("\n")
@@ -112,9 +133,14 @@ def _critical_paths(steps: Sequence[StepTime]) -> RenderableType:
     return table
 
 
+def _link(link: Link, step: StepTime) -> str:
+    """With its step, where that is another one."""
+    return link.name if link.step == step.step or "@" in link.name else f"{link.name} of step {link.step}"
+
+
 def path_of(step: StepTime) -> str:
     """Its critical path: what it waited for, each with the gap before it where there is one."""
     total = (step.close_s - step.open_s) or 1.0
-    links = [f"{link.name} {link.seconds / total:.0%}" for link in step.critical]
+    links = [f"{_link(link, step)} {link.seconds / total:.0%}" for link in step.critical]
     gaps = sum(link.waited_s for link in step.critical) + step.after_s
     return " → ".join([*links, f"between them {gaps / total:.0%}"])

@@ -34,6 +34,7 @@ def _attempt(view: AttemptTime) -> Iterator[dict[str, Any]]:
         name = "?" if lane.worker is None else f"worker-{lane.worker}{host}"
         yield _name(view, "thread_name", _thread(lane), name)
         yield from (_slice(view, lane, it) for it in lane.segments)
+        yield from _beside(view, lane)
     places = {(it.name, it.part, it.begin_s): (_thread(lane), it) for lane in view.lanes for it in lane.segments}
     for number, step in enumerate(view.steps):
         yield from _step(view, step, number, places)
@@ -57,6 +58,25 @@ def _slice(view: AttemptTime, lane: Lane, it: Segment) -> dict[str, Any]:
     args = {"step": it.step, "part": it.part, "waited_s": round(it.begin_s - it.sent_s, 4), "replay": it.replay}
     length = {"dur": _us(it.end_s - it.begin_s), "cat": it.kind or "call", "args": args}
     return _event(view, "X", _thread(lane), plain(it.name), it.begin_s) | length
+
+
+def _beside(view: AttemptTime, lane: Lane) -> Iterator[dict[str, Any]]:
+    """What it let go of lies within its calls; saves, which may overlap, have tracks of their own; a counter of what
+    models held on its device."""
+    worker = f"worker-{_thread(lane)}"
+    for number, it in enumerate(lane.beside):
+        args = {"cat": it.kind, "args": {"step": it.step}}
+        if it.kind == "release":
+            length = {"dur": _us(it.end_s - it.begin_s)}
+            yield _event(view, "X", _thread(lane), f"release after {plain(it.name)}", it.begin_s) | length | args
+        else:
+            name = {"id": f"{worker}.{number}"} | args
+            yield _event(view, "b", _thread(lane), f"{worker}: save {plain(it.name)}", it.begin_s) | name
+            yield _event(view, "e", _thread(lane), f"{worker}: save {plain(it.name)}", it.end_s) | name
+    for held in lane.memory:
+        yield _event(view, "C", _thread(lane), f"{worker}: bytes of models", held.at_s) | {
+            "args": {"bytes": held.bytes}
+        }
 
 
 def _event(view: AttemptTime, phase: str, tid: int, name: str, at_s: float) -> dict[str, Any]:

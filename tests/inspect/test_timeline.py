@@ -9,17 +9,20 @@ import pytest
 from rich.console import Console
 from support.chaos import toy_experiment
 from support.lagging import lagging
-from support.made_run import MadeRun, ended_run, ppo_row
+from support.made_run import BEGAN, MadeRun, ended_run, ppo_row
 
 from hpcrl.cli import inspect
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import PartExecuted, PartSent, StepOpened
+from hpcrl.event_log import Entry, encode
+from hpcrl.events import MemoryHeld, PartExecuted, PartSent, ShardSaved, StepOpened
 from hpcrl.inspect.planned import read_planned
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import render
 from hpcrl.inspect.timeline_page import timeline_page
-from hpcrl.inspect.views.timeline import Covered, Segment, Timeline, timeline
+from hpcrl.inspect.timeline_text import path_of
+from hpcrl.inspect.views.timeline import Covered, Link, Segment, StepTime, Timeline, timeline
+from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
 from hpcrl.placement.plan import make_plan
 
 PLAN = {
@@ -201,6 +204,49 @@ def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     for flow in (*begun.values(), *ended.values()):
         assert any(it["tid"] == flow["tid"] and it["ts"] <= flow["ts"] <= it["ts"] + it["dur"] for it in slices)
     assert [it["ph"] for it in events if it["name"] == "step 2"] == ["b", "e"]
+
+
+def test_saves_and_what_leaves_a_device_are_shown_in_the_masters_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Worker 1's node is an hour ahead, and was started at another time."""
+    made = planned_run(tmp_path / "run")
+    began = BEGAN + 0.01
+    held = MemoryHeld(2, "actor_train", 0, {"actor.parameters": (0, 700, 0), "actor.optimizer": (0, 300, 0)}, 0.25)
+    lines = [
+        (0.02, MasterConnected("tcp://x")),
+        (0.03, ClockMeasured(500.0, 0.002, 3600.0)),
+        (0.04, WorkersForked(0, (1,), [], [])),
+        (4.0, held),
+    ]
+    for at_s, event in lines:
+        process = "worker-1" if event is held else "agent-1"
+        entry = Entry(began + at_s + 3600, event, began + at_s - BEGAN + 500.0)
+        with open(made.run.worker_log(0, process), "ab") as file:
+            file.write(encode(entry))
+    made.write(ShardSaved(3, "actor", 0, 0.3), after_s=-0.5)
+    view = timeline(RunReader(made.run), "2-3")
+    (attempt,) = view.attempts
+    (save,), (release,) = (lane.beside for lane in attempt.lanes)
+    assert (save.kind, save.name, save.step, round(save.end_s - save.begin_s, 3)) == ("save", "actor", 3, 0.3)
+    assert (release.kind, release.name, release.step) == ("release", "actor_train", 2)
+    assert (release.begin_s, release.end_s) == pytest.approx((3.75, 4.0), abs=0.002)
+    assert [it.bytes for it in attempt.lanes[1].memory] == [1000, 0]
+    assert [lane.beside for lane in timeline(RunReader(made.run), "1").attempts[0].lanes] == [[], []], "other steps'"
+    text = text_of(view)
+    assert len(re.findall("^  beside ", text, re.MULTILINE)) == 2 and "s save" in text and "r release" in text
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    assert inspect.run([str(made.run.root), "timeline", "--html", str(page), "--perfetto", str(trace)]) == 0
+    assert 'title="save of actor, step 3' in page.read_text() and 's class="release"' in page.read_text()
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [it["args"]["bytes"] for it in events if it["ph"] == "C"] == [1000, 0]
+    assert [it["ph"] for it in events if it.get("cat") == "save"] == ["b", "e"]
+
+
+def test_a_critical_path_names_the_step_of_a_call_of_another_one(tmp_path: Path) -> None:
+    own = Link("actor_gen", 2, 0, 0.0, 0.0, 1.0)
+    other = msgspec.structs.replace(own, step=1)
+    assert path_of(StepTime(2, 0.0, 2.0, [other, own], 0.0, {})).startswith("actor_gen of step 1 50% → actor_gen 50%")
 
 
 def test_what_a_host_is_called_is_shown_and_never_obeyed(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Which worker did what when, from rows of costs: calls, blends, moves and gaps, and what each step waited for.
+"""Which worker did what when, from rows of costs: calls, blends, moves and gaps, and what each step waited for; beside
+them, from logs, saves and what left a device.
 
 A row says when a part was sent, when all of its workers had replied, and how long the slowest of them took: before that
 the part waited for rows, or for its workers. Times are the master's. Which workers have a part, the plan says; where it
@@ -13,6 +14,7 @@ import msgspec
 
 from hpcrl.costs import Span, StepCost
 from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.beside import Beside, Held, Seen, read_beside
 from hpcrl.inspect.reader import AttemptReader, RunReader
 from hpcrl.inspect.steps_asked import among
 
@@ -52,12 +54,18 @@ class Lane(msgspec.Struct, frozen=True):
     idle: float
     """Share of the time in which it executed nothing."""
     segments: list[Segment]
+    beside: list[Beside]
+    """Saves behind the work, and what it let go of within its calls; idle says nothing of them."""
+    memory: list[Held]
+    """As far as it has told it."""
 
 
 class Link(msgspec.Struct, frozen=True):
     """A link of a step's critical path: what ended last before the next one began."""
 
     name: str
+    step: int
+    """Whose call it is: that of another step may be in the way."""
     part: int
     begin_s: float
     waited_s: float
@@ -133,12 +141,16 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost], every: Iterable[S
         for rank in those:
             own.setdefault(rank, []).append(segment)
     order = sorted(own, key=lambda rank: (rank is None, rank))
-    lanes = [_lane(attempt, rank, own[rank], begin_s, end_s) for rank in order]
+    began = round(rows[-1].time - rows[-1].at_s, 3)
+    seen = read_beside(attempt, began, begin_s, end_s)
+    lanes = [
+        _lane(attempt, rank, own[rank], (begin_s, end_s), seen.get(-1 if rank is None else rank)) for rank in order
+    ]
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
     return AttemptTime(
         attempt=attempt.number,
-        began=round(rows[-1].time - rows[-1].at_s, 3),
+        began=began,
         begin_s=round(begin_s, 4),
         end_s=end_s,
         steps=[_step(row, ended, covered) for row in rows],
@@ -161,10 +173,13 @@ def _segment(step: int, name: str, attempt: AttemptReader, span: Span) -> Segmen
     return Segment(step, name, attempt.plan.kind(name), span.part, span.sent_s, begin_s, span.ended_s, span.replay)
 
 
-def _lane(attempt: AttemptReader, rank: int | None, own: list[Segment], begin_s: float, end_s: float) -> Lane:
+def _lane(
+    attempt: AttemptReader, rank: int | None, own: list[Segment], shown_s: tuple[float, float], seen: Seen | None
+) -> Lane:
     own.sort(key=lambda it: (it.begin_s, it.end_s))
     host = "" if rank is None else attempt.host_of(rank)
-    return Lane(rank, host, Covered(own).idle(begin_s, end_s), own)
+    beside, memory = ([], []) if seen is None else (seen.beside, seen.memory)
+    return Lane(rank, host, Covered(own).idle(*shown_s), own, beside, memory)
 
 
 def _step(row: StepCost, ended: "Ordered", covered: Mapping[int, "Covered"]) -> StepTime:
@@ -172,7 +187,8 @@ def _step(row: StepCost, ended: "Ordered", covered: Mapping[int, "Covered"]) -> 
     links = _critical(row.step, ended.within(open_s, row.at_s), open_s)
     last_s = links[-1][1].end_s if links else open_s
     path = [
-        Link(it.name, it.part, it.begin_s, round(waited, 4), round(it.end_s - it.begin_s, 4)) for waited, it in links
+        Link(it.name, it.step, it.part, it.begin_s, round(waited, 4), round(it.end_s - it.begin_s, 4))
+        for waited, it in links
     ]
     idle = {worker: of.idle(open_s, row.at_s) for worker, of in covered.items()}
     return StepTime(row.step, round(open_s, 4), row.at_s, path, round(max(0.0, row.at_s - last_s), 4), idle)
