@@ -111,20 +111,24 @@ def out_of_memory(before: int) -> str:
 
 
 def memory_groups(cgroups: str, root: Path, job_only: bool) -> Iterator[Path]:
-    """The job's own group: `0::/…/job_7/step_batch/…` with version 2, `9:memory:/slurm/uid_0/job_7/…` with 1."""
-    for line in cgroups.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+    """The job's own group: `0::/…/job_7/step_batch/…` with version 2, `9:memory:/slurm/uid_0/job_7/…` with 1. Where
+    version 1 has the memory, version 2's line tells nothing of it."""
+    lines = [line.partition(":")[2].partition(":") for line in cgroups.splitlines()]
+    groups = [(controllers, path) for controllers, _, path in lines]
+    of_version_1 = [group for group in groups if "memory" in group[0].split(",")]
+    for controllers, path in of_version_1 or [group for group in groups if not group[0]]:
         job = _JOB.match(path)
-        if (job or not job_only) and (not controllers or "memory" in controllers.split(",")):
+        if job or not job_only:
             yield root / controllers / (job[1] if job else path).lstrip("/")
 
 
 def _counters(folder: Path) -> list[Path]:
-    """Version 2 adds up what is below; version 1 counts each group apart, and steps vanish while we look."""
+    """Version 2 adds up what is below; version 1 counts each group apart, and a job's steps vanish while we look."""
     whole = folder / "memory.events"
     if whole.is_file():
         return [whole]
+    if not folder.name.startswith("job_"):
+        return [folder / OOM_COUNTER]
     return [Path(where, OOM_COUNTER) for where, _, names in os.walk(folder) if OOM_COUNTER in names]
 
 

@@ -110,6 +110,17 @@ def test_outside_a_job_the_group_of_the_process_counts_if_that_is_asked_for(tmp_
     assert counted(session, tmp_path) == 0
 
 
+def test_what_other_jobs_of_the_machine_lack_is_not_this_one_s(tmp_path: Path) -> None:
+    """Where both versions are mounted, version 2's line names the root of the whole machine."""
+    job = tmp_path / "memory/slurm/uid_1000/job_71/memory.oom_control"
+    write(job, "oom_kill 0\n")
+    write(tmp_path / "memory/slurm/uid_1000/job_72/memory.oom_control", "oom_kill 3\n")
+    assert counted(f"{V1}0::/\n", tmp_path, job_only=False) == 0
+    assert counted("4:memory:/\n0::/\n", tmp_path, job_only=False) == 0
+    write(job, "oom_kill 1\n")
+    assert counted(f"{V1}0::/\n", tmp_path, job_only=False) == 1
+
+
 @pytest.mark.parametrize(
     "code",
     ["while True: pass", "while True: open(sys.executable, 'rb').read()"],
