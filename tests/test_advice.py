@@ -1483,8 +1483,8 @@ ELSEWHERE = {
     "durable/append_log.py: Free some space, or lower control.keep_checkpoints, and resume the run.": (
         "master/test_disturbances.py::test_a_full_disk_ends_the_run_naming_file_and_bytes_and_nothing_is_lost"
     ),
-    "launch/preflight.py: Fix it; name files that it reads from beside itself in code.files; where it needs what only "
-    "the nodes have, set {}.trial_rows to 0.": (
+    "launch/preflight.py: Fix the function. If it reads files beside its own, name them in code.files. If it needs "
+    "something that only the compute nodes have, set {}.trial_rows to 0: it is then not tried.": (
         "launch/test_preflight.py::test_a_reward_function_that_needs_the_nodes_is_not_tried"
     ),
     "placement/disk.py: Free some space there, or set run_root (or --run-dir) to a folder on a larger disk.": (

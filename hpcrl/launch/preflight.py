@@ -152,7 +152,8 @@ def _try_reward(
     except UserCodeError as error:
         said = str(error).replace(str(copy), "")
         raise UserCodeError(
-            f"{said}\nIt was tried on the first rows of the training data, before the start, from a run's copy.",
-            f"Fix it; name files that it reads from beside itself in code.files; where it needs what only the nodes "
-            f"have, set {role}.trial_rows to 0.",
+            f"{said}\nNothing has been started: this was a trial on the first rows of the training data, with a copy "
+            f"of your code as a run has it.",
+            f"Fix the function. If it reads files beside its own, name them in code.files. If it needs something that "
+            f"only the compute nodes have, set {role}.trial_rows to 0: it is then not tried.",
         ) from None

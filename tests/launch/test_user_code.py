@@ -68,7 +68,7 @@ def test_resume_keeps_the_copy_says_so_and_takes_the_change_over_when_it_is_acce
     (tmp_path / "score.py").write_text(SCORE.replace("WEIGHT *", "'x' +"))
     for words in ((), ("--dry-run",)):
         failed = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function", *words)
-        assert failed.returncode == ExitCode.USER_CODE and "It was tried on the first rows" in failed.stderr
+        assert failed.returncode == ExitCode.USER_CODE and "a trial on the first rows" in failed.stderr
     (tmp_path / "score.py").write_text(SCORE)
     before = closed_steps(run)
     done = hpcrl(tmp_path, "resume", "run", "--accept-changed", "reward.function")
