@@ -4,6 +4,8 @@ Written by the job's exit hook. There is none where sacct is absent or silent, a
 """
 
 import contextlib
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -29,11 +31,26 @@ class JobAccount(msgspec.Struct, frozen=True):
     end: str
 
 
+def account_path(run: RunDirectory, nonce: str, name: str) -> Path:
+    """Of the start of a job that this name tells of: `master.123.0`."""
+    return run.submitit_folder(nonce) / "accounting" / f"{name}.json"
+
+
 def keep_account(run: RunDirectory, nonce: str, name: str, lines: list[JobAccount]) -> None:
-    """Of the start of a job that this name tells of: `master.123.0`. The first that is kept stays."""
-    folder = run.files.directory(run.submitit_folder(nonce) / "accounting")
+    """The first that is kept of a start stays."""
+    path = account_path(run, nonce, name)
+    run.files.directory(path.parent)
     with contextlib.suppress(AlreadyPublishedError):
-        run.files.publish(folder / f"{name}.json", msgspec.json.encode(lines) + b"\n", "account")
+        run.files.publish(path, msgspec.json.encode(lines) + b"\n", "account")
+
+
+def state_of(lines: Sequence[JobAccount]) -> str:
+    """Slurm's word for the end of the newest start of a job, or of a step of it that ran out of memory; empty of none
+    that has ended, as far as accounting knows."""
+    started = max((line.start for line in lines if "." not in line.job), default="")
+    states = [line.state for line in lines if started and line.start >= started]
+    state = next((state for state in states if state.startswith("OUT_OF_ME")), next(iter(states), ""))
+    return "" if state in ("RUNNING", "COMPLETING") else state
 
 
 def read_accounts(run: RunDirectory, nonce: str) -> dict[str, list[JobAccount]]:

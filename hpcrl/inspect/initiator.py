@@ -14,48 +14,37 @@ import msgspec
 
 from hpcrl.errors import ExitCode
 from hpcrl.event_log import decode
-from hpcrl.events import AttemptEnded, CallFailed, CallStalled, Event, WorkerEnded, ended_unit
+from hpcrl.events import (
+    AgentConnected,
+    AllocationEnds,
+    AttemptEnded,
+    CallFailed,
+    CallStalled,
+    Event,
+    WorkerEnded,
+    ended_unit,
+)
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
+from hpcrl.inspect.job_ends import CODES, kind_of, kind_of_state
 from hpcrl.inspect.trail import MASTER, MASTER_END_BYTES, Fault, JobEnded, Told, Trail, lines_at_end
 from hpcrl.inspect.verdicts import Confidence, Kind
 from hpcrl.member_events import CallBegun, MasterLost
 from hpcrl.stacks import frame_of, newest
 from hpcrl.stacks import where as where_of
 
-CODES: dict[int, Kind] = {
-    ExitCode.CONFIGURATION: "configuration",
-    ExitCode.DATA: "data",
-    ExitCode.USER_CODE: "user's code",
-    ExitCode.INTERNAL: "internal",
-}
 NATURES: dict[str, Kind] = {
     "GPU memory": "GPU memory",
     "host memory": "host memory",
     "disk": "disk",
     "communication": "communication",
 }
-OF_JOBS: dict[str, Kind] = {
-    "preempted": "preempted",
-    "drained": "preempted",
-    "time_limit": "time limit",
-    "node_failure": "node failure",
-    "out_of_memory": "host memory",
-    "killed": "node failure",
-    "cancelled": "cancelled",
-    "left_to_slurm": "cancelled",
-    "queued": "waiting for Slurm",
-}
-"""Causes that the exit hooks of Slurm's jobs write down, of an end that nobody else explains."""
-OF_ACCOUNTS: tuple[tuple[str, Kind], ...] = (
-    ("OUT_OF_ME", "host memory"),
-    ("NODE_FAIL", "node failure"),
-    ("PREEMPTED", "preempted"),
-    ("TIMEOUT", "time limit"),
-)
+WARNED_EARLY_S = 90.0
+"""Slurm warns of a time limit up to a minute before it is asked to; and a call that is under way is finished first."""
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 WORDS: tuple[tuple[str, Kind], ...] = (
     ("out of memory: the kernel has killed", "host memory"),
     ("allocation ends soon", "time limit"),
+    (" was cancelled", "cancelled"),
     ("could not connect", "communication"),
     ("no progress in starting", "hang"),
     ("got lost while it reconnected", "communication"),
@@ -154,7 +143,10 @@ def _ended(trail: Trail, ending: AttemptEnded, end: Told, line: tuple[Told, ...]
 def _failed(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found:
     """Something raised: on a worker, whose own line says most, or in the master."""
     first = _raised(trail, ending.who)
-    kind = NATURES.get(ending.nature) or CODES.get(ending.exit_code) or by_words(ending.reason) or "node failure"
+    kind = NATURES.get(ending.nature) or CODES.get(ending.exit_code) or by_words(ending.reason)
+    if kind is None and first is None and (found := _by_node(trail, ending, line)):
+        return found
+    kind = kind or "node failure"
     confidence: Confidence = "certain" if ending.nature or ending.exit_code in CODES else "likely"
     whole = "" if trail.verdict is None else trail.verdict.traceback or ""
     if first is None:
@@ -179,19 +171,40 @@ def _told_to_go(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> F
     if ending.state == "queued":
         return Found("waiting for Slurm", "certain", "", "", ending.reason, evidence=evidence)
     said = by_words(ending.reason)
-    if leaving := LEAVING.search(ending.reason):
-        of_node = _job_of(trail, f"agent-{leaving[1]}")
-        if of_node is not None and of_node.cause in ("node_failure", "out_of_memory", "time_limit"):
-            who = f"agent-{leaving[1]}"
-            return Found(OF_JOBS[of_node.cause], "likely", who, "", ending.reason, evidence=(*line, of_node))
+    leaving = LEAVING.search(ending.reason)
+    who = f"agent-{leaving[1]}" if leaving else MASTER
+    job = _job_of(trail, who)
+    if said is None and job is not None and (kind := _by_slurm(trail, job)):
+        who = who if kind in ("node failure", "host memory") else ""
+        return Found(kind, "likely", who, "", ending.reason, evidence=(*line, job))
+    if said is None and line and "SIGUSR" in ending.reason and (ends := _ends_soon(trail, line[0].entry.time)):
+        return Found("time limit", "likely", "", "", ending.reason, evidence=(*line, ends))
     if ending.state == "incomplete":
         kind = said or "node failure"
         return Found(kind, "likely", "", "starting" if kind == "hang" else "", ending.reason, evidence=evidence)
-    job = _job_of(trail, MASTER)
-    final = ("time_limit", "cancelled") if trail.requeued else ("time_limit", "cancelled", "left_to_slurm")
-    if said is None and job is not None and job.cause in final:
-        return Found(OF_JOBS[job.cause], "likely", "", "", ending.reason, evidence=(*line, job))
     return Found(said or "preempted", "certain", "", "", ending.reason, evidence=evidence)
+
+
+def _ends_soon(trail: Trail, time: float) -> Told | None:
+    """The line that says when the allocation ends, if that is when Slurm warns of it by a signal."""
+    told = [it for it in trail.of(MASTER) if isinstance(it.event, AllocationEnds) and it.entry.time <= time]
+    if not told or trail.claim is None:
+        return None
+    event = told[-1].event
+    assert isinstance(event, AllocationEnds)
+    sections = trail.run.configuration(trail.claim.submission)["cluster"].values()
+    lead_s = max(it.get("signal_lead_s", 0) for it in sections if isinstance(it, dict))
+    return told[-1] if min(event.ends.values(), default=float("inf")) - time <= lead_s + WARNED_EARLY_S else None
+
+
+def _by_slurm(trail: Trail, job: JobEnded) -> Kind | None:
+    """What Slurm did to a job whose process was told to go; None where it was no more than that."""
+    word = kind_of_state(job)
+    if word is None and job.cause == "left_to_slurm":
+        return None if trail.requeued else "cancelled"
+    told = word is not None or job.cause in ("node_failure", "out_of_memory", "time_limit", "cancelled")
+    kind = kind_of(job)
+    return kind if told and kind != "preempted" else None
 
 
 def _without_ending(trail: Trail) -> Found | None:
@@ -320,18 +333,31 @@ def _job_of(trail: Trail, who: str) -> JobEnded | None:
     """The end of the job in which a process was, if it ended in this attempt."""
     kind, _, number = who.partition("-")
     places = ("master", "run") if kind == MASTER else ("run", f"workers-{number}") if kind == "agent" else ("run",)
-    return next((job for job in trail.jobs if job.place in places), None)
+    since = max((it.entry.time for it in trail.of(MASTER) if _welcomes(it.event, who)), default=0.0)
+    return next((job for job in trail.jobs if job.place in places and job.when >= since), None)
+
+
+def _welcomes(event: Event, agent: str) -> bool:
+    """An element's job that ended before its agent came to this attempt was an older start's."""
+    return isinstance(event, AgentConnected) and event.welcome and f"agent-{event.node}" == agent
 
 
 def _by_job(trail: Trail, who: str, ending: AttemptEnded, line: tuple[Told, ...]) -> Found | None:
     job = _job_of(trail, who)
-    if job is None or job.cause not in OF_JOBS:
+    kind = None if job is None else kind_of(job)
+    if job is None or kind is None:
         return None
-    kind = OF_JOBS[job.cause]
-    for account in trail.accounts:
-        kind = next((found for word, found in OF_ACCOUNTS if account.state.startswith(word)), kind)
     said = f"{ending.reason}; its job ended: {job.cause.replace('_', ' ')}"
     return Found(kind, "likely", who, "", said, evidence=(*line, job))
+
+
+def _by_node(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found | None:
+    """The job of a node that nobody starts again, and that the master has waited for."""
+    for job in trail.jobs:
+        kind, (name, _, node) = kind_of(job), job.place.partition("-")
+        if name == "workers" and kind in ("configuration", "data", "user's code", "internal", "host memory"):
+            return Found(kind, "likely", f"agent-{node}", "starting", ending.reason, evidence=(*line, job))
+    return None
 
 
 def by_words(reason: str) -> Kind | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcrl.durable.accounting import JobAccount, read_accounts
+from hpcrl.durable.accounting import account_path, read_accounts, state_of
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode
@@ -21,8 +21,8 @@ LONGEST_BYTES = 1 << 20
 COUNT_BYTES = 1 << 20
 SETTLING_S = 30.0
 _TOLD = re.compile(
-    rb'"event":"(?:failed|worker ended|ending|node leaving|missing|connected|master lost|message lost|finish|execute'
-    rb'|loaded|allocation|stalled)"'
+    rb'"event":"(?:failed|worker ended|ending|node|node leaving|missing|connected|master lost|message lost|finish'
+    rb'|execute|loaded|allocation|stalled)"'
 )
 """Kinds of events that tell of an end, or of what was being done."""
 _FAULT = re.compile(rb"^Fatal Python error: (?P<what>.*)$", re.MULTILINE)
@@ -71,7 +71,13 @@ class JobEnded(msgspec.Struct, frozen=True):
     when: float
     place: str = ""
     """`master`, `run` or `workers-3`."""
+    number: int = 0
+    """The job's own id."""
     path: str = ""
+    state: str = ""
+    """Slurm's word for it, where accounting was asked and knew: NODE_FAIL, PREEMPTED, …"""
+    account: str = ""
+    """The file that says so."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,6 @@ class Trail:
     faults: tuple[Fault, ...]
     jobs: tuple[JobEnded, ...]
     """That ended between this attempt's begin and the next one's."""
-    accounts: tuple[JobAccount, ...]
     requeued: bool = False
     """Whether the next attempt is the same submission's."""
 
@@ -105,11 +110,12 @@ def read_trail(run: RunDirectory, number: int) -> Trail:
             told += _told(clocks, path.stem, path, END_BYTES)
         elif path.suffix == ".err" and (fault := fault_in(path)) is not None:
             faults.append(fault)
-    claim, later = run.read_claim(number), run.read_claim(number + 1) if number + 1 in run.numbers() else None
-    jobs, accounts = _jobs(run, claim, later, clocks)
+    claims = {each: run.read_claim(each) for each in run.numbers() if abs(each - number) <= 1}
+    claim, later = claims.get(number), claims.get(number + 1)
+    jobs = _jobs(run, claims.get(number - 1), claim, later, clocks)
     told.sort(key=lambda each: each.entry.time)
     requeued = claim is not None and later is not None and claim.submission == later.submission
-    return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, accounts, requeued)
+    return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, requeued)
 
 
 def _told(clocks: Clocks, process: str, path: Path, size: int) -> Iterator[Told]:
@@ -175,25 +181,41 @@ def _end(path: Path, size: int) -> tuple[bytes, int]:
 
 
 def _jobs(
-    run: RunDirectory, claim: Claim | None, later: Claim | None, clocks: Clocks
-) -> tuple[tuple[JobEnded, ...], tuple[JobAccount, ...]]:
-    """What is known of the jobs of a submission that ended while this attempt was its newest."""
+    run: RunDirectory, before: Claim | None, claim: Claim | None, later: Claim | None, clocks: Clocks
+) -> tuple[JobEnded, ...]:
+    """The jobs of a submission that ended while this attempt was its newest, or before its first one was begun."""
     if claim is None:
-        return (), ()
-    folder, ended, accounts = run.submitit_folder(claim.submission) / "exits", [], []
-    kept = read_accounts(run, claim.submission)
+        return ()
+    is_first = before is None or before.submission != claim.submission
+    begin, end = 0.0 if is_first else claim.time, float("inf") if later is None else later.time
+    # The next attempt may begin while the job of a node that was lost is still being settled.
+    ends = {False: end, True: end + SETTLING_S}
+    jobs = sorted(
+        (_by_masters_clock(job, clocks) for job in ended_jobs(run, claim.submission)), key=lambda job: job.when
+    )
+    return tuple(job for job in jobs if begin <= job.when <= ends[job.place.startswith("workers-")])
+
+
+def _by_masters_clock(job: JobEnded, clocks: Clocks) -> JobEnded:
+    name, _, node = job.place.partition("-")
+    ahead_s = clocks.ahead.get(int(node), 0.0) if name == "workers" else 0.0
+    return msgspec.structs.replace(job, when=job.when - ahead_s)
+
+
+def ended_jobs(run: RunDirectory, nonce: str) -> list[JobEnded]:
+    """What is written down of the ends of a submission's jobs, the first one first. What is damaged is left out."""
+    folder, found = run.submitit_folder(nonce) / "exits", []
+    kept = read_accounts(run, nonce)
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         name = _EXIT.fullmatch(path.stem)
         try:
             job = msgspec.json.decode(path.read_bytes(), type=JobEnded)
         except (OSError, msgspec.DecodeError):
             continue
-        if name and name["place"].startswith("workers-"):
-            ahead_s = clocks.ahead.get(int(name["place"].removeprefix("workers-")), 0.0)
-            job = msgspec.structs.replace(job, when=job.when - ahead_s)
-        # The next attempt may begin while the job of a node that was lost is still being settled.
-        patience_s = SETTLING_S if name and name["place"].startswith("workers-") else 0.0
-        if name and claim.time <= job.when and (later is None or job.when <= later.time + patience_s):
-            ended.append(msgspec.structs.replace(job, place=name["place"], path=str(path)))
-            accounts += kept.get(path.stem, [])
-    return tuple(sorted(ended, key=lambda job: job.when)), tuple(accounts)
+        if name is None:
+            continue
+        at = {"place": name["place"], "number": int(name["number"]), "path": str(path)}
+        if state := state_of(kept.get(path.stem, [])):
+            at |= {"state": state, "account": str(account_path(run, nonce, path.stem))}
+        found.append(msgspec.structs.replace(job, **at))
+    return sorted(found, key=lambda job: job.when)

@@ -9,6 +9,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.alive import disk_trouble
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.hints import what_next
+from hpcrl.inspect.job_ends import CODES
 from hpcrl.inspect.lines import last_lines
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
@@ -43,6 +44,11 @@ def describe(run: RunDirectory, verdict: Verdict) -> str:
 
 def _without_verdict(run: RunDirectory, submission: Submission) -> int:
     """A verdict is missing because the disk took none, because the process broke, or because it was killed."""
+    cause = newest_cause(run)
+    if cause is not None and cause.attempt is None:
+        text = [f"{run.root} ended before it had begun.", *cause_lines(cause)]
+        print("\n".join(map(plain, text)), file=sys.stderr)
+        return int(next((code for code, kind in CODES.items() if kind == cause.kind), ExitCode.REQUEUE))
     trouble, printed = disk_trouble(run.root), _last_words(run, submission)
     if not trouble and not printed:
         reason = f"The master of {run.root} ended without a word (killed?)."

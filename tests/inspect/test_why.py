@@ -14,13 +14,21 @@ from support.slurm_made import made_on_slurm, reclaim
 
 from hpcrl.durable.accounting import JobAccount, keep_account
 from hpcrl.durable.records import Verdict
-from hpcrl.events import AttemptEnded, CallFailed, CallStalled, PartExecuted, WorkerEnded
+from hpcrl.events import (
+    AgentConnected,
+    AllocationEnds,
+    AttemptEnded,
+    CallFailed,
+    CallStalled,
+    PartExecuted,
+    WorkerEnded,
+)
 from hpcrl.inspect.cause_text import cause_lines
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
 from hpcrl.inspect.trail import line_at, lines_at_end
 from hpcrl.inspect.verdicts import VERDICTS
-from hpcrl.inspect.views.why import Cause, cause_of, causes_of, why
+from hpcrl.inspect.views.why import Cause, cause_of, causes_of, newest_cause, why
 from hpcrl.launch.slurm.requeue import Cause as JobCause
 from hpcrl.launch.slurm.requeue import Ended
 from hpcrl.member_events import CallBegun, MasterLost
@@ -196,6 +204,27 @@ def test_what_slurms_jobs_left_explains_a_master_that_left_no_word(
     assert found.evidence[-1].file == "submission/submission/exits/master.123.0.json"
 
 
+def ended_job(made: MadeRun, name: str, end: Ended) -> None:
+    exits = made.run.submitit_folder("submission") / "exits"
+    exits.mkdir(parents=True, exist_ok=True)
+    (exits / f"{name}.json").write_bytes(msgspec.json.encode(end))
+
+
+def made_at(made: MadeRun) -> float:
+    """When an agent came."""
+    lines = made.run.events(made.attempt).read_bytes().splitlines()
+    return next(float(json.loads(line)["time"]) for line in lines if b'"event":"node"' in line)
+
+
+def accounts(*states: str, step: str = "FAILED") -> list[JobAccount]:
+    """What sacct says of a job in each of its starts, and of a step of the last."""
+    lines = [
+        JobAccount("123", state, "0:0", "", "", "00:01:00", "n1", f"2026-01-0{day}T10:00:00", "")
+        for day, state in enumerate(states, 1)
+    ]
+    return [*lines, msgspec.structs.replace(lines[-1], job="123.0", state=step)]
+
+
 def test_accounting_corrects_what_a_jobs_own_process_could_see(tmp_path: Path) -> None:
     made = made_on_slurm(tmp_path / "run")
     made.begin()
@@ -203,8 +232,7 @@ def test_accounting_corrects_what_a_jobs_own_process_could_see(tmp_path: Path) -
     exits = made.run.submitit_folder("submission") / "exits"
     exits.mkdir(parents=True)
     (exits / "master.123.0.json").write_bytes(msgspec.json.encode(Ended(JobCause.KILLED, 137, 5.0)))
-    account = JobAccount("123.0", "OUT_OF_MEMORY", "0:125", "", "1500M", "00:01:00", "n1", "", "")
-    keep_account(made.run, "submission", "master.123.0", [account])
+    keep_account(made.run, "submission", "master.123.0", accounts("RUNNING", step="OUT_OF_MEMORY"))
     found = cause_of(made.run, 0)
     assert found is not None and found.verdict == "host memory"
 
@@ -283,3 +311,115 @@ def test_a_node_that_was_told_to_go_because_it_fails_is_no_preemption(
     found = cause_of(made.run, 0)
     assert found is not None and found.verdict == verdict
     assert found.who == ("agent-1" if verdict == "node failure" else "")
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "who"),
+    [
+        ("NODE_FAIL", "node failure", "agent-1"),
+        ("PREEMPTED", "preempted", ""),
+        ("REQUEUED", "preempted", ""),
+        ("CANCELLED by 1000", "cancelled", ""),
+        ("TIMEOUT", "time limit", ""),
+        ("RUNNING", "preempted", ""),
+        ("", "preempted", ""),
+    ],
+)
+def test_accounting_tells_why_slurm_has_ended_a_node_s_job(tmp_path: Path, state: str, verdict: str, who: str) -> None:
+    """Its process has only got SIGTERM, and the job has been queued again by the time that its hook asks."""
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, time=1.0)
+    made.write(AttemptEnded("lost", "node 1 is to go: got SIGTERM", 75, asked=True))
+    made.begin()
+    reclaim(made, time=4.0)
+    ended_job(made, "workers-1.125.0", Ended(JobCause.LEFT_TO_SLURM, 76, 5.0))
+    if state:
+        # What an older start came to says nothing of this one.
+        keep_account(made.run, "submission", "workers-1.125.0", accounts("NODE_FAIL", state))
+    found = cause_of(made.run, 0)
+    assert found is not None and (found.verdict, found.who) == (verdict, who)
+    said = {(it.file.rpartition("/")[0].rpartition("/")[2], it.text) for it in found.evidence[1:]}
+    assert said == (set() if verdict == "preempted" else {("exits", "left to slurm"), ("accounting", state)})
+
+
+@pytest.mark.parametrize(
+    ("left_s", "caught", "verdict"),
+    [(150.0, "SIGUSR2", "time limit"), (3000.0, "SIGUSR2", "preempted"), (150.0, "SIGTERM", "preempted")],
+)
+def test_a_signal_near_the_end_of_the_allocation_is_the_warning_of_its_time_limit(
+    tmp_path: Path, left_s: float, caught: str, verdict: str
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    made.write(AllocationEnds({-1: made_at(made) + left_s}))
+    found = ended(made, "preempted", f"the master got {caught}", exit_code=75, asked=True)
+    assert found.verdict == verdict
+    assert [it.text for it in found.evidence] == ["ending", *(["allocation"] if verdict == "time limit" else [])]
+
+
+def test_a_job_that_its_own_hook_queued_again_was_not_preempted(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, pid_started=1, time=1.0)
+    ended_job(made, "master.123.0", Ended(JobCause.KILLED, 137, 5.0))
+    keep_account(made.run, "submission", "master.123.0", accounts("REQUEUED"))
+    found = cause_of(made.run, 0)
+    assert found is not None and (found.verdict, found.who) == ("node failure", "master")
+
+
+def test_of_several_starts_of_a_node_the_one_counts_that_was_in_the_attempt(tmp_path: Path) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, time=1.0)
+    made.write(AgentConnected(1, "n1", 7, True))
+    made.write(AttemptEnded("lost", "agent-1: silent for 9 s", 75, "agent-1"))
+    came = made_at(made)
+    ended_job(made, "workers-1.125.0", Ended(JobCause.TIME_LIMIT, 76, came - 1.0))
+    ended_job(made, "workers-1.125.1", Ended(JobCause.OUT_OF_MEMORY, 137, came + 1.0))
+    found = cause_of(made.run, 0)
+    assert found is not None and found.verdict == "host memory"
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "verdict", "waits"),
+    [
+        (JobCause.USER_ERROR, 64, "configuration", False),
+        (JobCause.INTERNAL_ERROR, 127, "configuration", False),
+        (JobCause.INTERNAL_ERROR, 70, "internal", False),
+        (JobCause.KILLED, 1, "node failure", True),
+        (JobCause.OUT_OF_MEMORY, 137, "host memory", True),
+    ],
+)
+def test_a_job_that_ended_before_the_run_began_is_told_by_what_it_printed(
+    tmp_path: Path, cause: JobCause, code: int, verdict: str, waits: bool
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    ended_job(made, "master.123.0", Ended(cause, code, 5.0))
+    printed = made.run.submitit_folder("submission") / "master-123.out"
+    printed.write_text("\n".join(f"line {number}" for number in range(20)) + "\nthere is no apptainer\n")
+    *waiting, found = causes_of(made.run)
+    assert [it.verdict for it in waiting] == ["waiting for Slurm"] * waits
+    assert (found.attempt, found.verdict, found.who) == (None, verdict, "master")
+    assert found.said.endswith("line 19\nthere is no apptainer") and "line 3\n" not in found.said
+    assert [(it.file.rpartition("/")[2], it.line) for it in found.evidence] == [
+        ("master.123.0.json", 0),
+        ("master-123.out", 21),
+    ]
+    assert newest_cause(made.run) == found
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "verdict"),
+    [(JobCause.USER_ERROR, 64, "configuration"), (JobCause.OUT_OF_MEMORY, 137, "host memory")],
+)
+def test_a_master_that_waited_in_vain_for_a_node_is_explained_by_that_node_s_job(
+    tmp_path: Path, cause: JobCause, code: int, verdict: str
+) -> None:
+    made = made_on_slurm(tmp_path / "run")
+    made.begin()
+    reclaim(made, time=6.0)
+    ended_job(made, "workers-1.125.0", Ended(cause, code, 5.0))  # before the master had begun
+    found = ended(made, "failed", "node 1: job 124_1 is not started again", exit_code=93)
+    assert (found.verdict, found.who) == (verdict, "agent-1")
+    assert ended(made, "failed", "node 1: job 124_1 was cancelled. `hpcrl resume` …", exit_code=93).kind == "cancelled"

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.chaos import wait_until
+from support.slurm_made import made_on_slurm
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig
@@ -21,6 +23,7 @@ from hpcrl.inspect.views.why import newest_cause
 from hpcrl.launch import conclusion, entry
 from hpcrl.launch.conclusion import conclude
 from hpcrl.launch.local import LocalLauncher
+from hpcrl.launch.slurm.requeue import Cause, Ended
 from hpcrl.recipes.algorithm import algorithm_of
 from hpcrl.recipes.toy import ToyExperiment
 from hpcrl.wire.channel import RunKey
@@ -126,3 +129,17 @@ def test_what_a_master_printed_is_shown_in_the_place_of_a_verdict(
         assert conclude(run, submission) == ExitCode.INTERNAL
         said = capsys.readouterr().err
         assert f"its disk is {word}" in said and "killed" not in said
+
+
+def test_a_job_that_ended_before_the_run_began_is_concluded_with_what_it_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = made_on_slurm(tmp_path / "on_slurm").run
+    (submission,) = made.submissions()
+    folder = made.submitit_folder(submission.nonce)
+    (folder / "exits").mkdir(parents=True)
+    (folder / "exits" / "master.123.0.json").write_bytes(msgspec.json.encode(Ended(Cause.USER_ERROR, 64, 5.0)))
+    (folder / "master-123.out").write_text("there is no apptainer on n1\n")
+    assert conclude(made, submission) == ExitCode.CONFIGURATION
+    said = capsys.readouterr().err
+    assert "there is no apptainer on n1" in said and "cause    configuration" in said and "killed" not in said

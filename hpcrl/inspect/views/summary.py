@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, frozen=True):
 def summary(reader: RunReader) -> Summary:
     run, rows = reader.run, reader.rows()
     control, origin, verdict = run.configuration()["control"], forked_from(run), run.newest_verdict()
-    cause = newest_cause(run) if verdict is not None and verdict.state == "failed" else None
+    cause = newest_cause(run) if verdict is None or verdict.state == "failed" else None
     folders = [run.samples / name for name in run.files.listing(run.samples)]
     samples = [name for folder in folders if folder.is_dir() for name in run.files.listing(folder) if name[0] != "."]
     return Summary(

@@ -2,7 +2,7 @@
 teardown that followed are folded.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,10 +13,17 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode
 from hpcrl.events import CallFailed, WorkerEnded
 from hpcrl.foreign import plain
-from hpcrl.inspect.initiator import CODES, NATURES, by_words, initiator, process_of, users_lines
+from hpcrl.inspect.initiator import NATURES, by_words, initiator, process_of, users_lines
+from hpcrl.inspect.job_ends import CODES, kind_of
+from hpcrl.inspect.lines import last_lines
+from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.reader import RunReader
-from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, line_at, read_trail
+from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, ended_jobs, line_at, read_trail
 from hpcrl.inspect.verdicts import VERDICTS, Confidence, Kind
+
+LAST_BYTES, LAST_LINES = 4096, 5
+"""Of what a job printed that ended before the run had begun."""
+NOT_QUEUED_AGAIN = ("user_error", "internal_error", "cancelled", "left_to_slurm", "stopped", "done")
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -74,7 +81,7 @@ def why(reader: RunReader) -> Why:
 def causes_of(run: RunDirectory) -> list[Cause]:
     numbers = sorted(run.numbers(), reverse=True)
     causes = [waiting] if (waiting := _waiting(run, numbers)) else []
-    causes += [_early(run, verdict) for verdict in _starts(run)]
+    causes += _starts(run)
     begun = numbers[:-1] if forked_from(run) is not None else numbers
     return causes + [cause for number in begun if (cause := cause_of(run, number)) is not None]
 
@@ -103,7 +110,7 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
         time=min(times, default=None),
         frames=plain(found.frames),
         traceback=found.traceback,
-        evidence=[_evidence(run, each) for each in found.evidence],
+        evidence=[it for each in found.evidence for it in _evidence(run, each)],
         folded=Folded(len(failures), len(ends)),
         continued=continued,
         next="" if continued else _next(run, found.kind),
@@ -113,19 +120,21 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
 def newest_cause(run: RunDirectory) -> Cause | None:
     """Why the newest start of the run ended; None of one that is done, or that may still be running."""
     nonce = run.newest_nonce()
-    verdict = None if nonce is None else run.verdict_of(nonce)
-    if verdict is not None and verdict.attempt is None and verdict.state != "done":
-        return _early(run, verdict)
+    if nonce is not None and (start := _start(run, nonce)) is not None:
+        return start
     number = run.newest_attempt()
     return None if number is None else cause_of(run, number)
 
 
 # ── what it is told with ──────────────────────────────────────────────────────────────────────────────────────────────
-def _evidence(run: RunDirectory, at: Told | Fault | JobEnded) -> Evidence:
+def _evidence(run: RunDirectory, at: Told | Fault | JobEnded) -> Iterator[Evidence]:
     if isinstance(at, JobEnded):
-        return Evidence(_name(run, Path(at.path)), 0, at.cause.replace("_", " "))
+        yield Evidence(_name(run, Path(at.path)), 0, at.cause.replace("_", " "))
+        if at.state:
+            yield Evidence(_name(run, Path(at.account)), 0, plain(at.state))
+        return
     text = at.text.partition("\n")[0] if isinstance(at, Fault) else str(msgspec.to_builtins(at.event)["event"])
-    return Evidence(_name(run, at.path), line_at(at.path, at.offset), plain(text))
+    yield Evidence(_name(run, at.path), line_at(at.path, at.offset), plain(text))
 
 
 def _name(run: RunDirectory, path: Path) -> str:
@@ -136,10 +145,21 @@ def _next(run: RunDirectory, kind: Kind) -> str:
     return VERDICTS[kind].next.format(run=plain(str(run.root)))
 
 
-def _starts(run: RunDirectory) -> Iterable[Verdict]:
+def _starts(run: RunDirectory) -> Iterable[Cause]:
     """Of starts that came to no attempt, the newest first."""
-    verdicts = (run.verdict_of(each.nonce) for each in reversed(run.submissions()))
-    return (it for it in verdicts if it is not None and it.attempt is None and it.state != "done")
+    for submission in reversed(run.submissions()):
+        cause = _start(run, submission.nonce)
+        if cause is not None:
+            yield cause
+
+
+def _start(run: RunDirectory, nonce: str) -> Cause | None:
+    """Of a submission that came to no attempt, by its master's word or, where it never came to one, by its job's."""
+    verdict = run.verdict_of(nonce)
+    if verdict is not None:
+        return _early(run, verdict) if verdict.attempt is None and verdict.state != "done" else None
+    job = _first_job(run, nonce)
+    return None if job is None else _never_begun(run, nonce, job)
 
 
 def _early(run: RunDirectory, verdict: Verdict) -> Cause:
@@ -149,6 +169,31 @@ def _early(run: RunDirectory, verdict: Verdict) -> Cause:
     text = plain(verdict.reason), verdict.time, users_lines(told), told
     who = verdict.worker or MASTER
     return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, _next(run, kind))
+
+
+def _first_job(run: RunDirectory, nonce: str) -> JobEnded | None:
+    """The last end of a batch system's job that was to have the master, where none has begun an attempt."""
+    if run.newest_attempt_of(nonce) is not None:
+        return None
+    jobs = [job for job in ended_jobs(run, nonce) if job.place in MASTERS]
+    return jobs[-1] if jobs else None
+
+
+def _never_begun(run: RunDirectory, nonce: str, job: JobEnded) -> Cause | None:
+    """What a job printed last that ended before its master could say a word."""
+    kind = kind_of(job)
+    if kind is None:
+        return None
+    printed = run.submitit_folder(nonce) / f"{job.place}-{job.number}.out"
+    lines, _ = last_lines(printed, LAST_BYTES)
+    said = "\n".join([f"The job ended before the run had begun: {job.cause.replace('_', ' ')}", *lines[-LAST_LINES:]])
+    evidence = [*_evidence(run, job), *([_last_line(run, printed, lines[-1])] if lines else [])]
+    at = MASTER, "starting", plain(said), job.when, "", ""
+    return Cause(None, kind, kind, "likely", *at, evidence, Folded(), False, _next(run, kind))
+
+
+def _last_line(run: RunDirectory, path: Path, line: str) -> Evidence:
+    return Evidence(_name(run, path), line_at(path, path.stat().st_size) - 1, plain(line))
 
 
 def _is_queued(run: RunDirectory, nonce: str) -> bool:
@@ -166,6 +211,9 @@ def _waiting(run: RunDirectory, numbers: Sequence[int]) -> Cause | None:
     if verdict is None and numbers and run.newest_attempt_of(nonce) is not None:
         return None
     if verdict is not None and verdict.exit_code not in (ExitCode.REQUEUE, ExitCode.PREEMPTED):
+        return None
+    job = None if verdict is not None else _first_job(run, nonce)
+    if job is not None and job.cause in NOT_QUEUED_AGAIN:
         return None
     last = "no process has begun yet" if verdict is None else f"the last attempt was {verdict.state}: {verdict.reason}"
     kind: Kind = "waiting for Slurm"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.durable.accounting import keep_account
+from hpcrl.durable.accounting import keep_account, state_of
 from hpcrl.durable.history import progress_of
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import ExitCode, HpcrlError
@@ -38,6 +38,8 @@ AGAIN_S = 5.0
 """How long, and how often, a silent controller is asked."""
 ACCOUNTING_S = 10.0
 """How long accounting may take to answer: whether it does changes nothing."""
+ACCOUNTED_S, ACCOUNT_AGAIN_S = 4.0, 0.5
+"""How long, and how often, it is asked about a job that Slurm itself ends, of which it says so a moment later."""
 NEAR_S = 5.0
 """A job that has run for its time limit but for this has reached it."""
 
@@ -208,10 +210,16 @@ def _master_lives(run: RunDirectory, nonce: str, slurm: Slurm) -> bool:
         return True
 
 
-def keep_accounting(run: RunDirectory, nonce: str, job: Job, slurm: Slurm) -> None:
-    """Keep what sacct says of this job and its steps, its older starts included; of a Slurm without, nothing."""
+def keep_accounting(run: RunDirectory, nonce: str, job: Job, slurm: Slurm, patience_s: float = 0.0) -> None:
+    """Keep what sacct says of this job and its steps, its older starts included; of a Slurm without, nothing.
+
+    While it does not say how the job ended, it is asked again, if there is patience for that.
+    """
+    until = time.monotonic() + patience_s
     with suppress(HpcrlError, OSError):
-        if lines := slurm.account(job.id):
+        while not state_of(lines := slurm.account(job.id)) and time.monotonic() < until:
+            time.sleep(ACCOUNT_AGAIN_S)
+        if lines:
             keep_account(run, nonce, f"{place_of(job.name, job.element)}.{job.number}.{job.restarts}", lines)
 
 
@@ -226,7 +234,7 @@ def main(arguments: Sequence[str]) -> int:
     while True:
         try:
             print(settle(run, nonce, job, int(code), told, Slurm()), flush=True)
-            keep_accounting(run, nonce, job, Slurm(timeout_s=ACCOUNTING_S))
+            keep_accounting(run, nonce, job, Slurm(timeout_s=ACCOUNTING_S), ACCOUNTED_S if "TERM" in told else 0.0)
             return 0
         except (HpcrlError, OSError) as error:
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)

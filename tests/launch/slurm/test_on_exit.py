@@ -15,7 +15,7 @@ from hpcrl.durable.journal import Closed, open_journal
 from hpcrl.durable.records import Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.launch.slurm.commands import Slurm, SlurmUnavailableError
-from hpcrl.launch.slurm.on_exit import Job, job_of, keep_accounting, settle
+from hpcrl.launch.slurm.on_exit import ACCOUNT_AGAIN_S, Job, job_of, keep_accounting, settle
 from hpcrl.launch.slurm.render import Script, Target, render
 from hpcrl.launch.slurm.requeue import RequeueRules
 from hpcrl.launch.slurm.submission import Intent, send_all, write_intent
@@ -339,6 +339,20 @@ def test_what_accounting_says_of_a_job_is_kept_once_for_each_of_its_starts(sent:
     (line,) = found["workers-1.102.0"]
     assert isinstance(line, JobAccount) and (line.job, line.nodes, line.elapsed) == ("101_1", "gpu1", "00:01:00")
     assert (line.reason, line.max_rss) == ("", "")
+
+
+def test_of_a_job_that_slurm_ends_it_is_asked_until_it_says_how(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm, waited = sent.fake.commands(), []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        with sent.fake.change() as values:
+            values["jobs"][2]["state"] = "NODE_FAIL"
+
+    monkeypatch.setattr("hpcrl.launch.slurm.on_exit.time.sleep", wait)
+    keep_accounting(sent.run, NONCE, AGENT, slurm, patience_s=60.0)
+    ((line,),) = read_accounts(sent.run, NONCE).values()
+    assert line.state == "NODE_FAIL" and waited.count(ACCOUNT_AGAIN_S) == 1
 
 
 @pytest.mark.parametrize("away", ["accounting", "commands"])
