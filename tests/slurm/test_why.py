@@ -1,93 +1,288 @@
-"""Why attempts ended on a real Slurm, from the run directory alone, once a cluster has disturbed them."""
+"""Why attempts ended on a real Slurm, from the run directory alone, once a cluster has disturbed them.
+
+Scenes run at the same time, each with a run and nodes of its own. What is advised is done, and the run gets further.
+"""
 
 import contextlib
 import os
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import subprocess
+from typing import Any
 
 import pytest
 from support.chaos import wait_until
+from support.failures import small_disk
+from support.hosts import write_task
+from support.memory_group import TAKES_ALL
 from support.slurm_cluster import SlurmCluster
-from support.slurm_runs import SlurmRun, hpcrl, toy_values
+from support.slurm_runs import hpcrl, toy_values
+from support.slurm_told import START, Scene, played
 
-from hpcrl.durable.accounting import read_accounts
-from hpcrl.inspect.verdicts import Kind
 from hpcrl.inspect.views.why import cause_of
 
 pytestmark = pytest.mark.slurm
-LEAST = 0.95
+HEAD = "def ones(prompt, response, row):\n"
 
 
-@dataclass
-class Told:
-    """What is said of the attempts that were disturbed, beside what was done to them."""
-
-    run: SlurmRun
-    right: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def after(self, kind: Kind, who: str, act: Callable[[], object]) -> None:
-        """Disturb the newest attempt, let the run recover, and see what is said of that attempt."""
-        number = self.newest
-        act()
-        wait_until(lambda: self.newest > number, 120, f"an attempt after {number}")
-        self.run.wait_steps(2, timeout_s=120)
-        self.see(number, kind, who)
-
-    @property
-    def newest(self) -> int:
-        found = self.run.run.newest_attempt()
-        assert found is not None
-        return found
-
-    def see(self, number: int, kind: Kind, who: str) -> None:
-        cause = cause_of(self.run.run, number)
-        if cause is not None and (cause.kind, cause.who) == (kind, who):
-            self.right += 1
-        else:
-            self.wrong.append(f"attempt {number}: expected {kind} by {who!r}, got {cause}")
-
-    def assert_right(self) -> None:
-        share = self.right / (self.right + len(self.wrong))
-        print(f"{self.right + len(self.wrong)} failures on Slurm: precision and recall {share:.3f}")
-        assert share >= LEAST, "\n".join([*self.wrong, self.run.picture()])
-
-
-def test_what_disturbs_a_run_on_slurm_is_told_rightly(slurm: SlurmCluster) -> None:
-    values = toy_values("low")
+def toy(scene: Scene, nodes: int, where: str, partition: str = "low", **cluster: Any) -> dict[str, Any]:
+    """A toy run on `cpu` nodes, or on `gpu` nodes each of which it has for itself."""
+    values = toy_values(partition, nodes=nodes, lost_after_s=6.0, **cluster)
+    others = scene.slurm.gpu_nodes if where == "cpu" else scene.slurm.cpu_nodes
     values["control"]["steps"] = 400
-    run = SlurmRun.submit(slurm, values)
-    told = Told(run)
+    values["cluster"]["slurm"] |= {"exclude": ",".join(others), "cpus_per_worker": 8 if where == "gpu" else 2}
+    if nodes == 1:
+        values["critic"] = values["reward"] = {}
+    if cluster.get("topology") != "colocated":
+        # An exclusion is of all jobs, and masters are on CPU nodes.
+        values["cluster"]["slurm"] |= {"exclude": None, "flags": [f"--exclude={','.join(others)}"]}
+    return values
+
+
+def ppo(scene: Scene, reward: str, **cluster: Any) -> dict[str, Any]:
+    """PPO of a tiny model on one CPU node, scored by this function, which is not tried before the start."""
+    folder = scene.slurm.directory
+    write_task(folder)
+    (folder / "reward.py").write_text(reward)
+    values = toy(scene, 1, "cpu", topology="colocated", **cluster)
+    for name in ("toy", "critic", "reward"):
+        del values[name]
+    model = {"path": str(folder / "model"), "optimizer": {"lr": 0.01}}
+    return values | {
+        "algorithm": "ppo",
+        "control": {"steps": 2},
+        "data": {"train": str(folder / "rows.jsonl"), "batch_size": 4},
+        "actor": model,
+        "critic": model,
+        "reference": {"path": str(folder / "model")},
+        "reward": {"function": f"{folder / 'reward.py'}:ones", "trial_rows": 0},
+        "generation": {"max_new_tokens": 6, "slots": 4},
+    }
+
+
+# ── at once ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+def an_array_that_is_disturbed(scene: Scene) -> None:
+    run = scene.submit(toy(scene, 3, "gpu"))
     run.wait_steps(1)
-    (workers,), (master,) = run.jobs("workers"), run.jobs("master")
+    (workers,) = run.jobs("workers")
     with contextlib.ExitStack() as preempting:
-        told.after("preempted", "", lambda: preempting.enter_context(slurm.preempt(run.element_away_from_master())))
-    told.after("node failure", "worker-1", lambda: run.kill("worker-1"))
-    told.after("node failure", "agent-2", lambda: run.kill("agent-2"))
-    told.after("hang", "worker-3", lambda: os.kill(run.pid("worker-3"), signal.SIGSTOP))
-    told.after("node failure", "master", lambda: run.kill("master"))
-    told.after("preempted", "", lambda: run.kill("master", with_signal=signal.SIGTERM))
-    told.after("preempted", "", lambda: slurm.requeue(master))
-    accounts = read_accounts(run.run, run.run.submissions()[0].nonce)
-    assert accounts and all(line.state for lines in accounts.values() for line in lines), slurm.picture()
-
-    number = told.newest
-    hpcrl(slurm, "stop", str(run.run.root), check=False)
-    slurm.wait_ended(master, workers)
-    told.see(number, "cancelled", "")
-    said = hpcrl(slurm, "inspect", str(run.run.root), "why").stdout
+        victim = f"{workers}_2"
+        scene.after("preempted", "", lambda: preempting.enter_context(scene.slurm.preempt(victim)), "preempted")
+    scene.after("node failure", "worker-1", lambda: run.kill("worker-1"), "a worker killed")
+    (node,) = scene.slurm.job_nodes(f"{workers}_1")
+    scene.after("node failure", "agent-1", lambda: scene.slurm.node_down(node), "its node set down")
+    scene.slurm.node_up(node)
+    scene.after("hang", "worker-0", lambda: os.kill(run.pid("worker-0"), signal.SIGSTOP), "a worker stopped")
+    number = scene.newest
+    hpcrl(scene.slurm, "stop", str(run.run.root), check=False)
+    scene.wait_over()
+    scene.see("hpcrl stop", number, "cancelled")
+    said = hpcrl(scene.slurm, "inspect", str(run.run.root), "why").stdout
     assert "cause    cancelled (certain)" in said and "the run went on in attempt" in said
-    told.assert_right()
 
 
-def test_jobs_that_are_cancelled_are_told_so(slurm: SlurmCluster) -> None:
-    run = SlurmRun.submit(slurm, toy_values("low"))
+def a_reward_that_takes_all_memory_then_fails_then_is_right(scene: Scene) -> None:
+    scene.submit(ppo(scene, HEAD + TAKES_ALL))
+    scene.wait_over()
+    told = scene.see("out of memory", scene.newest, "host memory", "worker-0")
+    scene.assert_agree()
+
+    reward = scene.slurm.directory / "reward.py"
+    reward.write_text(HEAD + "    return row['label']\n")
+    changed = ("--cluster.slurm.memory", "2G", "--accept-changed", "reward.function")
+    scene.follow(told, *changed, drop=["--cluster.slurm.memory", "64G"])
+    scene.wait_over()
+    told = scene.see("a reward raises", scene.newest, "user's code", "worker-0", "'label'")
+
+    reward.write_text(HEAD + "    return 1.0\n")
+    scene.follow(told)
+    scene.wait_done()
+    scene.see("undisturbed", scene.newest, "")
+
+
+def a_disk_that_is_full(scene: Scene) -> None:
+    values = toy(scene, 1, "cpu", topology="colocated")
+    values["toy"]["delay_s"] = 0.0
+    values["control"]["steps"] = 2000
+    where = scene.slurm.directory / "run"
+    with small_disk(where):
+        run = scene.submit(values)
+        scene.wait_over()
+        told = scene.see("full disk", scene.newest, "disk", None)
+        assert "100%" in scene.follow(told).stdout
+        subprocess.run(["mount", "-o", "remount,size=64m", str(where)], check=True)
+        hpcrl(scene.slurm, "resume", str(run.run.root), "--control.steps", str(run.steps + 3))
+        scene.wait_done()
+        scene.see("more room", scene.newest, "")
+
+
+def a_job_that_waits_and_lacks_a_program(scene: Scene) -> None:
+    values = toy(scene, 1, "cpu", topology="colocated")
+    values["control"]["steps"] = 2
+    values["cluster"]["slurm"] |= {"flags": ["--hold"], "wrap": ["apptainer-of-nowhere", "exec"]}
+    run = scene.submit(values)
+    told = scene.see("held", START, "waiting for Slurm")
+    assert "JobHeldUser" in scene.follow(told).stdout
+    (job,) = run.jobs("run")
+    scene.slurm.run(["scontrol", "release", job])
+    scene.wait_over()
+    told = scene.see("no such program", START, "configuration", "master", "there is no apptainer-of-nowhere on")
+    scene.assert_agree()
+    changed = ("--cluster.slurm.wrap", "[]", "--cluster.slurm.flags", "[]")
+    scene.follow(told, *changed, drop=["--SECTION.SETTING", "VALUE"])
+    scene.wait_done()
+    scene.see("undisturbed", scene.newest, "")
+
+
+def an_array_whose_elements_are_cancelled(scene: Scene) -> None:
+    run = scene.submit(toy(scene, 2, "cpu"))
     run.wait_steps(1)
-    jobs = [*run.jobs("workers"), *run.jobs("master")]
-    slurm.scancel(*jobs)
-    slurm.wait_ended(*jobs)
-    slurm.wait_no_processes()
-    told = Told(run)
-    told.see(0, "cancelled", "")
-    told.assert_right()
+    number, workers = scene.newest, run.jobs("workers")
+    scene.slurm.scancel(*workers)
+    scene.wait_over()
+    scene.see("elements cancelled", number, "cancelled")
+    scene.see("waited in vain for them", scene.newest, "cancelled")
+
+
+def test_what_happens_to_runs_on_slurm_is_told_rightly(slurm: SlurmCluster) -> None:
+    scenes = (
+        an_array_that_is_disturbed,
+        a_reward_that_takes_all_memory_then_fails_then_is_right,
+        a_disk_that_is_full,
+        a_job_that_waits_and_lacks_a_program,
+        an_array_whose_elements_are_cancelled,
+    )
+    played(slurm, *scenes).assert_right()
+
+
+# ── with more time ────────────────────────────────────────────────────────────────────────────────────────────────────
+def an_array_whose_processes_are_killed(scene: Scene) -> None:
+    run = scene.submit(toy(scene, 3, "gpu"))
+    run.wait_steps(1)
+    (master,), (workers,) = run.jobs("master"), run.jobs("workers")
+    scene.after("node failure", "agent-2", lambda: run.kill("agent-2"), "an agent killed")
+    scene.after("node failure", "master", lambda: run.kill("master"), "the master killed")
+    scene.after("preempted", "", lambda: run.kill("master", with_signal=signal.SIGTERM), "SIGTERM to the master")
+    scene.after("preempted", "", lambda: scene.slurm.requeue(master), "the master requeued")
+    scene.after("preempted", "", lambda: scene.slurm.requeue(f"{workers}_0"), "an element requeued")
+    (node,) = scene.slurm.job_nodes(f"{workers}_1")
+
+    def lose_power() -> None:
+        scene.slurm.power_off(node)
+        wait_until(lambda: scene.newest > number, 60, "another attempt")
+        scene.slurm.restart()
+
+    number = scene.newest
+    scene.after("node failure", "agent-1", lose_power, "its node lost power")
+    number = scene.newest
+    scene.slurm.scancel(master, workers)
+    scene.wait_over()
+    scene.see("all cancelled", number, "cancelled")
+
+
+def a_node_whose_slurmd_dies(scene: Scene) -> None:
+    """Its processes live on, and Slurm starts their successors elsewhere."""
+    run = scene.submit(toy(scene, 1, "gpu"))
+    run.wait_steps(1)
+    (node,) = scene.slurm.job_nodes(f"{run.jobs('workers')[0]}_0")
+    scene.after("node failure", "agent-0", lambda: scene.slurm.kill_slurmd(node), "slurmd killed")
+    hpcrl(scene.slurm, "stop", str(run.run.root), check=False)
+    scene.slurm.restart()
+    scene.wait_over()
+
+
+def one_job_that_is_preempted_and_fails(scene: Scene) -> None:
+    run = scene.submit(toy(scene, 1, "cpu", topology="colocated"))
+    run.wait_steps(1)
+    (job,) = run.jobs("run")
+    with contextlib.ExitStack() as preempting:
+        scene.after("preempted", "", lambda: preempting.enter_context(scene.slurm.preempt(job)), "preempted")
+    (node,) = scene.slurm.job_nodes(job)
+    scene.after("node failure", "master", lambda: scene.slurm.node_down(node), "its node set down")
+    scene.slurm.node_up(node)
+    scene.slurm.scancel(job)
+    scene.wait_over()
+
+
+def a_job_whose_time_is_over(scene: Scene) -> None:
+    values = toy(scene, 1, "cpu", topology="colocated")
+    values["cluster"]["slurm"] |= {"time": "2", "signal_lead_s": 20}
+    run = scene.submit(values)
+    run.wait_steps(1)
+    wait_until(lambda: scene.newest > 0, 180, "the next job")
+    scene.see("warned of its limit", 0, "time limit")
+    hpcrl(scene.slurm, "stop", str(run.run.root), "--now", check=False)
+    scene.wait_over()
+
+
+def a_reward_that_never_returns(scene: Scene) -> None:
+    values = ppo(scene, f"import time\n\n{HEAD}    time.sleep(3600)\n", stalled_after_s=1.0)
+    values["reward"]["timeout_s"] = 3600
+    run = scene.submit(values)
+
+    def stacks() -> bool:
+        cause = cause_of(run.run, 0) if run.run.numbers() else None
+        return cause is not None and "reward.py" in cause.frames
+
+    wait_until(stacks, 120, "the stacks of a call that stalls")
+    told = scene.see("a reward never returns", 0, "hang", "worker-0", "reward.py")
+    assert "stalled" in scene.follow(told).stdout
+    hpcrl(scene.slurm, "stop", str(run.run.root), "--now", check=False)
+    scene.wait_over()
+    scene.see("hpcrl stop --now", 0, "cancelled")
+
+
+def data_that_changes_while_the_job_waits(scene: Scene) -> None:
+    values = ppo(scene, f"{HEAD}    return 1.0\n")
+    values["cluster"]["slurm"]["flags"] = ["--begin=now+1hour"]
+    run = scene.submit(values)
+    told = scene.see("begins later", START, "waiting for Slurm")
+    assert "BeginTime" in scene.follow(told).stdout
+    rows = scene.slurm.directory / "rows.jsonl"
+    rows.write_text(rows.read_text().replace("=", "=="))
+    scene.slurm.run(["scontrol", "update", f"JobId={run.jobs('run')[0]}", "StartTime=now"])
+    scene.wait_over()
+    told = scene.see("data that changed", scene.newest, "data", "master", "rows.jsonl")
+    scene.follow(told, "--cluster.slurm.flags", "[]")
+    scene.wait_done()
+    scene.see("undisturbed", scene.newest, "")
+
+
+def nodes_that_do_not_reach_the_master(scene: Scene) -> None:
+    wrapper = scene.slurm.directory / "cut-off"
+    wrapper.write_text('#!/bin/bash\n[[ ${*: -1} = agent ]] && exec unshare --net "$@"\nexec "$@"\n')
+    wrapper.chmod(0o700)
+    values = toy(scene, 1, "cpu", topology="array", start_timeout_s=8.0)
+    values["cluster"]["slurm"]["wrap"] = [str(wrapper)]
+    run = scene.submit(values)
+    wait_until(lambda: run.run.numbers() and cause_of(run.run, 0), 120, "the end of the first attempt")
+    scene.slurm.scancel(*run.jobs("master"), *run.jobs("workers"))
+    scene.wait_over()
+    scene.see("no way to the master", 0, "communication", "")
+
+
+def nodes_without_what_the_run_needs(scene: Scene) -> None:
+    """A program is missing on the workers' nodes alone."""
+    wrapper = scene.slurm.directory / "there"
+    wrapper.write_text('#!/bin/bash\n[[ ${*: -1} = agent ]] && exit 127\nexec "$@"\n')
+    wrapper.chmod(0o700)
+    values = toy(scene, 1, "cpu", topology="array")
+    values["cluster"]["slurm"]["wrap"] = [str(wrapper)]
+    scene.submit(values)
+    scene.wait_over()
+    scene.see("a program is missing on a node", scene.newest, "configuration", "agent-0")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600, func_only=True)
+def test_what_takes_longer_to_happen_is_told_rightly_too(slurm: SlurmCluster) -> None:
+    scenes = (
+        an_array_whose_processes_are_killed,
+        one_job_that_is_preempted_and_fails,
+        a_job_whose_time_is_over,
+        a_reward_that_never_returns,
+        data_that_changes_while_the_job_waits,
+        nodes_that_do_not_reach_the_master,
+        nodes_without_what_the_run_needs,
+    )
+    told = played(slurm, *scenes)
+    played(slurm, a_node_whose_slurmd_dies, told=told).assert_right()

@@ -225,7 +225,7 @@ class SlurmCluster:
         """
         processes = [process for process in self.job_processes() if process.job_id == job_id]
         (batch,) = [process.pid for process in processes if "slurm_script" in process.command]
-        stepd = int(_read(Path(f"/proc/{batch}/stat")).rpartition(")")[2].split()[1])
+        stepd = _parent(batch)
         sruns = [process.pid for process in processes if process.command.startswith("srun ")]
         for pid in (stepd, *((batch, *sruns) if script else ())):
             os.kill(pid, signal.SIGKILL)
@@ -266,6 +266,17 @@ class SlurmCluster:
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL for a node's daemon; its jobs go on. `restart` brings it back."""
         os.kill(int((self.root / "run" / f"slurmd.{node}.pid").read_text()), signal.SIGKILL)
+
+    def power_off(self, node: str) -> None:
+        """SIGKILL for all that runs on a node, its daemon first; `restart` boots it again."""
+        self.kill_slurmd(node)
+        there = [process.pid for process in self.job_processes() if process.node == node]
+        steps = {
+            parent for pid in there if _read(Path(f"/proc/{(parent := _parent(pid))}/comm")).startswith("slurmstep")
+        }
+        for pid in (*steps, *there):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop_controller(self) -> None:
         """End slurmctld; jobs go on. `restart` brings it back. Until then commands give up on it after 2 s."""
@@ -365,6 +376,12 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def _parent(pid: int) -> int:
+    """0 of a process that is gone."""
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def files_below(folder: Path, name: str) -> list[Path]:
