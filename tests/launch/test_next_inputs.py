@@ -29,6 +29,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, ExitCode
 from hpcrl.inspect.archives import Archives
 from hpcrl.inspect.reader import merged_metrics
+from hpcrl.inspect.views.why import newest_cause
 from hpcrl.launch.next_inputs import next_inputs
 from hpcrl.recipes.algorithm import algorithm_of
 
@@ -84,7 +85,7 @@ def test_another_reference_model_ends_the_next_attempt_and_resume_until_it_is_ac
     assert list(accepted_inputs(read_history(run))) == ["reference.path"]
 
 
-def test_a_data_set_that_is_written_anew_ends_the_next_attempt_by_name(tmp_path: Path) -> None:
+def test_a_data_set_that_is_written_anew_ends_the_next_attempt_and_is_accepted(tmp_path: Path) -> None:
     run = begun(tmp_path)
     rows = tmp_path / "rows.jsonl"
     wait_until(lambda: Archives(run).archived >= {row["step"] for row in merged_metrics(run)}, 60, "all archives")
@@ -93,6 +94,10 @@ def test_a_data_set_that_is_written_anew_ends_the_next_attempt_by_name(tmp_path:
     verdict = verdict_of_the_next_attempt(run)
     assert verdict.exit_code == ExitCode.DATA, verdict.reason
     assert f"data.train: {rows} has {rows.stat().st_size} bytes and had {rows.stat().st_size - 1}" in verdict.reason
+    cause = newest_cause(run)
+    assert cause is not None and (cause.kind, cause.next.split()[-1]) == ("data", "data.train")
+    done = hpcrl(tmp_path, *cause.next.split()[1:])
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
 
 
 def test_rows_that_an_open_step_needs_cannot_be_accepted_away(tmp_path: Path) -> None:

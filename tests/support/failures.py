@@ -115,6 +115,13 @@ class Raises(Strike):
         raise PeerLostError((0, 1), "all_reduce", 1, 1, RuntimeError("Connection reset by peer"))
 
 
+class Breaks(Strike):
+    """Raises what nobody has foreseen."""
+
+    def _strike(self) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+
 class Crash(Strike):
     """Reads where nothing is."""
 
@@ -256,7 +263,7 @@ SLOW = [
     Failure("the allocation ends", "time limit", "", experiment=slow_toy(),
             allocation=lambda: EndsAt(EVERYTHING, time.time() + END_MARGIN_S + 3.0)),
     Failure("every attempt is killed", "node failure", "worker-0", lambda scene: scene.strike(
-        "worker-*", "worker.call", "KILL", always=True), mentions="SIGKILL"),
+        "worker-0", "worker.call", "KILL", always=True), mentions="SIGKILL"),
     Failure("hpcrl stop --drain", "cancelled", "", ordered("drain")),
     Failure("hpcrl stop --finish", "cancelled", "", ordered("finish")),
     Failure("a worker does not start", "hang", "", struck("worker-0", "worker.start", "SLEEP"), toy(lost_after_s=60.0)),
