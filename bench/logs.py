@@ -17,9 +17,18 @@ from hpcrl.config.experiment import to_dict
 from hpcrl.durable.records import KeyPair
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, encode
-from hpcrl.events import AttemptBegun, CallFailed, Event, StepClosed, StepOpened, WorkerEnded, WorkersReady
+from hpcrl.events import (
+    AttemptBegun,
+    CallFailed,
+    Event,
+    NotDeterministic,
+    StepClosed,
+    StepOpened,
+    WorkerEnded,
+    WorkersReady,
+)
 from hpcrl.inspect.lines import Tail
-from hpcrl.member_events import CallBegun, MemoryHeld
+from hpcrl.member_events import MemoryHeld
 from hpcrl.recipes.sft import SFTExperiment, SFTModelConfig
 
 WORKERS = 128
@@ -108,7 +117,7 @@ def _of_worker(rank: int, steps: int) -> Iterator[tuple[float, Event]]:
 
 def _calls(dice: random.Random, step: int) -> Iterator[Event]:
     for call in CALLS:
-        yield CallBegun(step, call, 3, replay=False)
+        yield NotDeterministic(step, call, "index_add")
         held = {f"actor.{kind}": (dice.getrandbits(34),) * 3 for kind in ("parameters", "gradients", "optimizer")}
         yield MemoryHeld(step, call, 3, held, dice.random())
 

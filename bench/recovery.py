@@ -5,12 +5,14 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from demo_runs import ROOT, environment, events_of, hpcrl, last_demo, moment
 from figures import Figure, median
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.reader import RunReader
 
 KILLS = 5
 FIRST_STEPS = 5
@@ -54,7 +56,7 @@ def kill_and_wait(run: RunDirectory, dice: random.Random) -> dict[str, float]:
     os.kill(dice.choice(_workers(run)), signal.SIGKILL)
     stepped = wait_for_step(run, killed)
     after = [row for row in events_of(run) if row["time"] > killed]
-    replays = sum(row["event"] == "executed" and row["replay"] for row in after)
+    replays = sum(replay for at, _, replay in trained_in(run) if at > killed)
     began, ready = moment(after, "attempt", min), moment(after, "ready", min)
     return {"total": stepped - killed, "noticed": began - killed, "ready": ready - began, "replays": replays}
 
@@ -63,14 +65,20 @@ def wait_for_step(run: RunDirectory, since: float, least: int = 0) -> float:
     """When the actor's next train step that is not a replay was executed, after a new attempt or `least` steps."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        again = False
-        for row in events_of(run):
-            again = again or (row["event"] == "ready" and row["time"] > since)
-            trained = row["event"] == "executed" and row["call"] == "actor_train" and not row["replay"]
-            if trained and again and row["time"] > since and row["step"] >= least:
-                return row["time"]
+        ready = [row["time"] for row in events_of(run) if row["event"] == "ready" and row["time"] > since]
+        trained = (at for at, step, replay in trained_in(run) if not replay and step >= least and at > min(ready))
+        if ready and (first := min(trained, default=None)) is not None:
+            return first
         time.sleep(0.1)
     raise TimeoutError(f"no train step within {PATIENCE_S:g} s")
+
+
+def trained_in(run: RunDirectory) -> Iterator[tuple[float, int, bool]]:
+    """When the actor's train steps were executed, of which steps, and whether again; known a second later at most."""
+    for attempt in RunReader(run).attempts.values():
+        began = attempt.activity.began or 0.0
+        made = (it for it in attempt.made() if it.call == "actor_train")
+        yield from ((began + it.span.ended_s, it.step, it.span.replay) for it in made)
 
 
 def _workers(run: RunDirectory) -> list[int]:

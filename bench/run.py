@@ -234,9 +234,9 @@ SECTIONS: Mapping[str, Section] = {
     ),
     "durability": Section(
         "Durability in the demo",
-        "From the events of the demo's last PPO run. Charged is the time in which a worker was idle while the master "
-        "appended to the journal (it neither hears nor sends then), or while nothing was left to execute and a step "
-        "had yet to open: an upper bound, since much of that idle time is waiting for the other worker.",
+        "From the rows of costs of the demo's last PPO run. Charged is the time in which the master appended to the "
+        "journal (it neither hears nor sends then), and that in which a step was open and nothing was executed: an "
+        "upper bound, since workers are busy during most appends.",
         lambda _work, _peers: durability.durability(DEMOS),
     ),
     "recovery": Section(

@@ -1,4 +1,4 @@
-"""What moves, releases and rows take of a step of examples/layouts, on eight workers of this machine: by its events.
+"""What moves, releases and rows take of a step of examples/layouts, on eight workers of this machine: by rows of costs.
 
 Of moves and rows these are upper bounds. A move counts from when the last of its workers was free. Rows are charged
 with all of the time in which a worker was idle though a call had been sent to it: messages, rows, and the core that
@@ -8,10 +8,10 @@ the worker was waiting for, where there are fewer of them than workers.
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from demo_runs import ROOT, environment, events_of, hpcrl
+from demo_runs import ROOT, environment, hpcrl
 from figures import Figure
 from sides.shapes import PROMPT_TOKENS, RESPONSE_TOKENS, VOCABULARY
 from spans import Span, length, united
@@ -19,9 +19,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from hpcrl.costs import Made
+from hpcrl.costs import Span as PartSpan
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.families.config import DecoderConfig
-from hpcrl.inspect.lines import Row, Tail
+from hpcrl.inspect.reader import RunReader
 from hpcrl.models.pretrained import write_random_pretrained
 
 MODEL = DecoderConfig(
@@ -46,18 +48,16 @@ SETTINGS = {
 
 
 def shares(work: Path) -> list[Figure]:
-    run = _ended(work)
-    events = list(events_of(run))
-    closed = [row["time"] for row in events if row["event"] == "closed"]
-    steps = (closed[0], closed[-1])  # the first one's moves find groups that have never met
-    logs = {number: list(Tail(path).rows()) for number, path in _logs(run)}
-    calls = {rank: [_of_log(row, rows) for row in rows if row["event"] == "execute"] for rank, rows in logs.items()}
-    moves = united(_within(_moves(events, calls), steps))
-    held = (row for rows in logs.values() for row in rows if row["event"] == "held")
-    released = sum(row["seconds"] for row in held if steps[0] < row["time"] <= steps[1]) / WORKERS
-    waited = sum(length(_within(_waiting(rank, events, of_rank, moves), steps)) for rank, of_rank in calls.items())
-    whole, count = steps[1] - steps[0], len(closed) - 1
-    spilled = sum(row["bytes"] for row in events if row["event"] == "spilled") / len(closed)
+    attempt = RunReader(_ended(work)).attempts[0]
+    rows, made = attempt.costs(), list(attempt.made())
+    steps = (rows[0].at_s, rows[-1].at_s)  # the first one's moves find groups that have never met
+    calls = {rank: [it.span for it in made if rank in it.ranks and "@" not in it.call] for rank in range(WORKERS)}
+    moves = united(_within(_moves(made, calls), steps))
+    figures = (cost.figures for row in rows[1:] for cost in row.calls.values())
+    released = sum(it.seconds.release for it in figures if it is not None) / WORKERS
+    waited = sum(length(_within(_waiting(of_rank, moves), steps)) for of_rank in calls.values())
+    whole, count = steps[1] - steps[0], len(rows) - 1
+    spilled = sum(cost.bytes for row in rows for cost in row.calls.values()) / len(rows)
     return [
         Figure(
             "moves and releases of a step of examples/layouts",
@@ -104,33 +104,21 @@ def write_inputs(work: Path) -> None:
     (work / "rows.jsonl").write_text("".join(rows))
 
 
-def _logs(run: RunDirectory) -> Iterator[tuple[int, Path]]:
-    for rank in range(WORKERS):
-        yield rank, run.worker_log(0, f"worker-{rank}")
+def _busy(span: PartSpan) -> Span:
+    return max(span.sent_s, span.ended_s - span.seconds), span.ended_s
 
 
-def _of_log(begun: Row, rows: Sequence[Row]) -> tuple[tuple[int, str, int], Span]:
-    """A call of a worker, and when it was at it: by its own log."""
-    ended = next(row["time"] for row in rows if row["event"] == "held" and _unit(row) == _unit(begun))
-    return _unit(begun), (begun["time"], ended)
+def _moves(made: Sequence[Made], calls: Mapping[int, Sequence[PartSpan]]) -> Iterator[Span]:
+    for it in made:
+        if "@" in it.call:
+            ends = [span.ended_s for rank in it.ranks for span in calls[rank] if span.ended_s <= it.span.ended_s]
+            yield max([it.span.ended_s - it.span.seconds, *ends]), it.span.ended_s
 
 
-def _moves(events: Sequence[Row], calls: dict[int, list[tuple[tuple[int, str, int], Span]]]) -> Iterator[Span]:
-    for row in events:
-        if row["event"] == "moved":
-            ends = [end for rank in row["ranks"] for _, (_, end) in calls[rank] if end <= row["time"]]
-            yield max([row["time"] - row["seconds"], *ends]), row["time"]
-
-
-def _waiting(
-    rank: int, events: Sequence[Row], calls: Sequence[tuple[tuple[int, str, int], Span]], moves: Sequence[Span]
-) -> list[Span]:
+def _waiting(calls: Sequence[PartSpan], moves: Sequence[Span]) -> list[Span]:
     """When a worker had been sent a call and was at nothing."""
-    begun = {unit: begin for unit, (begin, _) in calls}
-    sent = ((row["time"], _unit(row)) for row in events if row["event"] == "sent" and rank in row["ranks"])
-    asked = united((time, begun[unit]) for time, unit in sent if unit in begun)
-    busy = united([*(span for _, span in calls), *moves])
-    return _without(asked, busy)
+    asked = united((span.sent_s, _busy(span)[0]) for span in calls)
+    return _without(asked, united([*map(_busy, calls), *moves]))
 
 
 def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
@@ -151,7 +139,3 @@ def _without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
 def _within(spans: Sequence[Span] | Iterator[Span], whole: Span) -> list[Span]:
     cut = ((max(begin, whole[0]), min(end, whole[1])) for begin, end in spans)
     return [(begin, end) for begin, end in cut if begin < end]
-
-
-def _unit(row: Row) -> tuple[int, str, int]:
-    return row["step"], row["call"], row["part"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from demo_runs import ROOT, last_demo, moment
 from figures import Figure, median
+from recovery import trained_in
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -18,6 +19,7 @@ from support.slurm_cluster import SlurmCluster
 from support.slurm_runs import SlurmRun, hpcrl, toy_values
 
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.inspect.reader import RunReader
 from hpcrl.launch.slurm.commands import Slurm
 from hpcrl.launch.slurm.launcher import SlurmLauncher
 from hpcrl.launch.slurm.submission import read_intent
@@ -87,7 +89,7 @@ def _start(run: SlurmRun) -> list[Figure]:
     events = rows_of(run.run.events(0))
     began, ready = moment(events, "attempt", min), moment(events, "ready", min)
     nodes = moment(events, "node", max)
-    trained = min(row["time"] for row in events if row["event"] == "executed" and row["call"] == "actor_train")
+    trained = min(at for at, _, _ in trained_in(run.run))
     parts = {
         "queue, srun and the master's import": began - sent,
         "the agents' import and rendezvous": nodes - began,
@@ -134,10 +136,10 @@ def _next_train_step(run: SlurmRun, since: float, patience_s: float = 120.0) -> 
     """When the actor's next train step that is no replay was executed in an attempt that began since."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        for row in _events(run):
-            mine = row["event"] == "executed" and row["call"] == "actor_train" and not row["replay"]
-            if mine and row["time"] > since and row["attempt"] > 0 and row["began"] > since:
-                return float(row["time"])
+        begun = [at for at in (it.activity.began for it in RunReader(run.run).attempts.values()) if at and at > since]
+        trained = (at for at, _, replay in trained_in(run.run) if begun and not replay and at > min(begun))
+        if (first := min(trained, default=None)) is not None:
+            return first
         time.sleep(0.1)
     raise TimeoutError(f"no train step within {patience_s:g} s")
 

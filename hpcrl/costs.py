@@ -1,33 +1,24 @@
-"""What the steps of an attempt cost, and how far it is: rows of `costs.jsonl`, folded from its master's events.
+"""What the steps of an attempt cost, and how far it is: rows of `costs.jsonl`, and `live.json`.
 
-The master writes a row when a step closes. A reader takes the newest one and the events behind `events`, and knows as
-much as if it had read all; what workers measured is in rows alone. Pure: no files, no clock. A row may be lost (a
-kill); nothing is decided by one.
+The master writes a row when a step closes, and replaces `live.json` while something changes: together they say all that
+is known of calls. A kill may lose the last row, or the last second of what was under way; nothing is decided by either.
+Pure: no files, no clock.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from hpcrl.event_log import Entry
-from hpcrl.events import (
-    AttemptBegun,
-    CommandHeard,
-    DrainBegun,
-    NodeLeaving,
-    ParametersMoved,
-    PartExecuted,
-    PartSent,
-    PartSpilled,
-    StepClosed,
-    StepExtended,
-    StepOpened,
-    WorkersReady,
-)
+from hpcrl.figures import Figures, Packed, unpacked
 
 EVALUATION = "eval_"
 """What the names of evaluation calls begin with."""
+MOVES = -1
+"""The step of moves: what is moved was made by an older one, which may be closed."""
+
+Ranks = dict[str, dict[int, tuple[int, ...]]]
+"""Call → part → the workers that have it."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -44,70 +35,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     replay: bool = False
 
 
-class Seconds(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the time of a worker goes in a call, by its device's clock. `collective` lies within the others; what of
-    `execute` is in none of them is the algorithm's own work on the host."""
-
-    gather: float = 0.0
-    """From the request until all of its rows were here; before the call began."""
-    execute: float = 0.0
-    prefill: float = 0.0
-    """Reading prompts."""
-    decode: float = 0.0
-    """Making tokens after these."""
-    forward: float = 0.0
-    """Passes through a model for what it predicts."""
-    backward: float = 0.0
-    optimizer: float = 0.0
-    """Adding gradients up over ranks, and updates."""
-    collective: float = 0.0
-    """In operations of several ranks, and waiting for these."""
-
-    def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
-
-    def rounded(self) -> "Seconds":
-        """To a tenth of a millisecond. What is nothing is left at its default, which no line has."""
-        rounded = {name: round(getattr(self, name), 4) for name in self.__struct_fields__}
-        return Seconds(**{name: seconds for name, seconds in rounded.items() if seconds})
-
-
-class Figures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker measured as it executed a part of a call; of several, sums, but for what is a maximum."""
-
-    seconds: Seconds = Seconds()
-    tokens: int = 0
-    """That went through a model, each as often as it did; those of a prompt that is shared once."""
-    longest: int = 0
-    """Tokens of the longest row; a maximum."""
-    micro_batches: int = 0
-    """Forward passes, in training or not."""
-    rounds: int = 0
-    """Of generation: how often rows got a token each."""
-    sent: int = 0
-    """Bytes given to other ranks in collectives and messages."""
-    flops: float = 0.0
-    """Operations of the models' mathematics, as `hpcrl.placement.flops` counts them; 0 where it cannot."""
-    peak: int = 0
-    """Bytes in use at most: on a GPU of the process's tensors, else of its memory. A maximum."""
-    held: int = 0
-    """The same at the call's end. A maximum."""
-
-    def __add__(self, other: "Figures") -> "Figures":
-        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
-        return Figures(**{name: max(one, two) if name in MAXIMA else one + two for name, one, two in pairs})
-
-    def rounded(self) -> "Figures":
-        """So that a row stays short: operations to five digits, and nothing of what there was nothing."""
-        counts = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name)}
-        whole = Figures(**(counts | {"seconds": self.seconds.rounded()}))
-        return msgspec.structs.replace(whole, flops=float(f"{self.flops:.5g}")) if self.flops else whole
-
-
-MAXIMA = ("longest", "peak", "held")
-
-
-class CallCost(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallCost(msgspec.Struct, frozen=True, array_like=True):
     """What a call has cost in a step; of a move (`actor@1`), since the step before closed."""
 
     spans: tuple[Span, ...]
@@ -117,14 +45,22 @@ class CallCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the longest key that it produced."""
     bytes: int = 0
     """Spilled."""
-    figures: Figures | None = None
-    """Of all workers; None where none has measured anything."""
-    slowest: Figures | None = None
-    """Of the worker that took longest."""
+    measured: Packed = ()
+    of_slowest: Packed = ()
+
+    @property
+    def figures(self) -> Figures | None:
+        """Of all workers; None where none has measured anything."""
+        return unpacked(self.measured)
+
+    @property
+    def slowest(self) -> Figures | None:
+        """Of the worker that took longest."""
+        return unpacked(self.of_slowest)
 
 
-class Total(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call, or a move, has cost since its attempt began."""
+class Total(msgspec.Struct, frozen=True):
+    """What a call, or a move, has cost in many steps."""
 
     parts: int = 0
     workers_s: float = 0.0
@@ -135,29 +71,21 @@ class Total(msgspec.Struct, frozen=True, omit_defaults=True):
     peak: int = 0
     """As `Figures`: the largest."""
 
-    def __add__(self, other: "Total") -> "Total":
+    def __add__(self, more: CallCost) -> "Total":
+        figures = more.figures or Figures()
         return Total(
-            self.parts + other.parts,
-            self.workers_s + other.workers_s,
-            self.tokens + other.tokens,
-            self.bytes + other.bytes,
-            self.flops + other.flops,
-            max(self.peak, other.peak),
+            self.parts + len(more.spans),
+            self.workers_s + more.workers_s,
+            self.tokens + more.tokens,
+            self.bytes + more.bytes,
+            self.flops + figures.flops,
+            max(self.peak, figures.peak),
         )
 
-
-class UnderWay(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a call that was sent to these workers, at `since`, and is not executed yet. Of a move: `actor@1`."""
-
-    step: int
-    call: str
-    part: int
-    ranks: tuple[int, ...]
-    since: float
-    replay: bool = False
-
-    def __str__(self) -> str:
-        return f"{'replays ' if self.replay else ''}{self.call}, step {self.step}"
+    def joined(self, other: "Total") -> "Total":
+        """Both together."""
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__)
+        return Total(**{name: max(one, two) if name == "peak" else one + two for name, one, two in pairs})
 
 
 class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -176,26 +104,29 @@ class Seen(msgspec.Struct, frozen=True, omit_defaults=True):
 class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """A row, in an attempt that closed this step. Times are the master's."""
 
-    step: int
     time: float
     """Seconds since 1970, when it closed."""
+    step: int
     at_s: float
     """The same since the attempt began."""
     seconds: float
     """Since it was opened."""
     samples: int
     calls: dict[str, CallCost]
-    totals: dict[str, Total]
     events: int
     """Bytes of the master's events up to here."""
     phase: str = "running"
     paused: bool = False
-    under_way: tuple[UnderWay, ...] = ()
-    """Of later steps."""
-    again: dict[int, tuple[Span, ...]] = {}
+    again: dict[int, dict[str, CallCost]] = {}
     """Older steps → what was made again of them since the row before. They close no more."""
+    ranks: Ranks = {}
+    """Of parts that no row of the attempt has told of, or that others have now."""
     pauses: tuple[tuple[float, float], ...] = ()
     """From when to when it was paused, since the attempt began; those since the row before."""
+    appends: tuple[int, float] = (0, 0.0)
+    """How often the journal was appended to since the row before, and seconds of that."""
+    shards: tuple[int, float] = (0, 0.0)
+    """How many of checkpoints were written since the row before, and seconds of the slowest."""
     seen: Seen = Seen()
 
     @property
@@ -205,188 +136,93 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(counts, default=0)
 
 
-@dataclass
-class _Costs:
-    """Of one call, until its step closes."""
+class UnderWay(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a call that was sent to these workers, at `since`, and is not executed yet. Of a move: `actor@1`."""
 
-    spans: list[Span] = field(default_factory=list)
-    workers_s: float = 0.0
-    tokens: int = 0
-    bytes: int = 0
-    figures: Figures | None = None
-    slowest: Figures | None = None
+    step: int
+    call: str
+    part: int
+    ranks: tuple[int, ...]
+    since: float
+    replay: bool = False
+    executing: tuple[int, ...] = ()
+    """Those of them that say that they are at it."""
 
-    def measured(self, figures: Collection[Figures]) -> Figures:
-        """All together."""
-        whole = sum(figures, Figures())
-        self.figures = whole if self.figures is None else self.figures + whole
-        slowest = max((*figures, self.slowest or Figures()), key=lambda of: of.seconds.execute)
-        self.slowest = slowest
-        return whole
-
-    def taken(self) -> CallCost:
-        measured = [None if of is None else of.rounded() for of in (self.figures, self.slowest)]
-        return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes, *measured)
+    def __str__(self) -> str:
+        return f"{'replays ' if self.replay else ''}{self.call}, step {self.step}"
 
 
-MOVES = -1
-"""Whose step is not said: what is moved was made by an older one, which may be closed."""
+class Live(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an attempt has under way, and what of its calls no row tells yet."""
+
+    attempt: int
+    began: float
+    """When it did, as its first event says."""
+    time: float
+    """Seconds since 1970, when this was so."""
+    at_s: float
+    """The same since the attempt began."""
+    under_way: tuple[UnderWay, ...] = ()
+    open: dict[int, dict[str, CallCost]] = {}
+    """Steps that have not closed; MOVES has moves."""
+    ranks: Ranks = {}
+    """As in `StepCost`."""
+
+    def after(self, row: StepCost) -> "Live":
+        """The same without what that row tells. Of two that were written at once either may be the older."""
+        if row.at_s < self.at_s:
+            return self
+        under_way = tuple(it for it in self.under_way if not _is_told(it, row))
+        open_ = {step: calls for step, calls in self.open.items() if step > row.step}
+        return msgspec.structs.replace(self, under_way=under_way, open=open_)
 
 
-@dataclass
-class CostFold:
-    """An attempt's events, added up. `feed` each of them; once a step has closed, `row` is what it cost."""
-
-    phase: str = "starting"
-    paused_since: float | None = None
-    """Since it began; None while nobody wants it paused."""
-    pauses: list[tuple[float, float]] = field(default_factory=list)
-    began: float | None = None
-    """By the clock that nobody sets, as is when a part was sent."""
-    sent: dict[tuple[int, str, int], float] = field(default_factory=dict)
-    under_way: dict[tuple[int, str, int], UnderWay] = field(default_factory=dict)
-    totals: dict[str, Total] = field(default_factory=dict)
-    samples: dict[int, int] = field(default_factory=dict)
-    open: dict[int, dict[str, _Costs]] = field(default_factory=dict)
-
-    def feed(self, entry: Entry) -> None:
-        event = entry.event
-        self.began = entry.mono if self.began is None else self.began
-        match event:
-            case AttemptBegun():
-                self.paused_since = 0.0 if event.paused else None
-            case StepOpened():
-                self.samples[event.step] = event.samples
-            case StepExtended():
-                self.samples[event.step] = self.samples.get(event.step, 0) + event.samples
-            case PartSent():
-                unit = UnderWay(event.step, event.call, event.part, event.ranks, entry.time, event.replay)
-                key = unit.step, unit.call, unit.part
-                self.under_way[key], self.sent[key] = unit, entry.mono
-            case PartExecuted():
-                cost = self._ended(entry.mono, event.step, event.step, event.call, event.part, event)
-                cost.tokens += event.tokens
-                self._add(event.call, Total(tokens=event.tokens))
-            case ParametersMoved():
-                self._ended(entry.mono, MOVES, event.version, f"{event.role}@{event.replica}", 0, event)
-            case PartSpilled():
-                self._cost(event.step, event.call).bytes += event.bytes
-                self._add(event.call, Total(bytes=event.bytes))
-            case WorkersReady():
-                self.phase = "running"
-            case CommandHeard(command="pause" | "continue" as command):
-                self._pause(entry.mono - self.began, is_paused=command == "pause")
-            case CommandHeard(command="finish"):
-                self.phase = "finishing"
-            case DrainBegun() | NodeLeaving():
-                self.phase = "draining"
-
-    def measured(self, step: int, call: str, figures: Collection[Figures]) -> None:
-        """What the workers of a part have measured, which is in no event."""
-        if figures:
-            whole = self._cost(step, call).measured(figures)
-            self._add(call, Total(flops=whole.flops, peak=whole.peak))
-
-    def resume(self, row: StepCost) -> None:
-        """Take in what a row says of all that was before it."""
-        self.phase, self.totals, self.pauses = row.phase, dict(row.totals), []
-        self.paused_since = row.at_s if row.paused else None
-        self.under_way = {(unit.step, unit.call, unit.part): unit for unit in row.under_way}
-
-    def row(self, closed: Entry, events: int, seen: Seen) -> StepCost:
-        """Of the step that this event says is closed, once it was fed; `events` bytes were written before."""
-        event = closed.event
-        assert isinstance(event, StepClosed) and self.began is not None, event
-        calls = self.open.pop(event.step, {}) | self.open.pop(MOVES, {})
-        again = self._again(event.step)
-        at_s, paused = closed.mono - self.began, self.paused
-        self._pause(at_s, paused)
-        pauses, self.pauses = tuple(self.pauses), []
-        return StepCost(
-            step=event.step,
-            time=round(closed.time, 3),
-            at_s=round(closed.mono - self.began, 3),
-            seconds=round(event.seconds, 3),
-            samples=self.samples.pop(event.step, 0),
-            calls={call: cost.taken() for call, cost in calls.items()},
-            totals={
-                call: msgspec.structs.replace(it, workers_s=round(it.workers_s, 3), flops=float(f"{it.flops:.6g}"))
-                for call, it in self.totals.items()
-            },
-            events=events,
-            phase=self.phase,
-            paused=paused,
-            again=again,
-            pauses=pauses,
-            under_way=tuple(self.under_way.values()),
-            seen=seen,
-        )
-
-    @property
-    def paused(self) -> bool:
-        return self.paused_since is not None
-
-    def _again(self, before: int) -> dict[int, tuple[Span, ...]]:
-        """Take out what is known of older steps, which an older attempt has closed."""
-        older = [step for step in self.open if MOVES < step < before]
-        spans = {step: tuple(span for it in self.open.pop(step).values() for span in it.spans) for step in older}
-        return {step: each for step, each in spans.items() if each}
-
-    def _pause(self, at_s: float, is_paused: bool) -> None:
-        """What it was up to now is told; from now on it is paused, or not."""
-        if self.paused_since is not None:
-            self.pauses.append((round(self.paused_since, 3), round(at_s, 3)))
-        self.paused_since = at_s if is_paused else None
-
-    def _cost(self, step: int, call: str) -> _Costs:
-        return self.open.setdefault(step, {}).setdefault(call, _Costs())
-
-    def _add(self, call: str, more: Total) -> None:
-        self.totals[call] = self.totals.get(call, Total()) + more
-
-    def _ended(
-        self, when: float, of: int, step: int, call: str, part: int, event: PartExecuted | ParametersMoved
-    ) -> _Costs:
-        """What a part, or a move, has cost its workers goes to the step `of`."""
-        assert self.began is not None
-        key = step, call, part
-        unit, since = self.under_way.pop(key, None), self.sent.pop(key, when - event.waited_s)
-        workers_s = event.workers_s or event.seconds * len(event.ranks)
-        cost, replay = self._cost(of, call), unit is not None and unit.replay
-        sent_s, ended_s = round(since - self.began, 4), round(when - self.began, 4)
-        cost.spans.append(Span(part, sent_s, ended_s, round(event.seconds, 4), event.slowest, replay))
-        cost.workers_s += workers_s
-        self._add(call, Total(1, workers_s))
-        return cost
+def _is_told(unit: UnderWay, row: StepCost) -> bool:
+    """Whether a row tells of this unit as executed, or its step was closed."""
+    calls = row.calls if "@" in unit.call else row.again.get(unit.step, {})
+    cost = calls.get(unit.call)
+    return unit.step == row.step or (cost is not None and any(span.part == unit.part for span in cost.spans))
 
 
-@dataclass
-class SeenFold:
-    """A run's rows of metrics, added up. `feed` each of them, in order of steps."""
+class Made(NamedTuple):
+    """A part of a call, or a move, that was executed, and its workers, where they are known."""
 
-    newest: dict[str, float] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    empty: int = 0
-    settings: list[tuple[int, int]] = field(default_factory=list)
+    step: int
+    """In whose row it is; that of a move is the first that closed after it."""
+    call: str
+    span: Span
+    ranks: tuple[int, ...]
+    again: bool = False
+    """Whether an older attempt has closed its step."""
 
-    def feed(self, row: Mapping[str, float]) -> Seen:
-        """All rows up to this one."""
-        for key in (key for key in row if key.endswith("/skipped")):
-            call = key.partition("/")[0]
-            self.skipped[call] = self.skipped.get(call, 0) + int(row[key])
-        self.empty += "drawn" in row and row["samples"] == 0
-        before = self.settings[-1][1] if self.settings else 0
-        version = int(row.get("settings", before))
-        if version != before:
-            self.settings.append((int(row["step"]), version))
-        older = {key: value for key, value in self.newest.items() if key not in row}
-        self.newest |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
-        skipped = {call: count for call, count in self.skipped.items() if count}
-        return Seen(older, skipped, self.empty, tuple(self.settings))
+
+def made_in(row: StepCost, ranks: Ranks) -> Iterator[Made]:
+    """All that a row tells. `ranks` are as the rows up to this one have them."""
+    yield from _made({row.step: row.calls}, ranks, again=False)
+    yield from _made(row.again, ranks, again=True)
+
+
+def made_since(live: Live, ranks: Ranks) -> Iterator[Made]:
+    """What no row tells yet."""
+    yield from _made(live.open, ranks, again=False)
+
+
+def take_ranks(known: Ranks, more: Ranks) -> None:
+    """Know what another row tells, too."""
+    for call, parts in more.items():
+        known.setdefault(call, {}).update(parts)
+
+
+def _made(steps: Mapping[int, Mapping[str, CallCost]], ranks: Ranks, again: bool) -> Iterator[Made]:
+    for step, calls in steps.items():
+        for call, cost in calls.items():
+            of_call = ranks.get(call, {})
+            yield from (Made(step, call, span, of_call.get(span.part, ()), again) for span in cost.spans)
 
 
 _ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(StepCost)
+_ROWS = msgspec.json.Decoder(StepCost)
+_LIVE = msgspec.json.Decoder(Live)
 
 
 def encode(row: StepCost) -> bytes:
@@ -396,4 +232,14 @@ def encode(row: StepCost) -> bytes:
 
 def decode(line: bytes | str) -> StepCost:
     """Raises `msgspec.DecodeError` on what is damaged."""
-    return _DECODER.decode(line)
+    return _ROWS.decode(line)
+
+
+def encode_live(live: Live) -> bytes:
+    """A file."""
+    return _ENCODER.encode(live) + b"\n"
+
+
+def decode_live(content: bytes) -> Live:
+    """Raises `msgspec.DecodeError` on what is damaged."""
+    return _LIVE.decode(content)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from hpcrl.events import Event
+from hpcrl.member_events import LifeCycleEvent
 
 
 class Entry(NamedTuple):
@@ -55,6 +56,7 @@ class EventLog:
 
     def write(self, event: Event) -> Entry:
         """What was written, or would have been."""
+        assert isinstance(event, LifeCycleEvent), f"{event} is no event: it is added up, and not written"
         entry = Entry(time.time(), event, time.monotonic(), next(self._lines))
         with suppress(OSError):
             os.write(self._file, encode(entry))

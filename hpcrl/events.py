@@ -1,13 +1,13 @@
 """Life-cycle events: typed structs, producer above each. `event_log` has them in files.
 
-Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one."""
+Lines are read by people and by `inspect`. A line may be lost (a full disk), so nothing is ever decided by one. What is
+noted of each call is no event but `hpcrl.progress`: it is added up, and never written."""
 
 from typing import Literal
 
 import msgspec
 
 from hpcrl.member_events import (
-    CallBegun,
     ClockMeasured,
     FinishHeard,
     LifeCycleEvent,
@@ -114,7 +114,8 @@ class DrainBegun(LifeCycleEvent, frozen=True, tag="draining"):
 
 class AttemptEnded(LifeCycleEvent, frozen=True, tag="ending"):
     """How the master judges the end. `who` began it, where that is known: `worker-1`, `agent-0` or the master itself;
-    `asked`: a user or the system wanted it; `nature` as of `errors.Nature`."""
+    `asked`: a user or the system wanted it; `nature` as of `errors.Nature`. Step, call and part: what `who`, or a
+    worker on its node, had to execute then."""
 
     state: str
     reason: str
@@ -122,6 +123,9 @@ class AttemptEnded(LifeCycleEvent, frozen=True, tag="ending"):
     who: str = ""
     asked: bool = False
     nature: str = ""
+    step: int | None = None
+    call: str = ""
+    part: int = 0
 
 
 # ── the master: steps ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,59 +153,10 @@ class StepChosen(LifeCycleEvent, frozen=True, tag="chosen"):
     dropped: int
 
 
-class PartSent(LifeCycleEvent, frozen=True, tag="sent"):
-    """The workers of a part of a call were sent it, or a move, as `actor@1`: its step made what it moves."""
-
-    step: int
-    call: str
-    part: int
-    ranks: tuple[int, ...]
-    replay: bool
-
-
-class PartExecuted(LifeCycleEvent, frozen=True, tag="executed"):
-    """All workers of a part have replied: `seconds` of the `slowest` of them in the call, `workers_s` of all together,
-    `waited_s` since it was sent."""
-
-    step: int
-    call: str
-    part: int
-    ranks: tuple[int, ...]
-    replay: bool
-    seconds: float
-    waited_s: float
-    tokens: int
-    slowest: int = -1
-    workers_s: float = 0.0
-
-
-class ParametersMoved(LifeCycleEvent, frozen=True, tag="moved"):
-    """A role's parameters were brought from its home to a replica and are the same; seconds as of `PartExecuted`."""
-
-    version: int
-    role: str
-    replica: int
-    ranks: tuple[int, ...]
-    digest: str
-    seconds: float
-    waited_s: float
-    slowest: int = -1
-    workers_s: float = 0.0
-
-
-class PartSpilled(LifeCycleEvent, frozen=True, tag="spilled"):
-    """The outputs of a part are durable."""
-
-    step: int
-    call: str
-    part: int
-    bytes: int
-    seconds: float
-
-
 class CallStalled(LifeCycleEvent, frozen=True, tag="stalled"):
     """A part of a call takes far longer than those before it; the longest of these took `longest_s`. `culprits` are the
-    workers that it waits for, `why` what is known of them; their stacks follow in their logs."""
+    workers that it waits for, `why` what is known of them; `executing` those of them that are at it, and not at another
+    call that they have to end first. Their stacks follow in their logs."""
 
     step: int
     call: str
@@ -212,6 +167,16 @@ class CallStalled(LifeCycleEvent, frozen=True, tag="stalled"):
     culprits: tuple[int, ...] = ()
     why: str = ""
     doing: dict[int, str] = msgspec.field(default_factory=dict)
+    executing: tuple[int, ...] = ()
+
+
+class CallWentOn(LifeCycleEvent, frozen=True, tag="went on"):
+    """A part of a call that had stalled was executed after all, so long after it was sent."""
+
+    step: int
+    call: str
+    part: int
+    seconds: float
 
 
 class ReplayDrifted(LifeCycleEvent, frozen=True, tag="replay_drift"):
@@ -243,13 +208,6 @@ class NumericsChanged(LifeCycleEvent, frozen=True, tag="numerics changed"):
     now: str
 
 
-class JournalWritten(LifeCycleEvent, frozen=True, tag="journalled"):
-    """So many lines were appended with one fsync."""
-
-    lines: int
-    seconds: float
-
-
 class StepClosed(LifeCycleEvent, frozen=True, tag="closed"):
     """All of its calls are in the journal. `seconds` since it was opened."""
 
@@ -263,15 +221,6 @@ class StopNeverHolds(LifeCycleEvent, frozen=True, tag="stop_when cannot hold"):
     step: int
     lacking: str
     reported: list[str]
-
-
-class ShardSaved(LifeCycleEvent, frozen=True, tag="shard"):
-    """One worker's shard of a checkpoint is on disk."""
-
-    step: int
-    role: str
-    rank: int
-    seconds: float
 
 
 class StepCheckpointed(LifeCycleEvent, frozen=True, tag="checkpointed"):
@@ -292,7 +241,8 @@ class RoleExported(LifeCycleEvent, frozen=True, tag="exported"):
 # ── the master, an agent or a worker ──────────────────────────────────────────────────────────────────────────────────
 class WorkerEnded(LifeCycleEvent, frozen=True, tag="worker ended"):
     """A worker's process ended, by itself or, as its agent alone tells, because it was `ordered`. `phase` is what it
-    did last, by its beats; `out_of_memory`: the kernel has killed for want of it meanwhile."""
+    did last, by its beats; step, call and part what it had to execute, as its master knows; `out_of_memory`: the kernel
+    has killed for want of it meanwhile."""
 
     rank: int
     attempt: int
@@ -303,6 +253,9 @@ class WorkerEnded(LifeCycleEvent, frozen=True, tag="worker ended"):
     out_of_memory: bool = False
     phase: str = ""
     ordered: bool = False
+    step: int | None = None
+    call: str = ""
+    part: int = 0
 
 
 class CallFailed(LifeCycleEvent, frozen=True, tag="failed"):
@@ -337,18 +290,13 @@ Event = (
     | StepOpened
     | StepExtended
     | StepChosen
-    | PartSent
-    | PartExecuted
-    | ParametersMoved
-    | PartSpilled
     | CallStalled
+    | CallWentOn
     | ReplayDrifted
     | NotDeterministic
     | NumericsChanged
-    | JournalWritten
     | StepClosed
     | StopNeverHolds
-    | ShardSaved
     | StepCheckpointed
     | RoleExported
     | WorkerEnded
@@ -361,16 +309,5 @@ Event = (
     | StacksShown
     | WorkersForked
     | RolesLoaded
-    | CallBegun
     | MemoryHeld
 )
-
-
-def ended_unit(event: Event) -> tuple[int, str, int] | None:
-    """Step, call and part of what an event says has ended; of a move as `PartSent` has it."""
-    match event:
-        case PartExecuted():
-            return event.step, event.call, event.part
-        case ParametersMoved():
-            return event.version, f"{event.role}@{event.replica}", 0
-    return None

@@ -66,17 +66,9 @@ class RolesLoaded(LifeCycleEvent, frozen=True, tag="loaded"):
     seconds: float
 
 
-class CallBegun(LifeCycleEvent, frozen=True, tag="execute"):
-    """The inputs are here, the go has come."""
-
-    step: int
-    call: str
-    part: int
-    replay: bool
-
-
 class MemoryHeld(LifeCycleEvent, frozen=True, tag="held"):
-    """Role and kind → bytes on this worker's device before, in and after a call; `seconds`: what letting go took."""
+    """Role and kind → bytes on this worker's device before, in and after a call; `seconds`: what letting go took. Of a
+    call that holds what it held the last time there is no line."""
 
     step: int
     call: str

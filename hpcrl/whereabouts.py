@@ -41,6 +41,11 @@ class Doing(msgspec.Struct, frozen=True, omit_defaults=True):
     part: int = 0
     collective: Collective | None = None
 
+    @property
+    def unit(self) -> tuple[int, str, int] | None:
+        """Step, call and part of what it executes; None while it executes none."""
+        return (self.step, self.call, self.part) if self.call else None
+
     def __str__(self) -> str:
         inside = f", in {self.collective}" if self.collective is not None and self.collective.inside else ""
         return self.what + inside

@@ -3,20 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.costs import CallCost, CostFold, Figures, Seconds, Seen, SeenFold, Span, Total, UnderWay, decode, encode
+from hpcrl.cost_fold import CostFold, SeenFold
+from hpcrl.costs import MOVES, CallCost, Live, Seen, Span, Total, UnderWay, decode, decode_live, encode, encode_live
 from hpcrl.event_log import Entry
-from hpcrl.events import (
-    CommandHeard,
-    Event,
-    ParametersMoved,
-    PartExecuted,
-    PartSent,
-    PartSpilled,
-    StepClosed,
-    StepExtended,
-    StepOpened,
-    WorkersReady,
-)
+from hpcrl.events import CommandHeard, Event, StepClosed, StepExtended, StepOpened, WorkersReady
+from hpcrl.figures import Figures, Seconds, packed, unpacked
+from hpcrl.progress import JournalWritten, PartExecuted, PartSent, PartSpilled, Progress, ShardSaved
+from hpcrl.whereabouts import Doing
 
 
 class Clock:
@@ -25,46 +18,66 @@ class Clock:
     def __init__(self) -> None:
         self.fold, self.mono = CostFold(), 99.0
 
-    def __call__(self, *events: Event) -> Entry:
-        for event in events:
+    def __call__(self, *said: Event | Progress) -> Entry:
+        for it in said:
             self.mono += 1.0
-            entry = Entry(5000.0 - self.mono, event, self.mono)
-            self.fold.feed(entry)
+            entry = Entry(5000.0 - self.mono, it, self.mono)
+            if isinstance(it, Progress):
+                self.fold.follow(it, entry.time, entry.mono)
+            else:
+                self.fold.feed(entry)
         return entry
+
+    def live(self, doing: dict[int, Doing] | None = None) -> Live:
+        live = self.fold.live(5000.0 - self.mono, self.mono, doing or {})
+        assert decode_live(encode_live(live)) == live
+        return live
 
 
 def executed(step: int, call: str, part: int, seconds: float, slowest: int, tokens: int = 0) -> PartExecuted:
-    return PartExecuted(step, call, part, (0, 1), False, seconds, 1.0, tokens, slowest, 1.5 * seconds)
+    return PartExecuted(step, call, part, (0, 1), seconds, 1.0, False, tokens, slowest, 1.5 * seconds)
+
+
+def measured(step: int, call: str, *figures: Figures) -> PartExecuted:
+    return PartExecuted(step, call, 0, (0, 1), 1.0, 1.0, figures=figures)
 
 
 def test_a_row_has_what_each_call_of_its_step_cost_and_what_is_under_way() -> None:
     clock = Clock()
     clock(WorkersReady(2), StepOpened(1, 0, 8), StepOpened(2, 0, 6), StepExtended(1, 1, 4))
-    clock(PartSent(1, "actor_gen", 0, (0,), False), PartSent(1, "actor_gen", 1, (1,), True))
+    clock(PartSent(1, "actor_gen", 0, (0,)), PartSent(1, "actor_gen", 1, (1,), True))
     clock(executed(1, "actor_gen", 1, 0.5, 1, tokens=30), executed(1, "actor_gen", 0, 2.0, 0, tokens=70))
     clock(PartSpilled(1, "actor_gen", 0, 1000, 0.1), PartSpilled(1, "actor_gen", 1, 500, 0.1))
-    clock(PartSent(2, "ref_inf", 0, (1,), False))
+    clock(PartSent(2, "ref_inf", 0, (1,)))
     row = clock.fold.row(clock(StepClosed(1, 12.5)), 4321, Seen())
     assert row.calls == {
         "actor_gen": CallCost(
             (Span(1, 5.0, 6.0, 0.5, 1, True), Span(0, 4.0, 7.0, 2.0, 0)), workers_s=3.75, tokens=100, bytes=1500
         )
     }
-    assert row.totals == {"actor_gen": Total(2, 3.75, 100, 1500)}
+    assert Total() + row.calls["actor_gen"] == Total(2, 3.75, 100, 1500)
+    assert row.ranks == {"actor_gen": {0: (0, 1), 1: (0, 1)}}
     assert (row.step, row.samples, row.seconds, row.at_s, row.events, row.tokens) == (1, 12, 12.5, 11.0, 4321, 100)
-    assert row.under_way == (UnderWay(2, "ref_inf", 0, (1,), 5000.0 - 110.0),) and row.phase == "running"
-    assert decode(encode(row)) == row
+    assert row.phase == "running" and decode(encode(row)) == row
+    assert clock.live() == Live(
+        attempt=0,
+        began=4900.0,
+        time=4889.0,
+        at_s=11.0,
+        under_way=(UnderWay(2, "ref_inf", 0, (1,), 5000.0 - 110.0),),
+    )
 
 
 def test_a_move_is_a_cost_of_the_step_that_closes_next() -> None:
     clock = Clock()
     clock(StepOpened(1, 0, 8))
     clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen())
-    clock(PartSent(1, "actor@1", 0, (0, 1), False), ParametersMoved(1, "actor", 1, (0, 1), "d", 0.5, 1.0, 1, 0.75))
+    clock(PartSent(1, "actor@1", 0, (0, 1)), executed(1, "actor@1", 0, 0.5, 1))
+    assert list(clock.live().open) == [MOVES]
     clock(StepOpened(2, 0, 8), CommandHeard("pause", "000000"))
     row = clock.fold.row(clock(StepClosed(2, 1.0)), 0, Seen())
     assert row.calls == {"actor@1": CallCost((Span(0, 2.0, 3.0, 0.5, 1),), 0.75)} and row.paused
-    assert row.tokens == 0 and row.totals == {"actor@1": Total(1, 0.75)}
+    assert row.tokens == 0 and clock.live().open == {}
 
 
 def test_a_row_has_what_the_workers_of_a_call_measured_and_the_slowest_of_them() -> None:
@@ -72,13 +85,13 @@ def test_a_row_has_what_the_workers_of_a_call_measured_and_the_slowest_of_them()
     clock(StepOpened(1, 0, 8))
     quick = Figures(Seconds(execute=1.0), flops=5e9, longest=7, peak=100)
     slow = Figures(Seconds(0.5, 3.0), flops=7e9, longest=4, peak=9)
-    clock.fold.measured(1, "actor_train", [quick, slow])
-    clock.fold.measured(1, "actor_train", [Figures(Seconds(execute=0.123456789), flops=1.0, tokens=3)])
+    clock(measured(1, "actor_train", quick, slow))
+    clock(measured(1, "actor_train", Figures(Seconds(execute=0.123456789), flops=1.0, tokens=3)))
     row = clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen())
     [cost] = row.calls.values()
     whole = Figures(Seconds(gather=0.5, execute=4.1235), flops=1.2e10, longest=7, peak=100, tokens=3)
     assert (cost.figures, cost.slowest) == (whole, slow)
-    assert row.totals == {"actor_train": Total(flops=1.2e10, peak=100)}
+    assert Total() + cost == Total(2, 4.0, flops=1.2e10, peak=100)
     assert decode(encode(row)) == row
 
 
@@ -90,18 +103,56 @@ def test_figures_grow_a_row_by_little() -> None:
     )
     clock = Clock()
     clock(StepOpened(1, 0, 8))
-    clock.fold.measured(1, "actor_train", [figures, figures])
-    assert len(encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))) < 1000
+    clock(measured(1, "actor_train", figures, figures))
+    assert len(encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))) < 550
 
 
-def test_a_row_says_nothing_of_what_there_was_nothing() -> None:
+@given(
+    st.builds(
+        Figures,
+        st.builds(Seconds, *[st.integers(0, 10**6).map(lambda it: it / 10**4)] * len(Seconds.__struct_fields__)),
+        *[st.integers(0, 2**50)] * 5,
+        flops=st.integers(0, 99_999).map(lambda it: it * 1e12),
+        peak=st.integers(0, 2**50),
+        held=st.integers(0, 2**50),
+    )
+)
+def test_figures_are_packed_without_loss(figures: Figures) -> None:
+    numbers = packed(figures)
+    assert (unpacked(numbers) or Figures()) == figures and (not numbers or numbers[-1])
+
+
+def test_a_row_tells_whose_a_part_was_once_until_others_have_it() -> None:
     clock = Clock()
-    clock(StepOpened(1, 0, 8))
-    forward = Figures(Seconds(execute=0.25, forward=0.125), tokens=9)
-    clock.fold.measured(1, "ref_inf", [forward, forward])
-    row = encode(clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen()))
-    assert b'"slowest":{"seconds":{"execute":0.25,"forward":0.125},"tokens":9}' in row
-    assert b'"figures":{"seconds":{"execute":0.5,"forward":0.25},"tokens":18}' in row
+    rows = []
+    for step, ranks in ((1, (0, 1)), (2, (0, 1)), (3, (1, 2))):
+        clock(StepOpened(step, 0, 8), PartExecuted(step, "actor_train", 0, ranks, 1.0, 1.0))
+        rows.append(clock.fold.row(clock(StepClosed(step, 1.0)), 0, Seen()))
+    assert [row.ranks for row in rows] == [{"actor_train": {0: (0, 1)}}, {}, {"actor_train": {0: (1, 2)}}]
+
+
+def test_what_an_older_attempt_has_closed_is_told_with_the_row_that_comes_next() -> None:
+    clock = Clock()
+    clock(WorkersReady(2), PartSent(1, "actor_train", 0, (0, 1), True), executed(1, "actor_train", 0, 2.0, 1))
+    clock(StepOpened(2, 0, 8), JournalWritten(1, 0.25), JournalWritten(3, 0.5))
+    clock(ShardSaved(1, "actor", 0, 0.5), ShardSaved(1, "actor", 1, 0.75))
+    row = clock.fold.row(clock(StepClosed(2, 1.0)), 0, Seen())
+    assert row.again == {1: {"actor_train": CallCost((Span(0, 1.0, 2.0, 2.0, 1, True),), 3.0)}}
+    assert row.calls == {} and row.appends == (2, 0.75) and row.shards == (2, 0.75)
+
+
+def test_a_row_that_is_newer_than_what_was_under_way_tells_more() -> None:
+    clock = Clock()
+    clock(StepOpened(1, 0, 8), PartSent(1, "actor_gen", 0, (0,)), PartSent(2, "actor_gen", 0, (1,)))
+    clock(PartSent(0, "actor@1", 0, (0, 1)), PartSent(2, "ref_inf", 0, (1,)), executed(2, "ref_inf", 0, 1.0, 1))
+    before = clock.live({1: Doing("execute", "running", 2, "actor_gen", 0), 0: Doing("idle")})
+    clock(executed(1, "actor_gen", 0, 1.0, 0), executed(0, "actor@1", 0, 1.0, 0))
+    row = clock.fold.row(clock(StepClosed(1, 1.0)), 0, Seen())
+    [left] = before.after(row).under_way
+    assert (left.step, left.call, left.executing) == (2, "actor_gen", (1,))
+    assert list(before.after(row).open) == [2]
+    later = clock.live()
+    assert later.after(row) == later
 
 
 def test_evaluations_generate_nothing_for_training() -> None:

@@ -15,7 +15,8 @@ import pytest
 
 from hpcrl import events
 from hpcrl.event_log import Entry, EventLog, decode
-from hpcrl.events import CallFailed, PartSent, RowsLeftOut, WorkerEnded, WorkersReady
+from hpcrl.events import CallFailed, CallStalled, RowsLeftOut, WorkerEnded, WorkersReady
+from hpcrl.progress import PartSent
 
 PACKAGE = Path(events.__file__).parent
 KNOWN = {kind.__name__: kind for kind in get_args(events.Event)}
@@ -46,7 +47,7 @@ def test_an_event_is_a_line_with_its_time_and_fields(tmp_path):
 
 def test_a_line_that_was_written_reads_back_as_what_it_was(tmp_path):
     path = tmp_path / "events.jsonl"
-    log, wrote = EventLog(path), [PartSent(3, "actor_gen", 1, (2, 3), replay=True), CallFailed(1, "x", "boom")]
+    log, wrote = EventLog(path), [CallStalled(3, "actor_gen", 1, (2, 3), 9.5), CallFailed(1, "x", "boom")]
     for event in wrote:
         log.write(event)
     log.close()
@@ -59,7 +60,7 @@ def test_a_line_that_was_written_reads_back_as_what_it_was(tmp_path):
     "line",
     [
         '{"time":1.0,"event":"brand new","x":1}',
-        '{"time":1.0,"event":"sent","step":1}',
+        '{"time":1.0,"event":"stalled","step":1}',
         '{"event":"ready","workers":2}',
         '{"time":1.0}',
         '{"time":1.0,"event":"rea',
@@ -74,6 +75,12 @@ def test_what_is_no_event_is_refused(line):
 
 def test_a_field_that_a_later_hpcrl_adds_is_passed_over():
     assert decode('{"time":1.5,"event":"ready","workers":2,"new":[1]}') == Entry(1.5, WorkersReady(2))
+
+
+def test_what_is_only_added_up_is_not_written(tmp_path):
+    log = EventLog(tmp_path / "events.jsonl")
+    with pytest.raises(AssertionError, match="is no event: it is added up, and not written"):
+        log.write(PartSent(3, "actor_gen", 1, (2, 3)))
 
 
 def test_a_log_that_is_opened_again_goes_on(tmp_path):

@@ -117,6 +117,19 @@ class Files:
         self.fault(f"{point}.published")
         return published
 
+    def replace(self, path: Path, data: bytes) -> None:
+        """Make `path`, which nobody else writes, have this content in the place of what it had. Whole, but not durable:
+        for what is out of date soon, and what nobody decides by."""
+        temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._removed_on_error(temporary):
+            descriptor = os.open(temporary, flags, FILE_MODE)
+            try:
+                write_all(descriptor, memoryview(data))
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+
     def open_log(self, path: Path, point: str, flush: bool = True) -> AppendLog:
         """A new log, to be written by the caller alone. FileExistsError if somebody has begun it before.
 

@@ -143,6 +143,10 @@ class RunPaths:
     def costs(self, attempt: int) -> Path:
         return self.attempt(attempt) / "costs.jsonl"
 
+    def live(self, attempt: int) -> Path:
+        """What its master has under way. Alone among all files it is replaced again and again, and not flushed."""
+        return self.attempt(attempt) / "live.json"
+
     def events(self, attempt: int) -> Path:
         return self.attempt(attempt) / "events.jsonl"
 

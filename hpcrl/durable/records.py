@@ -13,9 +13,9 @@ from hpcrl.errors import InternalError, Nature
 
 RESTORE = "Restore it from a backup, or submit a new run."
 """What helps where a document is lost that no other says again."""
-FORMAT = 7
+FORMAT = 8
 """Of all that is in a run directory. Raised with every change after which older runs cannot be resumed."""
-SHOWN = (7,)
+SHOWN = (7, 8)
 """The formats of runs that can be looked at: FORMAT, and older ones from the first on that had all that is shown."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)

@@ -1,25 +1,26 @@
-"""What an attempt is doing, from its master's events and rows of costs: which worker has which call, what calls cost.
+"""What an attempt is doing, from its master's events, rows of costs and `live.json`: which worker has which call.
 
 Pure: events and rows in, values out. Knows neither files nor the clock. An event that it has no use for changes
 nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpcrl.costs import CostFold, Seen, StepCost, Total
+from hpcrl.costs import Live, StepCost, UnderWay
 from hpcrl.event_log import Entry
 from hpcrl.events import (
     AgentConnected,
     AttemptBegun,
     AttemptEnded,
     CallStalled,
+    CallWentOn,
     RowsLeftOut,
     StepClosed,
     WorkerEnded,
     WorkersReady,
-    ended_unit,
 )
+from hpcrl.phases import Phases
 
 PACED = 21
 """Rows of costs that are kept: they say how fast steps go."""
@@ -49,11 +50,13 @@ class Activity:
     """What was said once all workers were ready."""
     nodes: dict[int, str] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
-    costs: CostFold = field(default_factory=CostFold)
+    phases: Phases = field(default_factory=Phases)
+    live: Live | None = None
+    """What no row of costs tells; None where that is not known, or before it has begun."""
     closed: list[StepCost] = field(default_factory=list)
     """Its newest rows of costs."""
     ending: str = ""
-    stalled: dict[tuple[int, str, int] | None, Entry] = field(default_factory=dict)
+    stalled: dict[tuple[int, str, int], Entry] = field(default_factory=dict)
     """What was told last of parts of calls that take too long."""
     left_out: dict[str, RowsLeftOut] = field(default_factory=dict)
     """Of the rows to train on, and of those to evaluate on."""
@@ -62,9 +65,8 @@ class Activity:
         """Take in one event."""
         when, event = entry.time, entry.event
         self.began = when if self.began is None else self.began
-        self.last = when
-        self.costs.feed(entry)
-        self.stalled.pop(ended_unit(event), None)
+        self.last = max(when, self.last or when)
+        self.phases.feed(entry)
         match event:
             case AttemptBegun():
                 self.attempt, self.recovered, self.steps = event.number, event.recovered, event.steps
@@ -76,8 +78,10 @@ class Activity:
                 self.ready, self.computing = when, event
             case CallStalled():
                 self.stalled[event.step, event.call, event.part] = entry
+            case CallWentOn():
+                self.stalled.pop((event.step, event.call, event.part), None)
             case StepClosed():
-                self.costs.row(entry, 0, Seen())  # the master has written it
+                self.phases.take_pauses(entry.mono - (self.phases.began or 0.0))  # its row has them
             case WorkerEnded():
                 self.ended[event.rank] = event.how
             case AttemptEnded():
@@ -85,32 +89,42 @@ class Activity:
 
     def resume(self, rows: Sequence[StepCost]) -> None:
         """Take in what the newest of these rows says of all that was before it."""
-        self.last = rows[-1].time
-        self.costs.resume(rows[-1])
+        newest = rows[-1]
+        self.phases.resume(newest.phase, newest.at_s, newest.paused)
         self.close(rows)
 
     def close(self, rows: Sequence[StepCost]) -> None:
         """Steps have closed. A row that is known already changes nothing."""
         known = {row.step for row in self.closed}
         self.closed = [*self.closed, *(row for row in rows if row.step not in known)][-PACED:]
+        if self.closed:
+            self.last = max(self.closed[-1].time, self.last or 0.0)
+
+    def show(self, live: Live | None) -> None:
+        """What was under way, as far as the rows do not tell of it."""
+        for row in self.closed:
+            live = live and live.after(row)
+        self.live = live
+        if live is not None and not self.ending:
+            self.last = max(live.time, self.last or live.time)
 
     @property
     def phase(self) -> str:
-        return "ended" if self.ending else self.costs.phase
+        return "ended" if self.ending else self.phases.phase
 
     @property
     def paused(self) -> bool:
-        return self.costs.paused
+        return self.phases.paused
 
     @property
-    def totals(self) -> Mapping[str, Total]:
-        """What each call and each move has cost."""
-        return self.costs.totals
+    def under_way(self) -> Sequence[UnderWay]:
+        """Parts of calls, the one that was sent first before others."""
+        return () if self.live is None else self.live.under_way
 
     @property
     def ranks(self) -> list[int]:
         """The workers that have been heard of."""
-        sent = {rank for unit in self.costs.under_way.values() for rank in unit.ranks}
+        sent = {rank for unit in self.under_way for rank in unit.ranks}
         ready = 0 if self.computing is None else self.computing.workers
         return sorted({*range(ready), *sent, *self.ended})
 
@@ -118,9 +132,9 @@ class Activity:
         """What a worker does now, in a few words."""
         if rank in self.ended:
             return f"ended: {self.ended[rank]}"
-        for unit in self.costs.under_way.values():
-            if rank in unit.ranks:
-                return str(unit)
+        mine = [unit for unit in self.under_way if rank in unit.ranks]
+        for unit in sorted(mine, key=lambda unit: rank not in unit.executing):
+            return str(unit)
         return "starting" if self.ready is None else "idle"
 
     def pace(self) -> Pace | None:

@@ -1,6 +1,6 @@
 """Event lines as the structs that they were written from; what cannot be read so is skipped, and counted."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,16 +12,16 @@ from hpcrl.inspect.lines import Tail
 class EntryTail:
     """The events of one process, from the first one, as they come. `skipped`: lines that were damaged or unknown."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, follow: Callable[[str], bool] = lambda _line: False) -> None:
+        """`follow` is given the lines that are no events, and says which of them it knows."""
         self._tail = Tail(path)
+        self._follow = follow
         self.skipped = 0
 
     def each(self) -> Iterator[Entry]:
         """The events since the last call, one by one. Those that nobody has asked for are left for the next call."""
         while line := self._tail.line():
-            entry = entry_of(line)
-            self.skipped += entry is None
-            if entry is not None:
+            if entry := self._entry(line):
                 yield entry
 
     def skip(self, offset: int) -> None:
@@ -30,10 +30,12 @@ class EntryTail:
 
     def read(self) -> list[Entry]:
         """The events since the last call."""
-        lines = self._tail.lines()
-        entries = entries_of(lines)
-        self.skipped += len(lines) - len(entries)
-        return entries
+        return [entry for line in self._tail.lines() if (entry := self._entry(line))]
+
+    def _entry(self, line: str) -> Entry | None:
+        entry = entry_of(line)
+        self.skipped += entry is None and not self._follow(line)
+        return entry
 
 
 def entries_of(lines: Iterable[str]) -> list[Entry]:

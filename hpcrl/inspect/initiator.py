@@ -8,27 +8,25 @@ workers' and agents' files are asked, then what Slurm's jobs left.
 import math
 import re
 import socket
-from contextlib import suppress
 
 import msgspec
 
 from hpcrl.errors import ExitCode
-from hpcrl.event_log import decode
 from hpcrl.events import (
     AgentConnected,
     AllocationEnds,
     AttemptEnded,
     CallFailed,
     CallStalled,
+    CallWentOn,
     Event,
     WorkerEnded,
-    ended_unit,
 )
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
 from hpcrl.inspect.job_ends import CODES, kind_of, kind_of_state
-from hpcrl.inspect.trail import MASTER, MASTER_END_BYTES, Fault, JobEnded, Told, Trail, lines_at_end
+from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, Trail
 from hpcrl.inspect.verdicts import Confidence, Kind
-from hpcrl.member_events import CallBegun, MasterLost
+from hpcrl.member_events import MasterLost
 from hpcrl.stacks import frame_of, newest
 from hpcrl.stacks import where as where_of
 
@@ -106,21 +104,20 @@ def _lost(trail: Trail, ending: AttemptEnded, line: tuple[Told, ...]) -> Found:
     if kind := by_words(ending.reason):
         return Found(kind, "likely", ending.who, "", ending.reason, evidence=line)
     if ending.who.startswith("worker-"):
-        last = _last_call(trail, ending.who)
-        where = "starting" if last is None else f"{_call_of(last.event)} on {ending.who}"
+        where = f"{_call_of(ending)} on {ending.who}" if ending.call else "starting"
         said = f"{ending.reason}. Its agent does not say that it has ended."
-        return Found("hang", "likely", ending.who, where, said, evidence=(*line, *([last] if last else [])))
+        return Found("hang", "likely", ending.who, where, said, evidence=line)
     if found := _by_job(trail, ending.who, ending, line):
         return found
-    return Found("node failure", "likely", ending.who, "", ending.reason, evidence=line)
+    return Found("node failure", "likely", ending.who, _call_of(ending), ending.reason, evidence=line)
 
 
 def _ended(trail: Trail, ending: AttemptEnded, end: Told, line: tuple[Told, ...]) -> Found:
     """A worker whose process has ended."""
     event = end.event
     assert isinstance(event, WorkerEnded)
-    last, fault = _last_call(trail, ending.who), next((it for it in trail.faults if it.process == ending.who), None)
-    where = event.phase if event.phase not in ("", "idle") else "starting" if last is None else _call_of(last.event)
+    fault = next((it for it in trail.faults if it.process == ending.who), None)
+    where = event.phase if event.phase not in ("", "idle") else _call_of(event) or _call_of(ending) or "starting"
     said = f"{ending.who} was {event.how}" if event.signal else f"{ending.who} ended with {event.how}"
     evidence: tuple[Told | Fault | JobEnded, ...] = (end, *line)
     if event.out_of_memory:
@@ -234,28 +231,23 @@ def _without_ending(trail: Trail) -> Found | None:
 
 def _stalled(trail: Trail) -> Found | None:
     """Of an attempt that runs: the call that takes far too long, as its master told last."""
-    told = [it for it in trail.of(MASTER) if isinstance(it.event, CallStalled)]
-    if not told:
+    stalled: dict[tuple[int, str, int], tuple[Told, CallStalled]] = {}
+    for it in trail.of(MASTER):
+        if isinstance(it.event, CallStalled):
+            stalled[it.event.step, it.event.call, it.event.part] = it, it.event
+        elif isinstance(it.event, CallWentOn):
+            stalled.pop((it.event.step, it.event.call, it.event.part), None)
+    if not stalled:
         return None
-    event, path = told[-1].event, told[-1].path
-    assert isinstance(event, CallStalled)
-    later = (line for offset, line in lines_at_end(path, MASTER_END_BYTES) if offset > told[-1].offset)
-    if any(_ended_unit(line) == (event.step, event.call, event.part) for line in later):
-        return None
+    # Of several the one that a culprit executes: others wait for their turn. Else what was told last.
+    told, event = max(stalled.values(), key=lambda it: (bool(it[1].executing), it[0].offset))
     culprits = event.culprits or event.ranks
     who = f"worker-{culprits[0]}" if culprits else ""
     where = f"{event.call} of step {event.step}"
     said = f"{where} has taken {event.seconds:.0f} s: {event.why or 'nobody says for what it waits'}"
     frames = [seen for rank in culprits if (seen := _seen_at(trail, rank))]
     confidence: Confidence = "certain" if event.culprits else "likely"
-    return Found("hang", confidence, who, where, said, "\n".join(frames), evidence=(told[-1],))
-
-
-def _ended_unit(line: bytes) -> tuple[int, str, int] | None:
-    """Of a line of events, which may be damaged."""
-    with suppress(msgspec.DecodeError):
-        return ended_unit(decode(line).event)
-    return None
+    return Found("hang", confidence, who, where, said, "\n".join(frames), evidence=(told,))
 
 
 def _seen_at(trail: Trail, rank: int) -> str:
@@ -316,13 +308,8 @@ def _as_early(trail: Trail, first: Told) -> str:
     return f"Which was first is not known: {names} {raised} {within}."
 
 
-def _last_call(trail: Trail, who: str) -> Told | None:
-    return next((told for told in reversed([*trail.of(who)]) if isinstance(told.event, CallBegun)), None)
-
-
-def _call_of(event: Event) -> str:
-    assert isinstance(event, CallBegun)
-    return f"{event.call} of step {event.step}"
+def _call_of(event: AttemptEnded | WorkerEnded) -> str:
+    return f"{event.call} of step {event.step}" if event.call else ""
 
 
 def process_of(event: Event) -> str:

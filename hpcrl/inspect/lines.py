@@ -14,7 +14,7 @@ LONGEST_LINE_BYTES = 1 << 20
 """What is longer without a line's end is given out in pieces."""
 SEARCHED_BYTES = 4 << 10
 STAMP, STAMP_BYTES = re.compile(rb'\{"time":([0-9.]+)'), 64
-MONO = re.compile(rb'\{"time":[0-9.]+,"mono":([0-9.]+)')
+MONO = re.compile(rb'\{"time":[0-9.]+,"mono":([0-9]+(?:\.[0-9]+)?)[,}]')
 
 
 class Tail:

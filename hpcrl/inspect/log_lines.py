@@ -23,6 +23,7 @@ from hpcrl.events import (
 )
 from hpcrl.foreign import LONGEST, plain
 from hpcrl.inspect.clocks import MASTER, Clock
+from hpcrl.inspect.older import TAGS
 from hpcrl.member_events import MasterLost, MessageLost
 
 NO_ATTEMPT = -1
@@ -48,7 +49,7 @@ def _name_of(kind: type) -> str:
     return str(kind.__struct_config__.tag)  # type: ignore[attr-defined]
 
 
-KNOWN = frozenset(map(_name_of, get_args(Event)))
+KNOWN = frozenset(map(_name_of, get_args(Event))) | TAGS
 """Names of events; a line of any other is shown as it is."""
 LATEST = 1e10
 """Seconds since 1970 of any line."""

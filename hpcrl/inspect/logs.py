@@ -1,6 +1,6 @@
-"""All logs of a run as one, in the order of time: the master's events, each worker's and agent's events and output, and
-what the jobs of master and agents printed. The time is the master's, as far as it is known what the clocks of nodes say
-in it; the lines of a file stay in the order in which they were written.
+"""All logs of a run as one, in the order of time: the master's events and the calls that it had executed, each worker's
+and agent's events and output, and what the jobs of master and agents printed. The time is the master's, as far as it is
+known what the clocks of nodes say in it; the lines of a file stay in the order in which they were written.
 
 What a process printed carries no time; it stands where its file was last written, or, while the log is followed, when
 it was seen. Files are read piece by piece: a log may be larger than memory.
@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.foreign import LONGEST
+from hpcrl.inspect.call_lines import CallLines
 from hpcrl.inspect.clocks import MASTER, Clock, read_clocks
 from hpcrl.inspect.lines import Tail, first_at, mono_of
 from hpcrl.inspect.log_lines import KNOWN, LEVELS, NO_ATTEMPT, LogLine, clock, described, whose
@@ -209,13 +210,15 @@ class Logs:
         self._run = run
         self._wanted = wanted
         self._sources: dict[Path, LogFile] = {}
+        self._calls: dict[int, CallLines] = {}
         self._timed: set[int] = set()
         """Attempts whose clocks were asked for."""
 
     def read(self, to_the_end: bool = False) -> Iterator[LogLine]:
         """What was added since the last call and is wanted, of all processes, by time."""
         wanted = self._wanted
-        for lines in in_order([source.read(wanted, to_the_end) for source in self._wanted_sources()]):
+        pieces = [source.read(wanted, to_the_end) for source in self._wanted_sources()]
+        for lines in in_order(pieces + [calls.read(to_the_end) for calls in self._wanted_calls()]):
             yield from lines if wanted.is_all else filter(wanted.wants, lines)
 
     def shown(self) -> Iterator[bytes]:
@@ -226,13 +229,17 @@ class Logs:
             return
         sources = self._wanted_sources()
         size = max(LEAST_BYTES, min(MOST_BYTES, BYTES_HELD // max(1, len(sources))))
-        for lines in in_order([source.shown(size) for source in sources]):
+        pieces = [source.shown(size) for source in sources]
+        for lines in in_order(pieces + [calls.shown() for calls in self._wanted_calls()]):
             yield b"\n".join([*lines, b""])
 
     def _wanted_sources(self) -> list[LogFile]:
         self._find()
         found = [source for source in self._sources.values() if self._wanted.is_from(source.process, source.attempt)]
         return sorted(found, key=lambda source: (source.attempt, source.process))
+
+    def _wanted_calls(self) -> list[CallLines]:
+        return [calls for attempt, calls in sorted(self._calls.items()) if self._wanted.is_from(MASTER, attempt)]
 
     @property
     def files(self) -> int:
@@ -247,6 +254,7 @@ class Logs:
         numbers = self._run.numbers()
         for attempt in numbers:
             self._add(attempt, MASTER, self._run.events(attempt))
+            self._calls.setdefault(attempt, CallLines(self._run, attempt))
             for path in _files(self._run.logs(attempt)):
                 if path.suffix in (".jsonl", ".out", ".err"):
                     self._add(attempt, path.stem, path)

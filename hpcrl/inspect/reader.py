@@ -1,22 +1,33 @@
 """The one reader of a run: what its processes wrote, as far as the run itself believes it. It writes nothing there.
 
-Of a long attempt it reads the ends: its first events, its newest row of costs, and the events behind that. Metrics
-count as the newest attempt has them that has said what it believes; what an older one wrote later is `late`.
+Of a long attempt it reads the ends: its first events, its newest row of costs, the events behind that, and what was
+under way (`live.json`). Metrics count as the newest attempt has them that has said what it believes; what an older one
+wrote later is `late`.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import msgspec
 
-from hpcrl.costs import Seen, SeenFold, StepCost, Total, decode
+from hpcrl.cost_fold import SeenFold
+from hpcrl.costs import Live, Made, Ranks, Seen, StepCost, Total, decode, decode_live, made_in, made_since, take_ranks
+from hpcrl.durable.files import unreadable
 from hpcrl.durable.rundir import RunDirectory
+from hpcrl.event_log import Entry
 from hpcrl.events import RowsLeftOut, WorkersReady
 from hpcrl.inspect.activity import PACED, Activity
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import Row, Tail, backwards, parse
+from hpcrl.inspect.older import OlderFold, row_of
 from hpcrl.inspect.planned import Planned, read_planned
+
+SAME_S = 0.1
+"""Two times of one moment differ by less."""
+STALE_S = 10.0
+"""`live.json` may be so much older than a row of costs, where files are slow."""
 
 
 @dataclass
@@ -26,21 +37,30 @@ class AttemptReader:
     run: RunDirectory
     number: int
     activity: Activity = field(init=False)
+    lacking: str = ""
+    """What is wrong with its `live.json`, in words: then it is not known what was under way."""
     _events: EntryTail = field(init=False)
-    _costs: Tail | None = None
+    _closed: Tail | None = None
+    """The newest rows of costs."""
+    _older: OlderFold = field(default_factory=OlderFold)
+    _rows: list[StepCost] = field(default_factory=list)
+    _all_rows: Tail = field(init=False)
 
     def __post_init__(self) -> None:
         self.activity = Activity(self.number)
-        self._events = EntryTail(self.run.events(self.number))
+        self._events = EntryTail(self.run.events(self.number), self._older.follow)
+        self._all_rows = Tail(self.run.costs(self.number))
 
     def update(self) -> None:
-        """Read what was added since the last time."""
-        if self._costs is None:
+        """Read what was added since the last time; what was under way first, of which newer rows tell more."""
+        live = self._read_live()
+        if self._closed is None:
             self._begin()
         else:
-            self.activity.close(costs_of(self._costs.lines()))
+            self.activity.close(costs_of(self._closed.lines()))
         for entry in self._events.read():
-            self.activity.feed(entry)
+            self._feed(entry)
+        self.activity.show(self._believed(live))
 
     @property
     def skipped(self) -> int:
@@ -49,7 +69,38 @@ class AttemptReader:
 
     def costs(self) -> list[StepCost]:
         """All of its rows."""
-        return costs_of(Tail(self.run.costs(self.number)).lines())
+        self._rows += costs_of(self._all_rows.lines())
+        return self._rows
+
+    def made(self) -> Iterator[Made]:
+        """All parts of calls, and moves, that it has executed: first those of closed steps."""
+        ranks: Ranks = {}
+        for row in self.costs():
+            take_ranks(ranks, row.ranks)
+            yield from (self._placed(made) for made in made_in(row, ranks))
+        if (live := self.activity.live) is not None:
+            take_ranks(ranks, live.ranks)
+            yield from (self._placed(made) for made in made_since(live, ranks))
+
+    @property
+    def says_who(self) -> bool:
+        """Whether rows, or the plan, say which workers had what."""
+        return bool(self.plan.replicas) or any(row.ranks for row in self.costs())
+
+    def _placed(self, made: Made) -> Made:
+        """Where no row says whose it was, the plan does; where that is lost, only the slowest is known."""
+        ranks = made.ranks or self.plan.ranks(made.call, made.span.part)
+        return made._replace(ranks=ranks or ((made.span.slowest,) if made.span.slowest >= 0 else ()))
+
+    def totals(self) -> dict[str, Total]:
+        """What each call, and each move, has cost."""
+        found: dict[str, Total] = {}
+        steps = [it for row in self.costs() for it in (row.calls, *row.again.values())]
+        steps += [] if self.activity.live is None else self.activity.live.open.values()
+        for calls in steps:
+            for call, cost in calls.items():
+                found[call] = found.get(call, Total()) + cost
+        return found
 
     def first(self) -> StepCost | None:
         """Its first row."""
@@ -83,16 +134,46 @@ class AttemptReader:
     def _begin(self) -> None:
         """Its first events, until its workers are ready, and what its newest rows of costs say of all others."""
         path = self.run.costs(self.number)
-        self._costs = Tail(path, from_end=True)
-        rows = [row for line in _some(backwards(path), PACED) if (row := cost_of(line))][::-1]
-        if not rows:
+        self._closed = Tail(path, from_end=True)
+        lines = [(line, row) for line in _some(backwards(path), PACED) if (row := cost_of(line))][::-1]
+        if not lines:
             return
         for entry in self._events.each():
-            self.activity.feed(entry)
+            self._feed(entry)
             if isinstance(entry.event, WorkersReady):
                 break
-        self.activity.resume(rows)
-        self._events.skip(rows[-1].events)
+        self.activity.resume([row for _, row in lines])
+        self._older.resume(lines[-1][0])
+        self._events.skip(lines[-1][1].events)
+
+    def _feed(self, entry: Entry) -> None:
+        self.activity.feed(entry)
+        self._older.feed(entry)
+
+    def _read_live(self) -> Live | None:
+        path, self.lacking = self.run.live(self.number), ""
+        name = self.run.files.name(path)
+        try:
+            return decode_live(path.read_bytes())
+        except OSError as error:
+            self.lacking = unreadable(name, error)
+        except msgspec.DecodeError:
+            self.lacking = f"{name} is damaged"
+        return None
+
+    def _believed(self, live: Live | None) -> Live | None:
+        """What was read, if it is this attempt's and as new as its rows; of an older format, what its events say."""
+        began, closed, name = self.activity.began, self.activity.closed, self.run.files.name(self.run.live(self.number))
+        if live is None:
+            live = self._older.live()
+            if live is not None or began is None:
+                self.lacking = ""
+            return live
+        if live.attempt != self.number or (began is not None and abs(live.began - began) > SAME_S):
+            self.lacking = f"{name} is of another attempt"
+        elif closed and closed[-1].at_s - live.at_s > STALE_S:
+            self.lacking = f"{name} is {closed[-1].at_s - live.at_s:.0f} s older than the newest row of costs"
+        return None if self.lacking else live
 
 
 @dataclass
@@ -194,6 +275,11 @@ class RunReader:
         return sum(attempt.skipped for attempt in self.attempts.values())
 
     @property
+    def lacking(self) -> str:
+        """What is wrong with the newest attempt's `live.json`, in words."""
+        return self.attempts[max(self.attempts)].lacking if self.attempts else ""
+
+    @property
     def left_out(self) -> dict[str, RowsLeftOut]:
         """By source, as the newest attempt said that got as far as its rows."""
         told = (activity.left_out for _, activity in sorted(self.activities.items(), reverse=True))
@@ -207,9 +293,9 @@ class RunReader:
     def totals(self) -> dict[str, Total]:
         """What each call and each move has cost in all attempts."""
         found: dict[str, Total] = {}
-        for activity in self.activities.values():
-            for call, total in activity.totals.items():
-                found[call] = found.get(call, Total()) + total
+        for attempt in self.attempts.values():
+            for call, total in attempt.totals().items():
+                found[call] = found[call].joined(total) if call in found else total
         return found
 
     def length(self, steps: int | None, epochs: int | None) -> int | None:
@@ -254,10 +340,10 @@ def costs_of(lines: list[str]) -> list[StepCost]:
 
 
 def cost_of(line: str) -> StepCost | None:
-    try:
-        return decode(line)
-    except msgspec.DecodeError:
-        return None
+    for read in (decode, row_of):
+        with suppress(msgspec.DecodeError):
+            return read(line)
+    return None
 
 
 def _some(lines: Iterator[str], count: int) -> Iterator[str]:

@@ -40,6 +40,8 @@ def status_text(status: RunStatus) -> str:
         lines.append(f"skipped  {count} {'update' if count == 1 else 'updates'} of {call}: gradients not finite")
     lines += [f"worker-{worker.rank} {worker.doing}" for worker in status.workers]
     lines += [f"stalled  {stall}" for stall in status.stalled]
+    if status.skipped.live:
+        lines.append(f"skipped  what was under way: {status.skipped.live}")
     if status.skipped.events:
         lines.append(f"skipped  {status.skipped.events} event lines that are damaged, or of another hpcrl")
     return "\n".join(plain(line) for line in [*lines, status.hint] if line)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode
 from hpcrl.events import Event
 from hpcrl.inspect.clocks import MASTER, Clocks, read_clocks
+from hpcrl.inspect.older import begun_in, located, unplaced
 
 END_BYTES, MASTER_END_BYTES = 64 << 10, 1 << 20
 LONGEST_BYTES = 1 << 20
@@ -22,7 +23,7 @@ COUNT_BYTES = 1 << 20
 SETTLING_S = 30.0
 _TOLD = re.compile(
     rb'"event":"(?:failed|worker ended|ending|node|node leaving|missing|connected|master lost|message lost|finish'
-    rb'|execute|loaded|allocation|stalled)"'
+    rb'|loaded|allocation|stalled|went on)"'
 )
 """Kinds of events that tell of an end, or of what was being done."""
 _FAULT = re.compile(rb"^Fatal Python error: (?P<what>.*)$", re.MULTILINE)
@@ -113,9 +114,21 @@ def read_trail(run: RunDirectory, number: int) -> Trail:
     claims = {each: run.read_claim(each) for each in run.numbers() if abs(each - number) <= 1}
     claim, later = claims.get(number), claims.get(number + 1)
     jobs = _jobs(run, claims.get(number - 1), claim, later, clocks)
+    told = _located(run, number, told)
     told.sort(key=lambda each: each.entry.time)
     requeued = claim is not None and later is not None and claim.submission == later.submission
     return Trail(run, number, claim, run.read_verdict(number), tuple(told), tuple(faults), jobs, requeued)
+
+
+def _located(run: RunDirectory, number: int, told: list[Told]) -> list[Told]:
+    """Of an older format: ends with what the worker had begun last, as its own file says."""
+    begun: dict[str, tuple[int, str, int]] = {}
+    for who in {who for each in told if (who := unplaced(each.event))}:
+        lines = lines_at_end(run.worker_log(number, who), END_BYTES)
+        units = [unit for _, line in lines if (unit := begun_in(line)) is not None]
+        begun |= {who: units[-1]} if units else {}
+    entries = [each.entry._replace(event=located(each.event, begun)) for each in told]
+    return [replace(each, entry=entry) for each, entry in zip(told, entries, strict=True)]
 
 
 def _told(clocks: Clocks, process: str, path: Path, size: int) -> Iterator[Told]:

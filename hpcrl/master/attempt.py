@@ -13,7 +13,7 @@ from hpcrl.config.changes import RunSettings
 from hpcrl.data.inputs import input_files
 from hpcrl.durable.journal import Broken, Stopped
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptBegun, Event, WorkersReady
+from hpcrl.events import AttemptBegun, AttemptEnded, Event, WorkerEnded, WorkersReady
 from hpcrl.master.allocation import AllocationWatch
 from hpcrl.master.archive import Archive
 from hpcrl.master.attempt_files import AttemptFiles
@@ -28,8 +28,9 @@ from hpcrl.master.stalls import Stalls
 from hpcrl.master.stepping import RunData, StepSource
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Plan, plan_under
+from hpcrl.progress import Progress
 from hpcrl.recipes.algorithm import algorithm_of
-from hpcrl.whereabouts import culprits_of
+from hpcrl.whereabouts import Doing, culprits_of
 from hpcrl.wire.messages import Begin, Finish, ShowStacks, StartWorkers, WorkersConnected
 
 END_MARGIN_S = 10.0
@@ -75,8 +76,27 @@ class Attempt:
         return self._files.number
 
     def note(self, event: Event) -> None:
-        self._files.note(event)
-        self._stalls.feed(event)
+        self._files.note(self._located(event))
+
+    def follow(self, progress: Progress) -> None:
+        """What happens to calls: it is added up."""
+        self._files.follow(progress)
+        if went_on := self._stalls.follow(progress):
+            self.note(went_on)
+
+    def _located(self, event: Event) -> Event:
+        """An end with the unit that whoever ended had to execute."""
+        if not isinstance(event, WorkerEnded | AttemptEnded) or self._driver is None or self._plan is None:
+            return event
+        who = f"worker-{event.rank}" if isinstance(event, WorkerEnded) else event.who
+        kind, _, number = who.partition("-")
+        ranks = self._plan.ranks_on(int(number)) if kind == "agent" else [int(number)] if kind == "worker" else []
+        doing = self._doing()
+        units = (self._driver.dispatcher.unit_of(rank, doing.get(rank, Doing())) for rank in ranks)
+        unit = next((unit for unit in units if unit is not None), None)
+        if unit is None:
+            return event
+        return msgspec.structs.replace(event, step=unit.step, call=unit.call, part=unit.part)
 
     def hear(self, report: Report) -> None:
         if self._driver is not None:
@@ -175,12 +195,13 @@ class Attempt:
     def _work(self, plan: Plan, source: StepSource) -> Ending:
         """Drive the graph until something ends it; once told to go, calls in flight are what is still waited for."""
         files = self._files
-        around = Surroundings(self._reactor.send, self.note, files.fault, self._clock, files.measured)
+        around = Surroundings(self._reactor.send, self.note, self.follow, files.fault, self._clock)
         computing = Computing(dict(self._members.hellos), dict(self._members.ready))
         driver = self._driver = self._reactor.while_beating(
             lambda: GraphDriver(self._files, plan, source, around, computing)
         )
         self._watch.ask_ends()
+        files.watch(self._doing)
         while True:
             self._reactor.turn()
             driver.dispatcher.paused = self._reactor.commands.paused
@@ -188,6 +209,7 @@ class Attempt:
             self._watch_the_end(driver)
             self._tell_stalls()
             driver.advance()
+            files.show()
             known = self.situation()
             ending = self._judged()
             if ending is None and known.told_to_go and not known.finishes:
@@ -203,13 +225,18 @@ class Attempt:
             for node in self._watch.first_to_go(END_MARGIN_S + self._cluster.slurm.signal_lead_s):
                 self._members.draining[node] = f"its allocation ends soon, and {why}"
 
+    def _doing(self) -> dict[int, Doing]:
+        """What each worker said last that it does."""
+        return {rank: worker.doing for rank, worker in self._members.workers.items()}
+
     def _tell_stalls(self) -> None:
         """Of what takes too long, whom it waits for, and have these workers write where they are."""
         for found in self._stalls.found():
-            doing = {rank: worker.doing for rank, worker in self._members.workers.items()}
+            doing = self._doing()
             whom = culprits_of(found.ranks, doing)
             said = {rank: str(doing[rank]) for rank in {*found.ranks, *whom.ranks} & doing.keys()}
-            self.note(msgspec.structs.replace(found, culprits=whom.ranks, why=whom.why, doing=said))
+            at = tuple(rank for rank in whom.ranks if doing[rank].unit == (found.step, found.call, found.part))
+            self.note(msgspec.structs.replace(found, culprits=whom.ranks, why=whom.why, doing=said, executing=at))
             unit = f"{found.call} of step {found.step}, part {found.part}, for {found.seconds:.0f} s"
             for node in self._members.agents:
                 if self._plan is not None and (here := said.keys() & set(self._plan.ranks_on(node))):

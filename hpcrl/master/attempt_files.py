@@ -5,9 +5,8 @@ own; what it has done is journalled from `tidy`, by the thread that owns the jou
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from hpcrl.costs import Figures
 from hpcrl.data.inputs import Inputs
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import Manifest, SavedRole, write_manifest
@@ -22,13 +21,28 @@ from hpcrl.durable.spills import SpillRef, read_meta
 from hpcrl.durable.step_lines import StepLines
 from hpcrl.errors import ExitCode, HpcrlError
 from hpcrl.event_log import Entry, EventLog
+from hpcrl.events import (
+    AttemptBegun,
+    AttemptEnded,
+    CallFailed,
+    CallStalled,
+    DrainBegun,
+    NodeLeaving,
+    RoleExported,
+    StepCheckpointed,
+    StepClosed,
+    WorkerEnded,
+)
 from hpcrl.events import Event as LifeCycle
-from hpcrl.events import JournalWritten, RoleExported, StepCheckpointed, StepClosed
 from hpcrl.master.archive import Archive
 from hpcrl.master.janitor import Janitor, Retention
-from hpcrl.master.step_rows import StepRows
+from hpcrl.master.step_rows import StepRows, Whereabouts
 from hpcrl.placement.exporting import RoleExport
 from hpcrl.placement.plan import Plan
+from hpcrl.progress import JournalWritten, Progress
+
+SHOWN_AT_ONCE = AttemptBegun | AttemptEnded | CallFailed | CallStalled | DrainBegun | NodeLeaving | WorkerEnded
+"""Events before which `live.json` says what is under way then."""
 
 
 class SupersededError(HpcrlError):
@@ -117,14 +131,24 @@ class AttemptFiles:
 
     # ── events ────────────────────────────────────────────────────────────────────────────────────────────────────────
     def note(self, event: LifeCycle) -> Entry:
-        """Write an event down, and count what it costs."""
+        """Write an event down, and count what it says."""
+        if isinstance(event, SHOWN_AT_ONCE):
+            self._rows.show(at_once=True)
         entry = self._events.write(event)
         self._rows.feed(entry)
         return entry
 
-    def measured(self, step: int, call: str, figures: Collection[Figures]) -> None:
-        """Count what the workers of a part have measured."""
-        self._rows.measured(step, call, figures)
+    def follow(self, progress: Progress) -> None:
+        """Count what something cost."""
+        self._rows.follow(progress)
+
+    def show(self) -> None:
+        """What is under way, for those who look at the run: cheap, and to be called again and again."""
+        self._rows.show()
+
+    def watch(self, whereabouts: Whereabouts) -> None:
+        """From now on workers say what they do."""
+        self._rows.whereabouts = whereabouts
 
     # ── the journal ───────────────────────────────────────────────────────────────────────────────────────────────────
     def append(self, events: Sequence[Event]) -> None:
@@ -132,7 +156,7 @@ class AttemptFiles:
         self.refuse_superseded()
         begun = time.monotonic()
         self._journal.append(events)
-        self.note(JournalWritten(len(events), time.monotonic() - begun))
+        self.follow(JournalWritten(len(events), time.monotonic() - begun))
         self._janitor.written(events)
 
     # ── what is saved ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,8 @@ from hpcrl.dataflow.readiness import Offer, Readiness
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Blended, Done, Ids, Numerics, Trained
-from hpcrl.events import DrainBegun, ParametersMoved, PartExecuted, PartSent, PartSpilled
+from hpcrl.events import DrainBegun
+from hpcrl.figures import Figures
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.jobs import InFlight, Job, Movers, Result, joining, rounds
 from hpcrl.master.pace import Pace
@@ -22,6 +23,8 @@ from hpcrl.master.row_table import RowTable
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.plan import Part
+from hpcrl.progress import PartExecuted, PartSent, PartSpilled
+from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import InMemory, InSpill
 from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
 
@@ -113,6 +116,12 @@ class Dispatcher:
         again = any(result.again for result in self._results.values())
         return not self._in_flight and not self._unspilled and not self._readiness.recordable() and not again
 
+    def unit_of(self, rank: int, doing: Doing) -> Unit | None:
+        """What a worker executes, which says that it does this: of all that it was told to begin and has not answered,
+        what it names, or else the first."""
+        begun = [it.unit for it in self._in_flight.values() if it.ready and not it.joins and it.waits_for(rank)]
+        return next((unit for unit in begun if (unit.step, unit.call, unit.part) == doing.unit), (*begun, None)[0])
+
     # ── sending ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def send_ready(self) -> None:
         """Send every unit that may go and fits into the time that is left."""
@@ -135,7 +144,7 @@ class Dispatcher:
                 version = offer.moves
                 self._around.send(rank, Move(self._requests, version.role, version.replica, version.number))
         self._around.fault("master.sent" if offer.moves is None else "master.moving")
-        self._around.note(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
+        self._around.follow(PartSent(unit.step, unit.call, unit.part, job.all_ranks, offer.replay))
         return self._requests
 
     def _join(self, of: Job, part: Part) -> int:
@@ -213,7 +222,9 @@ class Dispatcher:
         self._unspilled.update(((reply.request, rank), flight.unit) for rank in writers)
         self.metrics.put(flight.unit, result.stats, flight.job.settings)
         self._readiness.executed(flight.unit)
-        self._note_executed(flight)
+        tokens = 0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta)
+        replies = flight.replies.values()
+        self._follow_executed(flight, replies, tuple(reply.figures for reply in replies), tokens)
         self._let_go(flight.job.task.reads)
         if not writers:
             self._all_shown(flight.unit)
@@ -236,16 +247,13 @@ class Dispatcher:
         if flight.moved.keys() < set(flight.job.all_ranks):
             return
         del self._in_flight[moved.request]
-        version, waited_s = flight.moves, self._around.clock() - flight.sent
+        version = flight.moves
         assert version is not None, "only moves are told of as moved"
         home = {rank: each.home for rank, each in flight.moved.items() if each.home}
         replica = {rank: flight.moved[rank].replica for rank in flight.job.ranks}
-        digest = self._drift.moved(version, home, replica)
-        self._pace.took(flight.unit.call, waited_s)
+        self._drift.moved(version, home, replica)
         self._readiness.executed(flight.unit)
-        where = (version.number, version.role, version.replica, flight.job.all_ranks)
-        seconds, slowest, workers_s = _took(flight.moved.values())
-        self._around.note(ParametersMoved(*where, digest, seconds, waited_s, slowest, workers_s))
+        self._follow_executed(flight, flight.moved.values())
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
@@ -266,25 +274,26 @@ class Dispatcher:
             self.rows.measured(unit.step, unit.call, first.meta)
         return result
 
-    def _note_executed(self, flight: InFlight) -> None:
+    def _follow_executed(
+        self, flight: InFlight, answers: Collection[Reply | Moved], figures: tuple[Figures, ...] = (), tokens: int = 0
+    ) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
         self._pace.took(unit.call, waited_s)
-        seconds, slowest, workers_s = _took(flight.replies.values())
-        self._around.measured(unit.step, unit.call, [reply.figures for reply in flight.replies.values()])
-        self._around.note(
-            PartExecuted(
-                step=unit.step,
-                call=unit.call,
-                part=unit.part,
-                ranks=flight.job.all_ranks,
-                replay=flight.replay,
-                seconds=seconds,
-                waited_s=waited_s,
-                tokens=0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta),
-                slowest=slowest,
-                workers_s=workers_s,
-            )
+        seconds, slowest = max((answer.seconds, answer.rank) for answer in answers)
+        executed = PartExecuted(
+            step=unit.step,
+            call=unit.call,
+            part=unit.part,
+            ranks=flight.job.all_ranks,
+            seconds=seconds,
+            waited_s=waited_s,
+            replay=flight.replay,
+            tokens=tokens,
+            slowest=slowest,
+            workers_s=sum(answer.seconds for answer in answers),
+            figures=figures,
         )
+        self._around.follow(executed)
 
     def _spilled(self, spilled: Spilled) -> None:
         if spilled.request in self._in_flight:
@@ -300,7 +309,7 @@ class Dispatcher:
             result.spill = spilled.spill
             self.rows.put(unit.step, unit.call, result.job.outputs, result.ids, InSpill(spilled.spill.name))
             self._readiness.spilled(unit)
-        self._around.note(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
+        self._around.follow(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
 
     def _all_shown(self, unit: Unit) -> None:
         """What a change shows is on disk, maybe nothing: its line may follow; that of a replay, with other files."""
@@ -337,12 +346,6 @@ class Dispatcher:
         made = (result.stats, result.before, result.numerics, settings, version, shown)
         line = (unit.step, unit.call, result.record or {}, *made)
         return Trained(*line) if result.job.task.reads is None else Blended(*line, source=result.source)
-
-
-def _took(answers: Collection[Reply | Moved]) -> tuple[float, int, float]:
-    """Seconds of the slowest worker, which one that is, and seconds of all together."""
-    seconds, slowest = max((answer.seconds, answer.rank) for answer in answers)
-    return seconds, slowest, round(sum(answer.seconds for answer in answers), 4)
 
 
 def _tokens(meta: SampleMeta | None) -> int:

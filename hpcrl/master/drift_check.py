@@ -67,8 +67,8 @@ class DriftCheck:
             self._note(NotDeterministic(unit.step, unit.call, operation))
         self._inexact.update(operations)
 
-    def moved(self, version: Version, home: Mapping[int, str], replica: Mapping[int, str]) -> str:
-        """Parameters were brought from home to a replica: their digest, as each rank has it that holds some of them.
+    def moved(self, version: Version, home: Mapping[int, str], replica: Mapping[int, str]) -> None:
+        """Parameters were brought from home to a replica; their digests, as each rank has it that holds some of them.
 
         Raises InternalError where they are not the same, or not those that the last change has made.
         """
@@ -81,7 +81,6 @@ class DriftCheck:
                 f"version {version.number} of {version.role} was moved to {name}, which now has the parameters "
                 f"{_by_rank(replica)}, but home has {_by_rank(home)}{changed}."
             )
-        return found.pop()
 
     def changed(
         self,

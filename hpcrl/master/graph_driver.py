@@ -18,7 +18,7 @@ from hpcrl.dataflow.units import units_of, window
 from hpcrl.durable.journal import Closed, Done, Event, Extended, Ids
 from hpcrl.durable.recovery import UnitKey
 from hpcrl.durable.step_lines import StepLines
-from hpcrl.events import ShardSaved, StepChosen, StepExtended, StepOpened, StopNeverHolds
+from hpcrl.events import StepChosen, StepExtended, StepOpened, StopNeverHolds
 from hpcrl.master.attempt_files import AttemptFiles
 from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
@@ -36,6 +36,7 @@ from hpcrl.master.surroundings import Surroundings
 from hpcrl.placement.exporting import export_of
 from hpcrl.placement.layouts import Ranks
 from hpcrl.placement.plan import ModelName, Plan
+from hpcrl.progress import ShardSaved
 from hpcrl.wire.holders import FROM_DATA, InDataset, InSpill
 from hpcrl.wire.messages import (
     Assemble,
@@ -136,7 +137,7 @@ class GraphDriver:
     def hear(self, body: Syn | Reply | Moved | Spilled | ShardWritten | ExportWritten) -> None:
         """A worker of this attempt reported."""
         if isinstance(body, ShardWritten):
-            self._around.note(ShardSaved(body.step, body.role, body.rank, body.seconds))
+            self._around.follow(ShardSaved(body.step, body.role, body.rank, body.seconds))
             if self._saving.shard(body):
                 self._order(body.role, Assemble(body.step, body.role))
         elif isinstance(body, ExportWritten):

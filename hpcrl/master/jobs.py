@@ -82,6 +82,10 @@ class InFlight:
     def ready(self) -> bool:
         return self.synced == set(self.job.all_ranks)
 
+    def waits_for(self, rank: int) -> bool:
+        """Whether this worker has yet to answer."""
+        return rank in self.job.all_ranks and rank not in self.replies and rank not in self.moved
+
 
 @dataclass
 class Result:

@@ -1,21 +1,21 @@
 """What the parts of an attempt act through: messages out, events, points where tests strike, and the clock."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcrl.costs import Figures
 from hpcrl.events import Event
+from hpcrl.progress import Progress
 from hpcrl.wire.messages import Message
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """`send` reaches the worker of a rank; `note` writes an event, which may get lost; `measured` takes what workers
-    have measured of a part of a step's call."""
+    """`send` reaches the worker of a rank; `note` writes an event, which may get lost; `follow` takes what is added up
+    and not written."""
 
     send: Callable[[int, Message], None]
     note: Callable[[Event], None]
+    follow: Callable[[Progress], None] = lambda _progress: None
     fault: Callable[[str], None] = lambda _point: None
     clock: Callable[[], float] = time.monotonic
-    measured: Callable[[int, str, Collection[Figures]], None] = lambda _step, _call, _figures: None

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.costs import Figures
 from hpcrl.data.samples import SampleMeta
 from hpcrl.durable.checkpoints import SavedRole
 from hpcrl.durable.files import FileRef
 from hpcrl.errors import Nature
+from hpcrl.figures import Figures
 from hpcrl.whereabouts import Doing
 from hpcrl.wire.holders import RowSource
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from hpcrl.costs import Figures, Seconds
+from hpcrl.figures import Figures, Seconds
 from hpcrl.whereabouts import Collective
 
 Phase = Literal["prefill", "decode", "forward", "backward", "optimizer", "collective"]
@@ -123,7 +123,7 @@ class Meter:
         self._longest = max(self._longest, longest)
         self._flops += flops
 
-    def taken(self, gather_s: float, execute_s: float) -> Figures:
+    def taken(self, gather_s: float, execute_s: float, release_s: float = 0.0) -> Figures:
         """All since `begin`. Waits for the device."""
         for phase, begin, end in self._spans:
             assert self.clock is not None, phase
@@ -131,7 +131,7 @@ class Meter:
         in_use = self.memory.in_use()
         counts: dict[str, Any] = dict(self._counts)
         return Figures(
-            Seconds(gather_s, execute_s, **self._seconds),
+            Seconds(gather_s, execute_s, release=release_s, **self._seconds),
             longest=self._longest,
             flops=self._flops,
             peak=in_use.peak,

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcrl.config.experiment import ExperimentConfig
-from hpcrl.costs import Figures
 from hpcrl.data.contents import Stamp, refuse_written, stamp_of
 from hpcrl.data.datasets import open_datasets
 from hpcrl.data.inputs import Share, input_files
@@ -24,10 +23,10 @@ from hpcrl.durable.indexes import RunIndexes
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.durable.seen import refuse_changed
 from hpcrl.errors import ExitCode, InternalError, PeerLostError, nature_of
-from hpcrl.event_log import EventLog
 from hpcrl.events import CallFailed
+from hpcrl.figures import Figures
 from hpcrl.foreign import plain, users_frames
-from hpcrl.member_events import CallBegun, MemoryHeld, RolesLoaded
+from hpcrl.member_events import RolesLoaded
 from hpcrl.placement.plan import ModelName, Part, Plan
 from hpcrl.plugins import load
 from hpcrl.recipes.algorithm import algorithm_of, experiment_from
@@ -53,6 +52,7 @@ from hpcrl.workers.mailbox import Job, Mailbox, code_of
 from hpcrl.workers.meter import Meter
 from hpcrl.workers.sample_store import SampleStore
 from hpcrl.workers.transport import TransportArgs
+from hpcrl.workers.worker_log import WorkerLog
 from hpcrl.workers.writers import Writers
 
 LEFT = (Exception, SystemExit)
@@ -83,7 +83,7 @@ class ModelWorker:
         )
         self._store = SampleStore()
         self._meter = Meter()
-        self._log = EventLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
+        self._log = WorkerLog(self._run.worker_log(args.attempt, f"worker-{args.rank}"))
         self._host: Host
         self._failed = threading.Event()
         self._mailbox = Mailbox(args.rank, self._transport_args(), self._run.root, self._store, self._datasets)
@@ -239,20 +239,16 @@ class ModelWorker:
             version=request.version,
             shown=request.shown,
         )
-        if not request.joins:
-            self._log.write(CallBegun(request.step, request.call, request.part, replay))
         self._fault("worker.call")
         started = time.monotonic()
         outcome = self._host.execute(work)
         seconds = time.monotonic() - started
-        if outcome.held:
-            at = request.step, request.call, request.part
-            self._log.write(MemoryHeld(*at, dict(outcome.held), outcome.releasing_s))
+        self._log.held(request.step, request.call, request.part, outcome.held, outcome.releasing_s)
         self._mailbox.idle()
         self._fault("worker.executed")
         if request.joins or (part is not None and part.head != self._args.rank):
             outcome = replace(outcome, sample=None)  # the head's alone are held, spilled and told of
-        self._answer(request, call, outcome, self._meter.taken(gather_s, seconds))
+        self._answer(request, call, outcome, self._meter.taken(gather_s, seconds, outcome.releasing_s))
         self._fault("worker.replied")
 
     def _newest(self) -> Collective | None:

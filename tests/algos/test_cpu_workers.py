@@ -11,6 +11,7 @@ from support.cluster import alive_of
 from support.elastic import assert_nearly_equal, begin_on, finish_on, whole
 from support.faults import Strike
 from support.hosts import write_task
+from support.made_parts import made_in
 from support.tiny_ppo import tiny_ppo
 
 from hpcrl.config.reward import RewardConfig
@@ -59,8 +60,9 @@ def scored_by(task: Path, workers: int, nodes: int) -> PPOExperiment:
 
 def executed(run: RunDirectory, attempt: int = 0) -> dict[int, set[str]]:
     """Rank → the calls that it has executed."""
-    logs = {int(path.stem.rpartition("-")[2]): rows_of(path) for path in run.logs(attempt).glob("worker-*.jsonl")}
-    return {rank: {row["call"] for row in rows if row["event"] == "execute"} for rank, rows in logs.items()}
+    made = made_in(run, attempt)
+    ranks = {rank for it in made for rank in it.ranks}
+    return {rank: {it.call for it in made if rank in it.ranks} for rank in ranks}
 
 
 def test_rows_of_costs_have_what_the_workers_measured(plain: RunDirectory) -> None:

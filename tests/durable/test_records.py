@@ -79,7 +79,7 @@ def test_the_format_is_of_these_fields() -> None:
         Answer,
     ]
     lines = [f"{kind.__name__}: {' '.join(kind.__struct_fields__)}" for kind in kinds]
-    assert (FORMAT, "\n".join(lines)) == (7, WRITTEN.strip())
+    assert (FORMAT, "\n".join(lines)) == (8, WRITTEN.strip())
 
 
 def test_changed_added_and_missing_inputs_are_named() -> None:

@@ -8,9 +8,9 @@ from support.tiny import CONFIG, native, random_rows
 from support.tiny_models import tiny_config
 
 from hpcrl.config.generation import GenerationConfig
-from hpcrl.costs import Figures
 from hpcrl.engines.composed import ComposedEngine
 from hpcrl.engines.engine import Columns, Objective, Sequences, Update
+from hpcrl.figures import Figures
 from hpcrl.placement.flops import Text, flops_of
 from hpcrl.workers.meter import Meter
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from support.chaos import remains, rows_of
+from support.chaos import remains
 from support.hosts import LETTERS, write_model, write_task
 from support.judges import write_judge
+from support.made_parts import made_in, moves_in
 
 from hpcrl.data.samples import SequenceSample
 from hpcrl.durable.rundir import RunDirectory
@@ -127,37 +128,25 @@ def test_eight_workers_in_seven_layouts_compute_what_one_computes(
                 exact = array.dtype.kind in "bi"
                 np.testing.assert_allclose(array, expected[call].data[key], rtol=0, atol=0 if exact else 1e-9)
         np.testing.assert_allclose(advantages(eight, rows), advantages(alone, expected), rtol=0, atol=1e-9)
-    moved = {(row["role"], row["replica"]) for row in rows_of(eight.events(0)) if row["event"] == "moved"}
-    assert moved == {("actor", 1), ("critic", 1)}
+    assert set(moves_in(eight)) == {"actor@1", "critic@1"}
 
 
 @pytest.mark.parametrize("calls", [("ref_inf", "rm_inf"), ("critic_train", "actor_train")])
 def test_calls_on_disjoint_workers_are_made_at_once(eight: RunDirectory, calls: tuple[str, str]) -> None:
-    events = rows_of(eight.events(0))
-    spans = {call: [[], []] for call in calls}
-    for number, row in enumerate(events):
-        if row["event"] in ("sent", "executed") and row["call"] in calls:
-            spans[row["call"]][row["event"] == "executed"].append(number)
-    one, other = (list(zip(*spans[call], strict=True)) for call in calls)
+    made = made_in(eight)
+    one, other = ([it.span for it in made if it.call == call] for call in calls)
     assert len(one) == len(other) == 3
-    assert all(a[0] < b[1] and b[0] < a[1] for a, b in zip(one, other, strict=True)), "both are sent, neither is over"
+    both = zip(one, other, strict=True)
+    assert all(a.sent_s < b.ended_s and b.sent_s < a.ended_s for a, b in both), "both are sent, neither is over"
 
 
 def test_both_models_learn_at_the_same_time(eight: RunDirectory) -> None:
-    """By the clocks of the workers, which are one: actor and critic, each on its half of them."""
-    begun: dict[tuple[str, int], float] = {}
-    ended: dict[tuple[str, int], float] = {}
-    for path in eight.logs(0).glob("worker-*.jsonl"):
-        for row in rows_of(path):
-            if row.get("call") in ("actor_train", "critic_train"):
-                at = row["call"], row["step"]
-                if row["event"] == "execute":
-                    begun[at] = min(row["time"], begun.get(at, row["time"]))
-                else:
-                    ended[at] = max(row["time"], ended.get(at, row["time"]))
-    together = [
-        min(ended["actor_train", step], ended["critic_train", step])
-        - max(begun["actor_train", step], begun["critic_train", step])
-        for step in (1, 2, 3)
-    ]
+    """Actor and critic, each on its half of the workers."""
+    spans = {
+        (it.call, it.step): (it.span.ended_s - it.span.seconds, it.span.ended_s)
+        for it in made_in(eight)
+        if it.call in ("actor_train", "critic_train")
+    }
+    pairs = [(spans["actor_train", step], spans["critic_train", step]) for step in (1, 2, 3)]
+    together = [min(a[1], b[1]) - max(a[0], b[0]) for a, b in pairs]
     assert max(together) > 0, together

@@ -1,4 +1,5 @@
-from hpcrl.costs import CostFold, Seen, Total
+from hpcrl.cost_fold import CostFold
+from hpcrl.costs import Live, Seen, UnderWay
 from hpcrl.event_log import Entry
 from hpcrl.events import (
     AgentConnected,
@@ -6,15 +7,15 @@ from hpcrl.events import (
     AttemptEnded,
     CommandHeard,
     DrainBegun,
-    JournalWritten,
-    PartExecuted,
-    PartSent,
+    NodesMissing,
     StepClosed,
     StepOpened,
     WorkerEnded,
     WorkersReady,
 )
 from hpcrl.inspect.activity import Activity, Pace, fold
+from hpcrl.phases import Phases
+from hpcrl.progress import PartExecuted
 
 START = [
     Entry(10.0, AttemptBegun(3, "nothing", paused=False, steps=9)),
@@ -23,12 +24,8 @@ START = [
 ]
 
 
-def sent(step: int, call: str, part: int, ranks: tuple[int, ...], replay: bool = False) -> Entry:
-    return Entry(13.0, PartSent(step, call, part, ranks, replay))
-
-
-def executed(step: int, call: str, part: int, ranks: tuple[int, ...], tokens: int = 0) -> Entry:
-    return Entry(14.0, PartExecuted(step, call, part, ranks, replay=False, seconds=0.5, waited_s=0.6, tokens=tokens))
+def live(*under_way: UnderWay) -> Live:
+    return Live(3, 10.0, 13.0, 3.0, under_way)
 
 
 def test_workers_start_then_idle_then_do_what_they_were_sent_first() -> None:
@@ -38,15 +35,13 @@ def test_workers_start_then_idle_then_do_what_they_were_sent_first() -> None:
     activity.feed(START[2])
     assert (activity.phase, activity.attempt) == ("running", 3)
     assert [activity.doing(rank) for rank in activity.ranks] == ["idle", "idle"]
-    for entry in (
-        sent(1, "ref_inf", 0, (0,)),
-        sent(1, "critic_inf", 0, (0,)),
-        sent(1, "actor_train", 0, (1,), replay=True),
-    ):
-        activity.feed(entry)
-    assert activity.doing(0) == "ref_inf, step 1"
+    first, second = UnderWay(1, "ref_inf", 0, (0,), 13.0), UnderWay(1, "critic_inf", 0, (0,), 13.0)
+    activity.show(live(first, second, UnderWay(1, "actor_train", 0, (1,), 13.0, True)))
+    assert activity.doing(0) == "ref_inf, step 1" and activity.last == 13.0
     assert activity.doing(1) == "replays actor_train, step 1"
-    activity.feed(executed(1, "ref_inf", 0, (0,)))
+    activity.show(live(first, UnderWay(1, "critic_inf", 0, (0,), 13.0, False, (0,))))
+    assert activity.doing(0) == "critic_inf, step 1", "it says so itself"
+    activity.show(live(second))
     assert activity.doing(0) == "critic_inf, step 1"
 
 
@@ -55,25 +50,21 @@ def test_a_worker_that_ended_says_how() -> None:
     assert activity.doing(1) == "ended: killed by SIGKILL"
 
 
-def test_costs_count_the_seconds_of_all_workers_of_a_part() -> None:
-    activity = fold([*START, executed(1, "actor_train", 0, (0, 1)), executed(1, "ref_inf", 0, (0,), tokens=7)])
-    assert activity.totals == {"actor_train": Total(1, 1.0), "ref_inf": Total(1, 0.5, 7)}
-
-
 def test_pace_counts_generated_tokens_once_and_evaluations_not_at_all() -> None:
     costs, rows = CostFold(), []
     for entry in START:
         costs.feed(entry)
+
+    def executed(step: int, call: str, part: int, tokens: int) -> None:
+        costs.follow(PartExecuted(step, call, part, (part,), 0.5, 0.6, tokens=tokens), 14.0, 14.0)
+
     for step in range(1, 5):
-        for entry in (
-            Entry(0.0, StepOpened(step, 0, 8), 20.0 + step),
-            executed(step, "actor_gen", 0, (0,), tokens=50),
-            executed(step, "actor_gen", 1, (1,), tokens=50),
-            executed(step, "critic_inf", 0, (0,), tokens=100),
-            executed(step, "eval_gen", 0, (0,), tokens=1000),
-            closed := Entry(0.0, StepClosed(step, 1.0), 20.0 + 2 * step),
-        ):
-            costs.feed(entry)
+        costs.feed(Entry(0.0, StepOpened(step, 0, 8), 20.0 + step))
+        executed(step, "actor_gen", 0, 50)
+        executed(step, "actor_gen", 1, 50)
+        executed(step, "critic_inf", 0, 100)
+        executed(step, "eval_gen", 0, 1000)
+        costs.feed(closed := Entry(0.0, StepClosed(step, 1.0), 20.0 + 2 * step))
         rows.append(costs.row(closed, 0, Seen()))
     activity = fold(START)
     assert activity.pace() is None
@@ -93,6 +84,6 @@ def test_phases_follow_orders_and_the_ending() -> None:
 
 
 def test_an_event_of_no_use_changes_nothing_but_the_time() -> None:
-    written = JournalWritten(lines=1, seconds=0.1)
-    found = fold([Entry(5.0, written), Entry(7.0, written)])
-    assert found == Activity(began=5.0, last=7.0, costs=CostFold(began=0.0))
+    missing = NodesMissing({0: "queued"})
+    found = fold([Entry(5.0, missing), Entry(7.0, missing)])
+    assert found == Activity(began=5.0, last=7.0, phases=Phases(began=0.0))

@@ -14,8 +14,6 @@ from hpcrl.events import (
     AgentConnected,
     AttemptEnded,
     CommandHeard,
-    PartExecuted,
-    PartSent,
     StepOpened,
     WorkerConnected,
     WorkersReady,
@@ -23,6 +21,7 @@ from hpcrl.events import (
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.view_tables import ACCOUNTS
 from hpcrl.inspect.views.attempts import Ledger, attempts, covered, ledger
+from hpcrl.progress import PartExecuted, PartSent
 
 
 def together(view: Ledger) -> float:
@@ -36,8 +35,8 @@ def claimed(made: MadeRun) -> float:
 
 
 def call(made: MadeRun, step: int, seconds: float, replay: bool = False) -> None:
-    made.write(PartSent(step, "actor_train", 0, (0, 1), replay), 0.0)
-    made.write(PartExecuted(step, "actor_train", 0, (0, 1), replay, seconds, seconds, 0), seconds)
+    made.follow(PartSent(step, "actor_train", 0, (0, 1), replay), 0.0)
+    made.follow(PartExecuted(step, "actor_train", 0, (0, 1), seconds, seconds, replay), seconds)
 
 
 def two_attempts(folder: Path) -> tuple[MadeRun, float]:
@@ -54,7 +53,7 @@ def two_attempts(folder: Path) -> tuple[MadeRun, float]:
     made.write(CommandHeard("pause", "a"), 0.0)
     made.write(CommandHeard("continue", "b"), 6.0)
     made.write(StepOpened(2, 0, 4), 0.0)
-    made.write(PartSent(2, "actor_train", 0, (0, 1), False), 1.0)
+    made.follow(PartSent(2, "actor_train", 0, (0, 1)), 1.0)
     made.write(AttemptEnded("lost", "worker-1: killed", 75, "worker-1"), 7.0)
     made.begin(ready=False)
     claimed(made)

@@ -16,12 +16,21 @@ from support.work import calls_in
 
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, decode, encode
-from hpcrl.events import AttemptEnded, CallFailed, PartExecuted, PartSent, RowsLeftOut, WorkerEnded, WorkersReady
+from hpcrl.events import (
+    AttemptEnded,
+    CallFailed,
+    CallWentOn,
+    NotDeterministic,
+    RowsLeftOut,
+    StepExtended,
+    WorkerEnded,
+    WorkersReady,
+)
 from hpcrl.inspect.clocks import Clock, Mark
 from hpcrl.inspect.lines import Tail, first_at
 from hpcrl.inspect.log_lines import KNOWN, describe
 from hpcrl.inspect.logs import LogFile, LogFilter, follow, merged, shown_together
-from hpcrl.member_events import CallBegun, MemoryHeld
+from hpcrl.member_events import MasterConnected, MemoryHeld, WorkersForked
 from hpcrl.ops import log_lines
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +39,9 @@ ROOT = Path(__file__).parents[2]
 def two_attempts(root: Path) -> MadeRun:
     made = MadeRun(root)
     made.begin()
-    made.write(CallBegun(1, "actor_gen", 0, replay=False), process="worker-0")
-    made.write(PartSent(1, "actor_gen", 1, (1,), replay=False))
-    made.write(CallBegun(1, "actor_gen", 1, replay=False), process="worker-1")
+    made.write(NotDeterministic(1, "actor_gen", "bmm"), process="worker-0")
+    made.write(StepExtended(1, 1, 8))
+    made.write(NotDeterministic(1, "actor_gen", "cumsum"), process="worker-1")
     out = made.run.worker_log(0, "worker-1").with_suffix(".err")
     out.write_text("Traceback\n  line 1\nboom\n")
     os.utime(out, (made.time + 0.005, made.time + 0.005))
@@ -58,7 +67,7 @@ def test_a_line_shows_time_attempt_process_and_what_happened(tmp_path: Path) -> 
     line = next(line for line in merged(two_attempts(tmp_path / "run").run) if line.process == "worker-0")
     clock = time.strftime("%H:%M:%S", time.localtime(line.time))
     assert str(line).startswith(clock + ".")
-    assert str(line).endswith(" a000 worker-0  │ execute step=1 call=actor_gen part=0 replay=false")
+    assert str(line).endswith(" a000 worker-0  │ not deterministic step=1 call=actor_gen operation=bmm")
 
 
 def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
@@ -70,10 +79,7 @@ def test_one_process_can_be_read_alone(tmp_path: Path) -> None:
 def test_an_event_is_described_with_its_fields_and_its_traceback_below() -> None:
     failed = CallFailed(1, "step 3", "no such thing", "Traceback\n  x\n")
     assert describe(failed) == 'failed rank=1 what="step 3" error="no such thing"\nTraceback\n  x'
-    executed = PartExecuted(1, "", 0, (0, 1), replay=False, seconds=0.1234567891, waited_s=2.0, tokens=0)
-    assert describe(executed) == (
-        'executed step=1 call="" part=0 ranks=[0,1] replay=false seconds=0.123457 waited_s=2 tokens=0'
-    )
+    assert describe(CallWentOn(1, "", 0, 0.1234567891)) == 'went on step=1 call="" part=0 seconds=0.123457'
 
 
 def test_a_line_that_is_no_event_is_shown_as_it_is_and_as_a_warning(tmp_path: Path) -> None:
@@ -169,7 +175,7 @@ def test_what_the_jobs_printed_is_their_processes(tmp_path: Path) -> None:
 
 def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:
     made = two_attempts(tmp_path / "run")
-    found = list(merged(made.run, LogFilter(pattern=re.compile("call=actor_gen part=1"))))
+    found = list(merged(made.run, LogFilter(pattern=re.compile("step=1 (call=actor_gen operation=cumsum|round=1)"))))
     assert [line.process for line in found] == ["master", "worker-1"]
     middle = sorted(line.time for line in merged(made.run))[6]
     assert [line.time for line in merged(made.run, LogFilter(since=middle))] == [
@@ -180,11 +186,11 @@ def test_lines_can_be_asked_for_by_pattern_and_time(tmp_path: Path) -> None:
 def test_logs_larger_than_memory_are_read_piece_by_piece(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run")
     made.begin()
-    line = encode(Entry(made.time, CallBegun(1, "x" * 200, 0, replay=False))).decode()
+    line = encode(Entry(made.time, MasterConnected("x" * 200))).decode()
     for number in range(4):
         made.run.worker_log(0, f"worker-{number}").write_text(line * 20_000)
     tracemalloc.start()
-    count = sum(1 for _ in merged(made.run, LogFilter(pattern=re.compile("execute"))))
+    count = sum(1 for _ in merged(made.run, LogFilter(pattern=re.compile("connected"))))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 80_000
@@ -205,7 +211,7 @@ def test_only_what_may_be_in_the_window_is_read(tmp_path: Path, monkeypatch: pyt
     made = MadeRun(tmp_path / "run")
     made.begin()
     for step in range(3000):
-        made.write(CallBegun(step, "actor_gen", 0, replay=False), 1.0, "worker-0")
+        made.write(StepExtended(step, 0, 8), 1.0, "worker-0")
     path = made.run.worker_log(0, "worker-0")
     since, until = made.time - 200.5, made.time - 190.5
     wanted = LogFilter(frozenset({"worker-0"}), since=since, until=until)
@@ -224,14 +230,15 @@ def test_only_what_may_be_in_the_window_is_read(tmp_path: Path, monkeypatch: pyt
 
 
 EVENTS: tuple[Any, ...] = (
-    CallBegun(1, "actor_gen", 0, replay=False),
-    CallBegun(1, "ends with,", 0, replay=True),
-    CallBegun(1, 'quoted "x"', 0, replay=True),
-    CallBegun(1, "", 0, replay=True),
-    CallBegun(10**18, "ä", -1, replay=True),
-    PartSent(1, "actor_gen", 1, (1, 2), replay=False),
-    PartExecuted(1, "a", 0, (0,), False, 1.0, 2.5, 7),
-    PartExecuted(1, "a b", 0, (), False, 1.23456789e-7, 123456789.5, 0, 1, 1e22),
+    CallWentOn(1, "actor_gen", 0, 2.5),
+    NotDeterministic(1, "ends with,", "x"),
+    NotDeterministic(1, 'quoted "x"', "x"),
+    NotDeterministic(1, "", "x"),
+    NotDeterministic(10**18, "ä", "x"),
+    WorkersForked(0, (1, 2), ["cpu"], []),
+    MasterConnected("tcp"),
+    CallWentOn(1, "a b", 0, 123456789.5),
+    CallWentOn(1, "a b", 0, 1.23456789e-7),
     MemoryHeld(3, "actor_gen", 0, {"actor.gradients": (1, 2, 3), "": (0, 0, 0)}, 5.00005e-05),
     WorkersReady(2, {"Intel(R) Xeon": 2}, {"fp32": 163200000000.0}),
     RowsLeftOut("late"),
@@ -308,12 +315,10 @@ def test_lines_shown_together_are_those_that_are_shown_one_by_one(
 def test_what_the_product_writes_is_shown_by_compiled_code(monkeypatch: pytest.MonkeyPatch, built: ctypes.CDLL) -> None:
     monkeypatch.setattr(log_lines, "compiled", lambda: built)
     names = "\n".join(["", *KNOWN, ""]).encode()
-    block = encode(Entry(1.5, EVENTS[0])) + encode(Entry(2.5, EVENTS[5])) + encode(Entry(3.5, EVENTS[6]))
+    block = encode(Entry(1.5, EVENTS[0])) + encode(Entry(2.5, EVENTS[5])) + encode(Entry(3.5, EVENTS[8]))
     found = log_lines.shown(block, 0, names, b" | ", None, 0)
     assert found.read == len(block) and len(found.lines) == 3
-    assert found.lines[2].endswith(
-        b" | executed step=1 call=a part=0 ranks=[0] replay=false seconds=1 waited_s=2.5 tokens=7"
-    )
+    assert found.lines[2].endswith(b' | went on step=1 call="a b" part=0 seconds=1.23457e-07')
 
 
 def test_many_files_are_merged_in_order_whatever_their_lengths(tmp_path: Path) -> None:
@@ -323,7 +328,7 @@ def test_many_files_are_merged_in_order_whatever_their_lengths(tmp_path: Path) -
     for worker in range(7):
         for step in range(rng.choice((0, 1, 300, 700))):
             made.time += rng.choice((-1, 1)) * rng.random()
-            made.write(CallBegun(step, "actor_gen", 0, replay=False), process=f"worker-{worker}")
+            made.write(StepExtended(step, 0, 8), process=f"worker-{worker}")
     lines = list(merged(made.run))
     assert [line.time for line in lines] == sorted(line.time for line in lines)
     for worker in range(7):

@@ -11,7 +11,7 @@ from hpcrl.durable.fork import FORK
 from hpcrl.durable.journal import Forked, encode_line
 from hpcrl.durable.records import Verdict
 from hpcrl.errors import ExitCode
-from hpcrl.events import AttemptEnded, CallStalled, WorkersReady
+from hpcrl.events import AttemptEnded, CallStalled, CallWentOn, WorkersReady
 from hpcrl.inspect.progress import Progress, sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import show
@@ -177,6 +177,7 @@ def test_a_call_that_hangs_is_shown_until_it_has_ended(tmp_path: Path) -> None:
         progress.update()
         assert "stalled: rew_inf of step 1, part 0, for" in shown(out) and "waits for worker-1" in shown(out)
         made.execute(1, "rew_inf", 0, [1])
+        made.write(CallWentOn(1, "rew_inf", 0, 99.0))
         before, clock.now = len(shown(out)), clock.now + 1
         progress.update()
         assert "stalled" not in shown(out)[before:]

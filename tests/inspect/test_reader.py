@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hpcrl.inspect.activity import fold
 from hpcrl.inspect.entries import EntryTail
 from hpcrl.inspect.lines import PIECE_BYTES, Tail, backwards
 from hpcrl.inspect.reader import RunReader, merged_metrics
+from hpcrl.inspect.status_text import status_text
 from hpcrl.inspect.views.status import read_status
 from hpcrl.inspect.views.summary import LateRow, summary
 
@@ -86,15 +89,45 @@ def test_the_ends_of_a_run_say_as_much_as_all_of_it(tmp_path: Path) -> None:
     made.step(47)
     made.execute(46, "actor_gen", 1, [0], tokens=10)
     made.send(48, "ref_inf", 0, [0])
-    found, whole = RunReader(made.run).newest, fold(EntryTail(made.run.events(0)).read())
+    reader = RunReader(made.run)
+    found, whole = reader.newest, fold(EntryTail(made.run.events(0)).read())
     assert found is not None
-    assert [found.doing(rank) for rank in found.ranks] == [whole.doing(rank) for rank in whole.ranks]
-    assert found.doing(1) == "actor_gen, step 46" and found.doing(0) == "ref_inf, step 48"
-    for name in ("phase", "paused", "began", "last", "nodes", "left_out", "steps", "recovered"):
+    assert [found.doing(rank) for rank in found.ranks] == ["ref_inf, step 48", "actor_gen, step 46"]
+    for name in ("phase", "paused", "began", "nodes", "left_out", "steps", "recovered"):
         assert getattr(found, name) == getattr(whole, name), name
-    assert {call: (it.parts, it.tokens, it.bytes) for call, it in found.totals.items()} == {
-        call: (it.parts, it.tokens, it.bytes) for call, it in whole.totals.items()
+    assert found.last == pytest.approx(made.time, abs=0.001) and found.last > (whole.last or 0.0)
+    assert {call: (it.parts, it.tokens) for call, it in reader.totals().items()} == {
+        "actor_gen": (2 * 47 + 1, 200 * 47 + 10),
+        "actor_train": (47, 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "damaged"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b'"began":17', b'"began":16')), "of another attempt"),
+        (lambda path: path.write_bytes(re.sub(rb'"at_s":[0-9.]+', b'"at_s":0.01', path.read_bytes())), "s older than"),
+    ],
+)
+def test_where_it_is_not_known_what_was_under_way_that_is_said_and_all_else_is_told(
+    tmp_path: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.steps(0, 30)
+    made.send(31, "actor_gen", 0, [1])
+    whole = RunReader(made.run)
+    assert whole.lacking == "" and whole.newest is not None and whole.newest.doing(1) == "actor_gen, step 31"
+    spoil(made.run.live(0))
+    reader = RunReader(made.run)
+    assert reader.lacking.startswith("attempts/000/live.json is ") and said in reader.lacking
+    assert reader.newest is not None and [reader.newest.doing(rank) for rank in (0, 1)] == ["idle", "idle"]
+    assert reader.totals() == whole.totals() and reader.step == 30
+    status = read_status(made.run.root)
+    assert status.skipped.live == reader.lacking
+    assert f"skipped  what was under way: {reader.lacking}" in status_text(status)
 
 
 def test_an_attempt_that_began_paused_is_paused_after_steps_too(tmp_path: Path) -> None:

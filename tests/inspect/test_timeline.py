@@ -13,9 +13,10 @@ from support.made_run import BEGAN, MadeRun, ended_run, ppo_row
 
 from hpcrl.cli import inspect
 from hpcrl.config.experiment import ExperimentConfig
+from hpcrl.costs import decode, encode
 from hpcrl.errors import ConfigurationError
-from hpcrl.event_log import Entry, encode
-from hpcrl.events import MemoryHeld, PartExecuted, PartSent, ShardSaved, StepOpened
+from hpcrl.event_log import Entry
+from hpcrl.events import MemoryHeld, ShardSaved, StepOpened
 from hpcrl.inspect.planned import read_planned
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import render
@@ -24,6 +25,7 @@ from hpcrl.inspect.timeline_text import path_of
 from hpcrl.inspect.views.timeline import Covered, Link, Segment, StepTime, Timeline, timeline
 from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
 from hpcrl.placement.plan import make_plan
+from hpcrl.progress import PartExecuted, PartSent
 
 PLAN = {
     "workers": [{"node": 0}, {"node": 1}],
@@ -43,8 +45,8 @@ PLAN = {
 def part(made: MadeRun, step: int, call: str, number: int, ranks: tuple[int, ...], sent: float, end: float,
          seconds: float) -> list[tuple[float, object]]:  # fmt: skip
     """When which event is written: `seconds` of its slowest worker, the last of the ranks."""
-    executed = PartExecuted(step, call, number, ranks, False, seconds, 0.0, 9, ranks[-1], seconds)
-    return [(sent, PartSent(step, call, number, ranks, replay=False)), (end, executed)]
+    executed = PartExecuted(step, call, number, ranks, seconds, 0.0, False, 9, ranks[-1], seconds)
+    return [(sent, PartSent(step, call, number, ranks)), (end, executed)]
 
 
 def planned_run(root: Path, steps: int = 3) -> MadeRun:
@@ -62,7 +64,7 @@ def planned_run(root: Path, steps: int = 3) -> MadeRun:
             *part(made, step, "actor_train", 0, (0, 1), 1.4, 2.0, 0.5),
         ]
         for when, event in sorted(events, key=lambda it: it[0]):
-            made.write(event, after_s=opened + when - made.time)  # type: ignore[arg-type]
+            made.follow(event, opened + when - made.time)
         made.time = opened + 2.1
         made.close(step, ppo_row(step), 2.1)
     return made
@@ -127,6 +129,9 @@ def test_what_is_read_of_a_plan_places_calls_as_the_plan_does(tmp_path: Path, ex
 def test_a_plan_that_cannot_be_read_leaves_the_slowest_worker(tmp_path: Path) -> None:
     made = planned_run(tmp_path / "run")
     made.run.plan(0).write_bytes(made.run.plan(0).read_bytes()[:-9])
+    assert timeline(RunReader(made.run), "1").unplaced == [], "rows say it"
+    rows = [msgspec.structs.replace(decode(line), ranks={}) for line in made.run.costs(0).read_bytes().splitlines()]
+    made.run.costs(0).write_bytes(b"".join(map(encode, rows)))
     view = timeline(RunReader(made.run), "1")
     assert view.unplaced == [0] and [lane.worker for lane in view.attempts[0].lanes] == [0, 1]
     assert [it.name for it in view.attempts[0].lanes[0].segments] == ["actor_gen"]
@@ -157,7 +162,7 @@ def test_what_other_steps_executed_meanwhile_is_no_gap(tmp_path: Path) -> None:
         part(made, 2, "actor_gen", 1, (1,), 1.0, 1.8, 0.8),
     )
     for when, event in (*of_one, *of_two):
-        made.write(event, after_s=opened + when - made.time)  # type: ignore[arg-type]
+        made.follow(event, opened + when - made.time)
     made.time = opened + 2.0
     made.close(1, ppo_row(1), 2.0)
     made.close(2, ppo_row(2), 2.0)

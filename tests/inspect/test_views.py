@@ -11,11 +11,11 @@ from support.made_run import MadeRun, ended_run, ppo_row
 
 from hpcrl.cli import inspect
 from hpcrl.config.cluster import ClusterConfig
-from hpcrl.costs import Figures, Seconds
 from hpcrl.durable.resources import GpuUse, NodeUse, WorkerUse
 from hpcrl.durable.resources import encode as encode_use
 from hpcrl.errors import ConfigurationError
-from hpcrl.events import AgentConnected, PartExecuted, PartSent, StepOpened, WorkersReady
+from hpcrl.events import AgentConnected, StepOpened, WorkersReady
+from hpcrl.figures import Figures, Seconds
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.memory import CallMemory, Memory, memory
@@ -25,6 +25,7 @@ from hpcrl.inspect.views.stragglers import Stragglers, stragglers
 from hpcrl.inspect.views.summary import Summary, summary
 from hpcrl.inspect.views.timeline import Timeline
 from hpcrl.inspect.views.why import Why
+from hpcrl.progress import PartExecuted, PartSent
 
 
 def test_steps_have_their_calls_and_metrics(tmp_path: Path) -> None:
@@ -70,12 +71,12 @@ def slow_run(root: Path, nodes: int = 4) -> MadeRun:
     for step in range(1, 11):
         made.write(StepOpened(step, 0, 32))
         for rank in range(nodes):
-            made.write(PartSent(step, "actor_gen", rank, (rank,), replay=False))
+            made.follow(PartSent(step, "actor_gen", rank, (rank,)))
         for rank in range(nodes):
             seconds = 3.0 if rank == 2 else 1.0 + 0.01 * (rank == step % nodes)
             figures = Figures(Seconds(execute=seconds), flops=1e8, peak=2**30 + rank)
-            made.costs.measured(step, "actor_gen", [figures])
-            made.write(PartExecuted(step, "actor_gen", rank, (rank,), False, seconds, seconds, 9, rank, seconds))
+            told = (seconds, seconds, False, 9, rank, seconds, (figures,))
+            made.follow(PartExecuted(step, "actor_gen", rank, (rank,), *told))
         made.close(step, ppo_row(step))
     return made
 

@@ -20,7 +20,7 @@ from hpcrl.events import (
     AttemptEnded,
     CallFailed,
     CallStalled,
-    PartExecuted,
+    CallWentOn,
     WorkerEnded,
 )
 from hpcrl.inspect.cause_text import cause_lines
@@ -31,7 +31,7 @@ from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.views.why import Cause, cause_of, causes_of, newest_cause, why
 from hpcrl.launch.slurm.requeue import Cause as JobCause
 from hpcrl.launch.slurm.requeue import Ended
-from hpcrl.member_events import CallBegun, MasterLost
+from hpcrl.member_events import MasterLost
 
 KEY_ERROR = "UserCodeError: reward.function score.py:score failed\nKeyError: 'label'\n  File \"score.py\", line 3"
 
@@ -58,7 +58,6 @@ def killed(made: MadeRun, rank: int = 1, process: str = "", **fields: Any) -> No
 
 
 def test_of_a_worker_that_raised_its_own_line_is_the_evidence_and_peers_and_teardown_are_folded(made: MadeRun) -> None:
-    made.write(CallBegun(3, "rew_inf", 0, False), process="worker-1")
     made.write(CallFailed(1, "step 3 rew_inf, part 0", KEY_ERROR, "Traceback\n deep\n", exit_code=66), 0.01, "worker-1")
     made.write(CallFailed(0, "step 3 actor_train, part 0", "reset", of_peer=True), 0.01, "worker-0")
     made.write(CallFailed(1, "step 3 rew_inf, part 0", KEY_ERROR, exit_code=66))
@@ -68,7 +67,7 @@ def test_of_a_worker_that_raised_its_own_line_is_the_evidence_and_peers_and_tear
     assert (cause.verdict, cause.confidence, cause.who) == ("user's code", "certain", "worker-1")
     assert (cause.where, cause.said) == ("step 3 rew_inf, part 0", KEY_ERROR)
     assert [(it.file, it.line) for it in cause.evidence] == [
-        ("attempts/000/logs/worker-1.jsonl", 2),
+        ("attempts/000/logs/worker-1.jsonl", 1),
         ("attempts/000/events.jsonl", 5),
     ]
     assert (cause.folded.failures, cause.folded.ends) == (1, 1)
@@ -111,10 +110,16 @@ def test_the_stacks_of_a_crash_say_whose_code_it_was(made: MadeRun, file: str, v
 
 
 def test_a_worker_of_whose_end_nobody_tells_hangs_in_its_last_call(made: MadeRun) -> None:
-    made.write(CallBegun(4, "actor_train", 0, False), process="worker-1")
-    cause = ended(made, "lost", "worker-1: gave no sign of life within 3 s", who="worker-1")
+    at = {"who": "worker-1", "step": 4, "call": "actor_train"}
+    cause = ended(made, "lost", "worker-1: gave no sign of life within 3 s", **at)
     assert cause.verdict == "hang in actor_train of step 4 on worker-1"
-    assert [it.file for it in cause.evidence] == ["attempts/000/events.jsonl", "attempts/000/logs/worker-1.jsonl"]
+    assert [it.file for it in cause.evidence] == ["attempts/000/events.jsonl"]
+
+
+def test_of_a_worker_that_said_nothing_of_it_its_master_knows_what_it_had_to_execute(made: MadeRun) -> None:
+    killed(made, phase="idle", step=3, call="rew_inf")
+    cause = ended(made, "lost", "worker-1: killed by SIGKILL", who="worker-1")
+    assert cause.where == "rew_inf of step 3"
 
 
 @pytest.mark.parametrize(
@@ -279,13 +284,20 @@ def test_only_ends_are_read_and_lines_are_numbered(tmp_path: Path) -> None:
 
 def test_a_call_that_takes_far_too_long_in_a_run_that_lives_is_a_hang_until_it_is_executed(made: MadeRun) -> None:
     made.write(CallStalled(5, "rew_inf", 0, (0, 1), 2100.0, 3.0, (1,), "worker-1 never entered all_to_all 413"))
-    made.write(PartExecuted(5, "ref_inf", 0, (0,), False, 1.0, 1.0, 0))
+    made.execute(5, "ref_inf", 0, [0])
     cause = cause_of(made.run, 0)
     assert cause is not None and (cause.verdict, cause.who) == ("hang in rew_inf of step 5", "worker-1")
     assert "2100 s: worker-1 never entered all_to_all 413" in cause.said
     assert cause.evidence[0].text == "stalled" and cause.next.endswith("--around first-failure")
-    made.write(PartExecuted(5, "rew_inf", 0, (0, 1), False, 1.0, 2200.0, 0))
+    made.write(CallWentOn(5, "rew_inf", 0, 2200.0))
     assert cause_of(made.run, 0) is None
+
+
+def test_of_several_calls_that_a_worker_stalls_the_one_that_it_executes_is_the_hang(made: MadeRun) -> None:
+    made.write(CallStalled(5, "rew_inf", 0, (1,), 100.0, 3.0, (1,), "worker-1 is running score", executing=(1,)))
+    made.write(CallStalled(5, "ref_inf", 0, (1,), 90.0, 3.0, (1,), "worker-1 is running score"))
+    cause = cause_of(made.run, 0)
+    assert cause is not None and cause.verdict == "hang in rew_inf of step 5"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.chaos import begin, create_run, rows_of, toy_experiment, wait_until
+from support.made_parts import made_in
 from support.made_run import MadeRun
 from support.slurm_made import made_on_slurm, seen
 
@@ -39,11 +40,11 @@ def count(run: RunDirectory, event: str) -> int:
     return sum(row["event"] == event for number in run.numbers() for row in rows_of(run.events(number)))
 
 
-def is_quiet(run: RunDirectory, seconds: float) -> bool:
+def is_quiet(run: RunDirectory, seconds: float, attempt: int = 0) -> bool:
     """No step closes for so long; while the run goes on, two do each second."""
-    before = run.metrics(0).read_bytes()
+    before = run.metrics(attempt).read_bytes()
     time.sleep(seconds)
-    return run.metrics(0).read_bytes() == before
+    return run.metrics(attempt).read_bytes() == before
 
 
 def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(tmp_path: Path) -> None:
@@ -57,18 +58,19 @@ def test_a_paused_run_stays_paused_after_a_loss_and_goes_on_when_it_is_told_to(t
     paused = hpcrl("pause", "held-by-name")
     assert "is paused: calls in flight are finished" in paused.stdout, paused.stderr
     assert read_status(root).state == "paused"
-    sent, closed = count(run, "sent"), count(run, "closed")
+    closed = count(run, "closed")
     assert "is paused already" in hpcrl("pause", str(root)).stdout
 
     (pid,) = [row["pid"] for row in rows_of(run.events(0)) if row["event"] == "worker" and row["rank"] == 1]
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: read_status(root).attempt == 1 and read_status(root).state == "paused", 60, "attempt 1, paused")
-    time.sleep(0.5)
-    assert count(run, "sent") == sent
-
+    assert is_quiet(run, 0.5, attempt=1)
     went_on = hpcrl("continue", str(root))
     assert went_on.stdout.strip() == f"{root} continues."
     wait_until(lambda: count(run, "closed") > closed + 2, 60, "steps after the pause")
+    first, *rows = rows_of(run.events(1))
+    (began,) = [row["mono"] - first["mono"] for row in rows if row.get("command") == "continue"]
+    assert min(it.span.sent_s for it in made_in(run, 1)) > began - 0.01
     assert hpcrl("stop", str(root)).returncode == ExitCode.DONE
     for command in ("pause", "continue"):
         over = hpcrl(command, str(root))

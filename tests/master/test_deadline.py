@@ -17,6 +17,7 @@ from support.chaos import (
     rows_of,
     started_twice,
 )
+from support.made_parts import made_in
 
 from hpcrl.config.control import ControlConfig
 from hpcrl.durable.history import read_history
@@ -66,7 +67,7 @@ def test_a_call_that_is_longer_than_any_allocation_is_begun_all_the_same(tmp_pat
     finish_in_time = begin(run, "first", allocation=EndsAt(EVERYTHING, time.time() - 1.0))
     code = finish_in_time.wait_for("master", 90)
     assert code == ExitCode.REQUEUE, outputs(run)
-    executed = [row["call"] for row in rows_of(run.events(0)) if row["event"] == "executed"]
+    executed = [it.call for it in made_in(run)]
     assert executed, "the first of each call is tried"
     finish_in_time.kill_all()
 

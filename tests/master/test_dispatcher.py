@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from support.dispatching import IDS, Stage
 
-from hpcrl.costs import Figures
 from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.tasks import Task, Unit, Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Done, Trained
 from hpcrl.errors import InternalError
-from hpcrl.events import ParametersMoved
+from hpcrl.figures import Figures
 from hpcrl.master.jobs import Job
 from hpcrl.master.row_table import Key
 from hpcrl.master.shown import ToShow
+from hpcrl.progress import PartExecuted
 from hpcrl.wire.holders import FROM_DATA, InMemory, InSpill, RowSource
 from hpcrl.wire.messages import Ack, LetGo, Move, Moved, Reply, Request, Spilled, Syn
 
@@ -77,7 +77,8 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
 
 def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:
     run_both(stage)
-    assert stage.measured == [(1, "one", [Figures(tokens=1)]), (1, "two", [Figures(tokens=2)])]
+    told = [(it.step, it.call, it.figures) for it in stage.progress if isinstance(it, PartExecuted)]
+    assert told == [(1, "one", (Figures(tokens=1),)), (1, "two", (Figures(tokens=2),))]
 
 
 def test_rows_that_are_spilled_have_two_holders(stage: Stage) -> None:
@@ -201,7 +202,7 @@ def test_a_replica_is_read_once_it_has_the_parameters_whose_line_is_written(else
     elsewhere.dispatcher.send_ready()
     ((rank, request),) = elsewhere.requests()
     assert (rank, request.call, request.version) == (1, "reads", 1)
-    assert any(isinstance(event, ParametersMoved) and event.digest == "p" for event in elsewhere.events)
+    assert any(isinstance(it, PartExecuted) and "@1" in it.call for it in elsewhere.progress)
     assert elsewhere.dispatcher.lines() == [], "a move has none"
     elsewhere.dispatcher.metrics.opened(2)
     elsewhere.reply(request, 1)

@@ -19,7 +19,6 @@ from support.chaos import (
     create_run,
     outputs,
     remains,
-    rows_of,
     started_twice,
     toy_experiment,
     wait_until,
@@ -41,6 +40,7 @@ from support.elastic import (
     whole,
 )
 from support.faults import InWorkers, Strike
+from support.made_parts import made_in
 
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Checkpointed, Done, Trained
@@ -165,7 +165,7 @@ def test_a_step_that_was_open_keeps_its_parts_and_those_that_open_later_have_new
     workers = after[0] * after[1]
     assert {step: parts for step, parts in opened_parts(run).items() if step in before} == dict.fromkeys(before, 4)
     assert {parts for step, parts in opened_parts(run).items() if step not in before} == {workers}
-    again = {row["part"]: row["ranks"] for row in executed(run, 1) if (row["step"], row["call"]) == (1, "actor_gen")}
+    again = {it.span.part: it.ranks for it in made_in(run, 1) if (it.step, it.call) == (1, "actor_gen")}
     assert again == {3: [3 % workers]}
     assert_nearly_equal(run, reference)
     assert started_twice(run) == []
@@ -175,10 +175,6 @@ def finished_parts(run: RunDirectory, step: int) -> set[int]:
     """Of the step's generation, those that have a line."""
     events = [line.event for line in read_history(run).lines]
     return {e.part for e in events if isinstance(e, Done) and (e.step, e.call) == (step, "actor_gen")}
-
-
-def executed(run: RunDirectory, attempt: int) -> list[dict[str, Any]]:
-    return [row for row in rows_of(run.events(attempt)) if row["event"] == "executed"]
 
 
 def test_a_replay_over_other_workers_may_differ_in_rounding_and_says_so(folder: Path, reference: Whole) -> None:

@@ -1,5 +1,6 @@
 """Calls elsewhere than their roles are trained, each in a layout of its own: whoever is killed, wherever."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from support.chaos import (
     kill_once,
     outputs,
     remains,
-    rows_of,
     started_twice,
     whole_run,
 )
@@ -22,6 +22,7 @@ from support.cluster import alive_of
 from support.elastic import Whole, assert_nearly_equal, drifts, finish_on
 from support.elastic import whole as whole_of
 from support.faults import InWorkers
+from support.made_parts import made_in, moves_in
 from support.replicas import alone, flip_a_bit, laid_out, otherwise
 from support.struck_layouts import Blow
 
@@ -52,22 +53,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return whole_of(whole_run(tmp_path_factory.mktemp("alone"), alone()))
 
 
-def moves(run: RunDirectory, attempt: int = 0) -> list[tuple[str, int]]:
-    rows = rows_of(run.events(attempt))
-    return [(f"{row['role']}@{row['replica']}", row["version"]) for row in rows if row["event"] == "moved"]
-
-
 def test_in_layouts_of_their_own_calls_give_what_they_give_on_one_worker(whole: RunDirectory, reference: Whole) -> None:
     assert_nearly_equal(whole, reference)
 
 
 def test_each_version_that_is_read_elsewhere_is_moved_there_once(whole: RunDirectory) -> None:
     # Each step reads what the one before has made; what the last one has made is evaluated with.
-    assert sorted(moves(whole)) == [
-        *(("actor@1", version) for version in range(STEPS + 1)),
-        *(("critic@1", version) for version in range(STEPS)),
-        *(("reference@1", version) for version in range(STEPS)),
-    ]
+    assert Counter(moves_in(whole)) == {"actor@1": STEPS + 1, "critic@1": STEPS, "reference@1": STEPS}
 
 
 def test_lines_have_the_version_that_was_read_or_made(whole: RunDirectory) -> None:
@@ -79,14 +71,14 @@ def test_lines_have_the_version_that_was_read_or_made(whole: RunDirectory) -> No
             assert line.version == (0 if line.call in ("rew_inf", "eval_rew") else line.step - 1), line
 
 
-def test_a_move_is_sent_once_the_line_that_made_what_it_brings_is_written(whole: RunDirectory) -> None:
+def test_a_move_is_sent_once_what_it_brings_is_made(whole: RunDirectory) -> None:
     order = {"actor@1": "actor_train", "critic@1": "critic_train", "reference@1": "ref_blend"}
-    rows = [row for row in rows_of(whole.events(0)) if row["event"] in ("executed", "sent", "journalled")]
-    for at, row in enumerate(rows):
-        if row["event"] == "sent" and row["call"] in order and row["step"]:
-            made = {"event": "executed", "step": row["step"], "call": order[row["call"]]}
-            (done,) = (i for i, other in enumerate(rows) if made.items() <= other.items())
-            assert done < at and any(row["event"] == "journalled" for row in rows[done:at])
+    made = made_in(whole)
+    for move, maker in order.items():
+        ends = [it.span.ended_s for it in made if it.call == maker]
+        sent = sorted(it.span.sent_s for it in made if it.call == move)
+        # The first brings what the run began with.
+        assert all(end <= begin for end, begin in zip(ends, sent[1:], strict=False)), move
 
 
 TARGETS = ("self", "agent-0", "master", "all")
@@ -136,7 +128,7 @@ def test_a_new_attempt_moves_what_its_unrecorded_calls_read_and_nothing_else(fol
     assert len(run.numbers()) == 2
     recorded = [line.event for line in lines if line.attempt == 1 and isinstance(line.event, Done)]
     read = {(str(at[done.call]), done.version) for done in recorded if at[done.call].replica}
-    assert sorted(moves(run, 1)) == sorted(read) and read
+    assert sorted(moves_in(run, 1)) == sorted(model for model, _ in read) and read
 
 
 ELASTIC = [("worker-0", "move.end", 4), ("worker-1", "worker.executed", 8), ("master", "journal.after", 12)]

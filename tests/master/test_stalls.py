@@ -2,8 +2,9 @@
 
 import pytest
 
-from hpcrl.events import CallStalled, ParametersMoved, PartExecuted, PartSent
+from hpcrl.events import CallStalled, CallWentOn
 from hpcrl.master.stalls import Stalls
+from hpcrl.progress import PartExecuted, PartSent
 
 
 class Stage:
@@ -12,10 +13,10 @@ class Stage:
         self.stalls = Stalls(least_s, lambda: self.now)
 
     def sent(self, step: int, call: str = "score") -> None:
-        self.stalls.feed(PartSent(step, call, 0, (0,), False))
+        self.stalls.follow(PartSent(step, call, 0, (0,)))
 
-    def done(self, step: int, call: str = "score") -> None:
-        self.stalls.feed(PartExecuted(step, call, 0, (0,), False, 1.0, 1.0, 0))
+    def done(self, step: int, call: str = "score") -> CallWentOn | None:
+        return self.stalls.follow(PartExecuted(step, call, 0, (0,), 1.0, 1.0))
 
     def after(self, seconds: float) -> list[CallStalled]:
         self.now += seconds
@@ -61,5 +62,16 @@ def test_what_has_ended_does_not_stall_and_neither_does_a_move() -> None:
     stage.sent(2)
     stage.done(2)
     stage.sent(1, "actor@1")
-    stage.stalls.feed(ParametersMoved(1, "actor", 1, (0,), "d", 0.5, 1.0))
+    stage.done(1, "actor@1")
     assert stage.after(10_000.0) == []
+
+
+def test_of_what_was_told_of_it_is_told_that_it_has_ended_after_all() -> None:
+    stage = Stage()
+    stage.once(1, 1.0)
+    stage.sent(2)
+    assert len(stage.after(60.0)) == 1
+    stage.now += 5.0
+    assert stage.done(2) == CallWentOn(2, "score", 0, 65.0)
+    stage.sent(3)
+    assert stage.done(3) is None

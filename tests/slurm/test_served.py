@@ -1,13 +1,13 @@
 """PPO on two nodes of a real Slurm whose responses vLLM makes, in a server on each: vLLM itself where `make vllm` has
 made its environment, else the stand-in. Its jobs are taken away while responses are made."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chaos import create_run, finish, outputs, remains, rows_of, started_twice
+from support.chaos import create_run, finish, outputs, remains, started_twice
+from support.made_parts import under_way_in
 from support.serving import REAL, folders_of, served, stand_in_python, unmapped, write_served_task
 from support.slurm_cluster import SlurmCluster
 from support.slurm_runs import SlurmRun, hpcrl
@@ -90,8 +90,4 @@ def wait_generating(run: SlurmRun, step: int) -> int:
 
 def unfinished(run: SlurmRun, attempt: int) -> list[tuple[int, int]]:
     """Step and part of each generation that was sent in an attempt and has not come to an end."""
-    rows = [row for row in rows_of(run.run.events(attempt)) if row.get("call") == "actor_gen"]
-    sent, ended = (
-        Counter((row["step"], row["part"]) for row in rows if row["event"] == event) for event in ("sent", "executed")
-    )
-    return sorted((sent - ended).elements())
+    return sorted((it.step, it.part) for it in under_way_in(run.run, attempt) if it.call == "actor_gen")

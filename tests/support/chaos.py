@@ -17,6 +17,7 @@ import pytest
 from support.archives import archives, kept_files
 from support.cluster import Jobs, alive_of, no_fault, start
 from support.faults import Strike, Strikes
+from support.made_parts import made_in, under_way_in
 
 from hpcrl.config.cluster import ClusterConfig
 from hpcrl.config.control import ControlConfig, Frequency
@@ -203,13 +204,9 @@ def started_twice(run: RunDirectory) -> list[str]:
                     finished.add((event.step, event.call, event.part))
                 elif isinstance(event, Trained):
                     finished.add((event.step, event.call, 0))
-        for path in run.logs(attempt).glob("worker-*.jsonl"):
-            for line in path.read_text().splitlines():
-                row = parse_row(line)
-                if row and row["event"] == "execute" and not row["replay"]:
-                    unit = (row["step"], row["call"], row["part"])
-                    if unit in finished:
-                        found.append(f"attempt {attempt}: {unit}")
+        made = {(it.step, it.call, it.span.part) for it in made_in(run, attempt) if not it.span.replay}
+        made |= {(it.step, it.call, it.part) for it in under_way_in(run, attempt) if not it.replay}
+        found += [f"attempt {attempt}: {unit}" for unit in sorted(made & finished)]
     return found
 
 

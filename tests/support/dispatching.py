@@ -1,15 +1,14 @@
 """A dispatcher without graph, workers or files."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from hpcrl.costs import Figures
 from hpcrl.data.samples import KeyMeta, SampleMeta
 from hpcrl.dataflow.readiness import Readiness
 from hpcrl.dataflow.tasks import Version
 from hpcrl.durable.files import FileRef
 from hpcrl.durable.journal import Numerics
 from hpcrl.events import Event
+from hpcrl.figures import Figures
 from hpcrl.master.dispatcher import Dispatcher
 from hpcrl.master.drift_check import DriftCheck
 from hpcrl.master.drop_limits import DropLimits
@@ -17,6 +16,7 @@ from hpcrl.master.jobs import Movers
 from hpcrl.master.pace import Pace
 from hpcrl.master.step_metrics import StepMetrics
 from hpcrl.master.surroundings import Surroundings
+from hpcrl.progress import Progress
 from hpcrl.recipes.algorithm import DropLimit
 from hpcrl.wire.holders import FROM_DATA, InDataset
 from hpcrl.wire.messages import Message, Reply, Request, Spilled, Syn
@@ -30,15 +30,15 @@ class Stage:
 
     sent: list[tuple[int, Message]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
-    measured: list[tuple[int, str, Collection[Figures]]] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         around = Surroundings(
             lambda *pair: self.sent.append(pair),
             self.events.append,
+            self.progress.append,
             clock=lambda: self.now,
-            measured=lambda *told: self.measured.append(told),
         )
         self.pace = Pace(around.clock)
         numerics = Numerics(1, ("cpu",), ("numpy",), 1)

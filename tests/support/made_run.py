@@ -14,8 +14,9 @@ from hpcrl.config.data import DataConfig
 from hpcrl.config.experiment import to_dict
 from hpcrl.config.model import ReferenceConfig, TrainedModelConfig
 from hpcrl.config.reward import RewardConfig
-from hpcrl.costs import CostFold, SeenFold
+from hpcrl.cost_fold import CostFold, SeenFold
 from hpcrl.costs import encode as encode_costs
+from hpcrl.costs import encode_live
 from hpcrl.durable.records import KeyPair, Verdict
 from hpcrl.durable.rundir import RunDirectory
 from hpcrl.event_log import Entry, encode
@@ -24,15 +25,15 @@ from hpcrl.events import (
     AttemptBegun,
     AttemptEnded,
     Event,
-    PartExecuted,
-    PartSent,
     StepClosed,
     StepOpened,
     WorkerEnded,
     WorkersReady,
 )
 from hpcrl.inspect.lines import Tail
+from hpcrl.progress import PartExecuted, PartSent, Progress
 from hpcrl.recipes.ppo import CriticConfig, PPOExperiment
+from hpcrl.whereabouts import Doing
 
 BEGAN = 1_700_000_000.0
 STEP_S = 0.5
@@ -106,13 +107,25 @@ class MadeRun:
         self._append(path, encode(entry := Entry(self.time, event, self.time - BEGAN)))
         if not process:
             self.costs.feed(entry)
+            self.show()
         return entry
 
+    def follow(self, progress: Progress, after_s: float = 0.01) -> None:
+        """What the master adds up."""
+        self.time += after_s
+        self.costs.follow(progress, self.time, self.time - BEGAN)
+        self.show()
+
+    def show(self, doing: Mapping[int, Doing] | None = None) -> None:
+        """What is under way, as the workers say what they do."""
+        live = self.costs.live(self.time, self.time - BEGAN, doing or {})
+        self.run.files.replace(self.run.live(self.attempt), encode_live(live))
+
     def send(self, step: int, call: str, part: int, ranks: list[int]) -> None:
-        self.write(PartSent(step, call, part, tuple(ranks), replay=False))
+        self.follow(PartSent(step, call, part, tuple(ranks)))
 
     def execute(self, step: int, call: str, part: int, ranks: list[int], tokens: int = 0, seconds: float = 0.1) -> None:
-        self.write(PartExecuted(step, call, part, tuple(ranks), False, seconds, seconds, tokens))
+        self.follow(PartExecuted(step, call, part, tuple(ranks), seconds, seconds, tokens=tokens))
 
     def step(self, step: int) -> None:
         """A whole step on two workers."""
@@ -133,6 +146,7 @@ class MadeRun:
         entry = self.write(StepClosed(step, seconds), after_s=0.0)
         size = self.run.events(self.attempt).stat().st_size
         self._append(self.run.costs(self.attempt), encode_costs(self.costs.row(entry, size, self.seen.feed(row))))
+        self.show()
 
     def steps(self, first: int, last: int) -> None:
         for step in range(first, last + 1):

@@ -151,7 +151,7 @@ class SlurmRun:
         texts = [self.cluster.picture(), outputs(self.run)]
         texts += [f"── {path.name}\n{path.read_text()}" for path in self.run.submission.glob("*/*.out")]
         for number in self.run.numbers():
-            rows = [row for row in rows_of(self.run.events(number)) if row["event"] not in ("sent", "journalled")]
+            rows = rows_of(self.run.events(number))
             texts.append(f"── events of attempt {number}\n" + "\n".join(map(str, rows[-12:])))
         return "\n".join(texts)
 

@@ -3,7 +3,7 @@
 from mmap import mmap
 from pathlib import Path
 
-from hpcrl.costs import Figures
+from hpcrl.figures import Figures
 from hpcrl.workers.meter import InUse, Meter, ProcessMemory
 
 MIB = 2**20

@@ -5,13 +5,12 @@ nobody has resumed it, no time passes. Clocks of several machines meet here, so 
 must precede it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import msgspec
 
-from hpcrl.costs import Span
 from hpcrl.durable.records import Claim
 from hpcrl.events import AgentConnected, WorkerConnected, WorkersReady
 from hpcrl.inspect.entries import EntryTail
@@ -191,12 +190,13 @@ def _course(attempt: AttemptReader, is_newest: bool) -> Course | None:
     expected = attempt.nodes or len(activity.nodes)
     first = min(nodes, default=end if ready is None else began) if len(nodes) >= expected else began
     over = bool(activity.ending) or not is_newest
-    spans, steps = list(_spans(attempt)), _replayed(attempt)
-    open_ = [(max(0.0, unit.since - began), end - began, unit.replay) for unit in activity.costs.under_way.values()]
+    made_here = list(attempt.made())
+    spans = [it.span for it in made_here]
+    open_ = [(max(0.0, unit.since - began), end - began, unit.replay) for unit in activity.under_way]
     made = [(it.sent_s, it.ended_s) for it in spans if not it.replay]
     made += [] if over else [(since, until) for since, until, replay in open_ if not replay]
-    pauses = [pause for row in attempt.costs() for pause in row.pauses] + activity.costs.pauses
-    since = activity.costs.paused_since
+    pauses = [pause for row in attempt.costs() for pause in row.pauses] + activity.phases.pauses
+    since = activity.phases.paused_since
     return Course(
         number=attempt.number,
         claim=attempt.run.read_claim(attempt.number),
@@ -210,7 +210,7 @@ def _course(attempt: AttemptReader, is_newest: bool) -> Course | None:
         made_again=[(it.sent_s, it.ended_s) for it in spans if it.replay],
         unfinished=[(since, until) for since, until, _ in open_] if over else [],
         paused=pauses + ([] if since is None else [(since, end - began)]),
-        replayed=steps,
+        replayed=frozenset(it.step for it in made_here if it.span.replay or it.again),
         first_new=min((sent for sent, _ in made), default=None),
     )
 
@@ -227,24 +227,3 @@ def _arrivals(attempt: AttemptReader) -> tuple[list[float], list[float], float |
             case WorkersReady():
                 return nodes, workers, entry.time
     return nodes, workers, None
-
-
-def _spans(attempt: AttemptReader) -> Iterator[Span]:
-    """Of all calls and moves: those of closed steps are in its rows, those of open ones in its newest events."""
-    for row in attempt.costs():
-        for cost in row.calls.values():
-            yield from cost.spans
-        for again in row.again.values():
-            yield from again
-    for calls in attempt.activity.costs.open.values():
-        for open_ in calls.values():
-            yield from open_.spans
-
-
-def _replayed(attempt: AttemptReader) -> frozenset[int]:
-    """The steps of which it made something again that an older attempt had made."""
-    rows = attempt.costs()
-    closed = {row.step for row in rows for cost in row.calls.values() for it in cost.spans if it.replay}
-    closed |= {step for row in rows for step in row.again}
-    calls = attempt.activity.costs.open.items()
-    return frozenset(closed | {step for step, each in calls for it in each.values() for one in it.spans if one.replay})

@@ -35,6 +35,8 @@ class Stall(msgspec.Struct, frozen=True):
     longest_s: float
     """Of those before it; 0 of the first."""
     waits_for: tuple[int, ...]
+    executing: tuple[int, ...]
+    """Those of them that are at it, and not at another call that they have to end first."""
     why: str
     places: list[Place]
 
@@ -67,6 +69,7 @@ def _stall(run: RunDirectory, attempt: int, entry: Entry) -> Stall:
         seconds=round(event.seconds + max(0.0, time.time() - entry.time), 1),
         longest_s=event.longest_s,
         waits_for=event.culprits,
+        executing=event.executing,
         why=event.why,
         places=places,
     )

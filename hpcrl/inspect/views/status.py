@@ -81,6 +81,8 @@ class Skipped(msgspec.Struct, frozen=True):
     """Steps that trained on nothing, because no group that they drew had samples of different scores."""
     rows: dict[str, SkippedRows] = {}
     """Of the data sets, "train" and "eval"."""
+    live: str = ""
+    """Why it is not known what was under way; empty where it is."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -272,7 +274,7 @@ def _ended(state: str) -> State:
 
 def _skipped(reader: RunReader, seen: Seen) -> Skipped:
     rows = {source: SkippedRows(left.rows, left.of) for source, left in reader.left_out.items()}
-    return Skipped(reader.skipped, seen.skipped, seen.empty, rows)
+    return Skipped(reader.skipped, seen.skipped, seen.empty, rows, reader.lacking)
 
 
 def _origins(run: RunDirectory, seen: Seen) -> tuple[str, ...]:
@@ -292,8 +294,10 @@ def _phase(activity: Activity) -> State:
 def _workers(run: RunDirectory, activity: Activity | None) -> list[WorkerStatus]:
     if activity is None:
         return []
-    found = sorted(stalls_of(run, activity), key=lambda stall: stall.seconds)  # of several, the longest
+    found = sorted(stalls_of(run, activity), key=lambda stall: stall.seconds)
+    # Of several, the one that the worker executes, or else the longest.
     stalls = {rank: stall for stall in found for rank in stall.waits_for or stall.workers}
+    stalls |= {rank: stall for stall in found for rank in stall.executing}
     return [WorkerStatus(rank, activity.doing(rank), stalls.get(rank)) for rank in activity.ranks]
 
 

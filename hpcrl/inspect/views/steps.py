@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from hpcrl.costs import CallCost, Figures, StepCost
+from hpcrl.costs import CallCost, StepCost
+from hpcrl.figures import Figures
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import Peaks, peaks_of
 
@@ -76,7 +77,7 @@ def steps(reader: RunReader) -> Steps:
 
 
 def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) -> Step:
-    flops = {name: cost.figures.flops for name, cost in row.calls.items() if cost.figures is not None}
+    flops = {name: figures.flops for name, cost in row.calls.items() if (figures := cost.figures) is not None}
     return Step(
         step=row.step,
         attempt=attempt,
@@ -91,6 +92,7 @@ def _step(attempt: int, row: StepCost, peaks: Peaks, metrics: dict[str, Any]) ->
 
 
 def _call(name: str, cost: CallCost, peaks: Peaks) -> StepCall:
+    figures = cost.figures
     slowest = max(cost.spans, key=lambda span: span.seconds, default=None)
     begun = min((span.sent_s for span in cost.spans), default=0.0)
     ended = max((span.ended_s for span in cost.spans), default=0.0)
@@ -104,7 +106,7 @@ def _call(name: str, cost: CallCost, peaks: Peaks) -> StepCall:
         tokens=cost.tokens,
         bytes=cost.bytes,
         replays=sum(span.replay for span in cost.spans),
-        mfu=None if cost.figures is None else peaks.mfu(name, cost.figures.flops, cost.figures.seconds.execute),
-        figures=cost.figures,
+        mfu=None if figures is None else peaks.mfu(name, figures.flops, figures.seconds.execute),
+        figures=figures,
         of_slowest=cost.slowest,
     )

@@ -2,17 +2,16 @@
 them, from logs, saves and what left a device.
 
 A row says when a part was sent, when all of its workers had replied, and how long the slowest of them took: before that
-the part waited for rows, or for its workers. Times are the master's. Which workers have a part, the plan says; where it
-is lost, only the slowest is known.
+the part waited for rows, or for its workers. Times are the master's.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
 
-from hpcrl.costs import Span, StepCost
+from hpcrl.costs import Made, StepCost
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.beside import Beside, Held, Seen, read_beside
 from hpcrl.inspect.reader import AttemptReader, RunReader
@@ -23,10 +22,6 @@ LAST_STEPS = 3
 TIE_S = 0.0005
 """What ended so shortly after something began may still be what that waited for: times are rounded, and the slowest
 worker's clock is not the master's."""
-
-
-AGAIN = "made again"
-"""The name of parts of older steps, of which rows do not say what they were of."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -99,7 +94,7 @@ class AttemptTime(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The JSON of `hpcrl inspect RUN timeline --json`. `unplaced`: attempts whose plan does not say who has what."""
+    """The JSON of `hpcrl inspect RUN timeline --json`. `unplaced`: attempts of which nothing says who had what."""
 
     run_dir: str
     attempts: list[AttemptTime]
@@ -118,23 +113,20 @@ def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
         raise ConfigurationError(["no step has closed yet."], "Wait for the first; hpcrl status says how far it is.")
     wanted = closed[-LAST_STEPS:] if asked is None else among(closed, asked, "--steps", "is none that has closed")
     chosen, found = set(wanted), dict[int, tuple[int, StepCost]]()
-    every = {number: attempt.costs() for number, attempt in sorted(reader.attempts.items())}
-    for number, rows in every.items():
-        found |= {row.step: (number, row) for row in rows if row.step in chosen}
+    for number, attempt in sorted(reader.attempts.items()):
+        found |= {row.step: (number, row) for row in attempt.costs() if row.step in chosen}
     by_attempt = groupby(sorted(found.values(), key=lambda it: (it[0], it[1].step)), key=lambda it: it[0])
-    attempts = [
-        _attempt(reader.attempts[number], [row for _, row in rows], every[number]) for number, rows in by_attempt
-    ]
-    unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].plan.replicas]
+    attempts = [_attempt(reader.attempts[number], [row for _, row in rows]) for number, rows in by_attempt]
+    unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].says_who]
     return Timeline(str(reader.run.root), attempts, sorted(chosen - found.keys()), unplaced)
 
 
-def _attempt(attempt: AttemptReader, rows: Sequence[StepCost], every: Iterable[StepCost]) -> AttemptTime:
-    """`every`: rows of other steps too, of which something may have been executed in the same time."""
+def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
+    """Of other steps something may have been executed in the same time."""
     begin_s = min(row.at_s - row.seconds for row in rows)
     end_s = max(row.at_s for row in rows)
-    near = [row for row in every if row.at_s > begin_s and row.at_s - row.seconds < end_s]
-    placed = [it for row in near for it in _segments(attempt, row) if it[1].end_s > begin_s and it[1].begin_s < end_s]
+    segments = ((it.ranks or (None,), _segment(attempt, it)) for it in attempt.made() if it.span.ended_s > begin_s)
+    placed = [it for it in segments if it[1].begin_s < end_s]
     known = dict.fromkeys(range(len(attempt.plan.workers)))
     own: dict[int | None, list[Segment]] = {rank: [] for rank in known}
     for those, segment in placed:
@@ -159,18 +151,11 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost], every: Iterable[S
     )
 
 
-def _segments(attempt: AttemptReader, row: StepCost) -> Iterator[tuple[tuple[int | None, ...], Segment]]:
-    """All parts of a row, each with its workers."""
-    again = [(step, AGAIN, span) for step, spans in row.again.items() for span in spans]
-    made = [(row.step, name, span) for name, cost in row.calls.items() for span in cost.spans]
-    for step, name, span in (*made, *again):
-        known: tuple[int | None, ...] = attempt.plan.ranks(name, span.part)
-        yield known or (span.slowest if span.slowest >= 0 else None,), _segment(step, name, attempt, span)
-
-
-def _segment(step: int, name: str, attempt: AttemptReader, span: Span) -> Segment:
+def _segment(attempt: AttemptReader, made: Made) -> Segment:
+    span = made.span
     begin_s = round(max(span.sent_s, span.ended_s - span.seconds), 4)
-    return Segment(step, name, attempt.plan.kind(name), span.part, span.sent_s, begin_s, span.ended_s, span.replay)
+    kind = attempt.plan.kind(made.call)
+    return Segment(made.step, made.call, kind, span.part, span.sent_s, begin_s, span.ended_s, span.replay)
 
 
 def _lane(

@@ -1,0 +1,186 @@
+"""Adds up what an attempt's events and progress, and its rows of metrics, say. Pure: no files, no clock."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcrl.costs import MOVES, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
+from hpcrl.event_log import Entry
+from hpcrl.events import AttemptBegun, StepClosed, StepExtended, StepOpened
+from hpcrl.figures import Figures, packed
+from hpcrl.phases import Phases
+from hpcrl.progress import JournalWritten, PartExecuted, PartSent, PartSpilled, Progress, ShardSaved
+from hpcrl.whereabouts import Doing
+
+_Unit = tuple[int, str, int]
+
+
+@dataclass
+class _Costs:
+    """Of one call, until its step closes."""
+
+    spans: list[Span] = field(default_factory=list)
+    workers_s: float = 0.0
+    tokens: int = 0
+    bytes: int = 0
+    figures: Figures | None = None
+    slowest: Figures | None = None
+
+    def measured(self, figures: Collection[Figures]) -> None:
+        if figures:
+            self.figures = sum(figures, self.figures or Figures())
+            self.slowest = max((*figures, self.slowest or Figures()), key=lambda of: of.seconds.execute)
+
+    def taken(self) -> CallCost:
+        figures = [() if of is None else packed(of) for of in (self.figures, self.slowest)]
+        return CallCost(tuple(self.spans), round(self.workers_s, 4), self.tokens, self.bytes, *figures)
+
+
+@dataclass
+class CostFold:
+    """Of one attempt. `feed` each event, `follow` its progress; once a step has closed, `row` is what it cost."""
+
+    phases: Phases = field(default_factory=Phases)
+    attempt: int = 0
+    began: float = 0.0
+    """Seconds since 1970."""
+    sent: dict[_Unit, float] = field(default_factory=dict)
+    """By the clock that nobody sets."""
+    under_way: dict[_Unit, UnderWay] = field(default_factory=dict)
+    samples: dict[int, int] = field(default_factory=dict)
+    open: dict[int, dict[str, _Costs]] = field(default_factory=dict)
+    told: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    """The workers of each part of a call that was executed."""
+    ranks: Ranks = field(default_factory=dict)
+    """Those of them that no row has."""
+    appends: tuple[int, float] = (0, 0.0)
+    shards: tuple[int, float] = (0, 0.0)
+
+    def feed(self, entry: Entry) -> None:
+        self.began = self.began or entry.time
+        self.phases.feed(entry)
+        match entry.event:
+            case AttemptBegun() as event:
+                self.attempt = event.number
+            case StepOpened() as event:
+                self.samples[event.step] = event.samples
+            case StepExtended() as event:
+                self.samples[event.step] = self.samples.get(event.step, 0) + event.samples
+
+    def follow(self, progress: Progress, time: float, mono: float) -> None:
+        """Both clocks, as of an event."""
+        match progress:
+            case PartSent() as it:
+                key = it.step, it.call, it.part
+                self.under_way[key] = UnderWay(*key, it.ranks, time, it.replay)
+                self.sent[key] = mono
+            case PartExecuted() as it:
+                self._executed(it, mono)
+            case PartSpilled() as it:
+                self._cost(it.step, it.call).bytes += it.bytes
+            case JournalWritten() as it:
+                count, seconds = self.appends
+                self.appends = count + 1, seconds + it.seconds
+            case ShardSaved() as it:
+                count, seconds = self.shards
+                self.shards = count + 1, max(seconds, it.seconds)
+
+    def row(self, closed: Entry, events: int, seen: Seen) -> StepCost:
+        """Of the step that this event says is closed, once it was fed; `events` bytes were written before."""
+        event = closed.event
+        assert isinstance(event, StepClosed), event
+        calls = self.open.pop(event.step, {}) | self.open.pop(MOVES, {})
+        at_s, (appends, appended_s), (shards, saved_s) = self.at_s(closed.mono), self.appends, self.shards
+        ranks, self.ranks, self.appends, self.shards = self.ranks, {}, (0, 0.0), (0, 0.0)
+        return StepCost(
+            time=round(closed.time, 3),
+            step=event.step,
+            at_s=round(at_s, 3),
+            seconds=round(event.seconds, 3),
+            samples=self.samples.pop(event.step, 0),
+            calls=_taken(calls),
+            events=events,
+            phase=self.phases.phase,
+            paused=self.phases.paused,
+            again=self._again(event.step),
+            ranks=ranks,
+            pauses=self.phases.take_pauses(at_s),
+            appends=(appends, round(appended_s, 4)),
+            shards=(shards, round(saved_s, 4)),
+            seen=seen,
+        )
+
+    def live(self, time: float, mono: float, doing: Mapping[int, Doing]) -> Live:
+        """What is under way, and no row tells. `doing`: what each worker says that it does."""
+        return Live(
+            attempt=self.attempt,
+            began=self.began,
+            time=round(time, 3),
+            at_s=round(self.at_s(mono), 3),
+            under_way=tuple(_with(unit, doing) for unit in self.under_way.values()),
+            open={step: _taken(calls) for step, calls in self.open.items()},
+            ranks=self.ranks,
+        )
+
+    def at_s(self, mono: float) -> float:
+        """Since it began."""
+        return mono - (mono if self.phases.began is None else self.phases.began)
+
+    def _executed(self, it: PartExecuted, mono: float) -> None:
+        """What a part, or a move, has cost its workers."""
+        key = it.step, it.call, it.part
+        unit, since = self.under_way.pop(key, None), self.sent.pop(key, mono - it.waited_s)
+        times = round(self.at_s(since), 4), round(self.at_s(mono), 4), round(it.seconds, 4)
+        cost = self._cost(MOVES if "@" in it.call else it.step, it.call)
+        cost.spans.append(Span(it.part, *times, it.slowest, it.replay or (unit is not None and unit.replay)))
+        cost.workers_s += it.workers_s or it.seconds * len(it.ranks)
+        cost.tokens += it.tokens
+        cost.measured(it.figures)
+        if self.told.get((it.call, it.part)) != it.ranks:
+            self.told[it.call, it.part] = it.ranks
+            self.ranks.setdefault(it.call, {})[it.part] = it.ranks
+
+    def _again(self, before: int) -> dict[int, dict[str, CallCost]]:
+        """Take out what is known of older steps, which an older attempt has closed."""
+        older = [step for step in self.open if MOVES < step < before]
+        return {step: _taken(calls) for step in older if (calls := self.open.pop(step))}
+
+    def _cost(self, step: int, call: str) -> _Costs:
+        return self.open.setdefault(step, {}).setdefault(call, _Costs())
+
+
+def _taken(calls: Mapping[str, _Costs]) -> dict[str, CallCost]:
+    return {call: cost.taken() for call, cost in calls.items()}
+
+
+def _with(unit: UnderWay, doing: Mapping[int, Doing]) -> UnderWay:
+    """With those of its workers that are at it."""
+    key = unit.step, unit.call, unit.part
+    at = (rank for rank in unit.ranks if rank in doing and doing[rank].unit == key)
+    return msgspec.structs.replace(unit, executing=tuple(at))
+
+
+@dataclass
+class SeenFold:
+    """A run's rows of metrics, added up. `feed` each of them, in order of steps."""
+
+    newest: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    empty: int = 0
+    settings: list[tuple[int, int]] = field(default_factory=list)
+
+    def feed(self, row: Mapping[str, float]) -> Seen:
+        """All rows up to this one."""
+        for key in (key for key in row if key.endswith("/skipped")):
+            call = key.partition("/")[0]
+            self.skipped[call] = self.skipped.get(call, 0) + int(row[key])
+        self.empty += "drawn" in row and row["samples"] == 0
+        before = self.settings[-1][1] if self.settings else 0
+        version = int(row.get("settings", before))
+        if version != before:
+            self.settings.append((int(row["step"]), version))
+        older = {key: value for key, value in self.newest.items() if key not in row}
+        self.newest |= {key: float(value) for key, value in row.items() if isinstance(value, int | float)}
+        skipped = {call: count for call, count in self.skipped.items() if count}
+        return Seen(older, skipped, self.empty, tuple(self.settings))
