@@ -2,10 +2,11 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
-from hpcrl.costs import MOVES, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
+from hpcrl.costs import MOVES, Beside, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
 from hpcrl.event_log import Entry
 from hpcrl.events import AttemptBegun, StepClosed, StepExtended, StepOpened
 from hpcrl.figures import Figures, packed
@@ -55,7 +56,7 @@ class CostFold:
     ranks: Ranks = field(default_factory=dict)
     """Those of them that no row has."""
     appends: tuple[int, float] = (0, 0.0)
-    shards: tuple[int, float] = (0, 0.0)
+    beside: list[Beside] = field(default_factory=list)
 
     def feed(self, entry: Entry) -> None:
         self.began = self.began or entry.time
@@ -79,20 +80,21 @@ class CostFold:
                 self._executed(it, mono)
             case PartSpilled() as it:
                 self._cost(it.step, it.call).bytes += it.bytes
+                self._beside("spill", it.call, it.step, it.rank, mono, it.seconds)
             case JournalWritten() as it:
                 count, seconds = self.appends
                 self.appends = count + 1, seconds + it.seconds
             case ShardSaved() as it:
-                count, seconds = self.shards
-                self.shards = count + 1, max(seconds, it.seconds)
+                self._beside("save", it.role, it.step, it.rank, mono, it.seconds)
 
     def row(self, closed: Entry, events: int, seen: Seen) -> StepCost:
         """Of the step that this event says is closed, once it was fed; `events` bytes were written before."""
         event = closed.event
         assert isinstance(event, StepClosed), event
         calls = self.open.pop(event.step, {}) | self.open.pop(MOVES, {})
-        at_s, (appends, appended_s), (shards, saved_s) = self.at_s(closed.mono), self.appends, self.shards
-        ranks, self.ranks, self.appends, self.shards = self.ranks, {}, (0, 0.0), (0, 0.0)
+        at_s, (appends, appended_s) = self.at_s(closed.mono), self.appends
+        ranks, self.ranks, self.appends = self.ranks, {}, (0, 0.0)
+        beside, self.beside = tuple(self.beside), []
         return StepCost(
             time=round(closed.time, 3),
             step=event.step,
@@ -107,7 +109,7 @@ class CostFold:
             ranks=ranks,
             pauses=self.phases.take_pauses(at_s),
             appends=(appends, round(appended_s, 4)),
-            shards=(shards, round(saved_s, 4)),
+            beside=beside,
             seen=seen,
         )
 
@@ -136,10 +138,21 @@ class CostFold:
         cost.spans.append(Span(it.part, *times, it.slowest, it.replay or (unit is not None and unit.replay)))
         cost.workers_s += it.workers_s or it.seconds * len(it.ranks)
         cost.tokens += it.tokens
-        cost.measured(it.figures)
+        cost.measured(it.figures.values())
+        for rank, figures in it.figures.items():
+            self._beside("release", it.call, it.step, rank, mono, figures.seconds.release)
         if self.told.get((it.call, it.part)) != it.ranks:
             self.told[it.call, it.part] = it.ranks
             self.ranks.setdefault(it.call, {})[it.part] = it.ranks
+
+    def _beside(
+        self, kind: Literal["spill", "save", "release"], name: str, step: int, rank: int, mono: float, seconds: float
+    ) -> None:
+        """What has ended; what took no time is not told."""
+        end_s = round(self.at_s(mono), 4)
+        begin_s = round(end_s - seconds, 4)
+        if begin_s < end_s:
+            self.beside.append(Beside(kind, name, step, rank, begin_s, end_s))
 
     def _again(self, before: int) -> dict[int, dict[str, CallCost]]:
         """Take out what is known of older steps, which an older attempt has closed."""

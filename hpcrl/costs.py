@@ -6,7 +6,7 @@ Pure: no files, no clock.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -57,6 +57,19 @@ class CallCost(msgspec.Struct, frozen=True, array_like=True):
     def slowest(self) -> Figures | None:
         """Of the worker that took longest."""
         return unpacked(self.of_slowest)
+
+
+class Beside(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker wrote behind its work, or let go of at a call's end, at a time since the attempt began."""
+
+    kind: Literal["spill", "save", "release"]
+    name: str
+    """The call whose outputs were spilled, or at whose end something was let go; the role that was saved."""
+    step: int
+    rank: int
+    begin_s: float
+    end_s: float
+    """As the master heard of it."""
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -125,8 +138,8 @@ class StepCost(msgspec.Struct, frozen=True, omit_defaults=True):
     """From when to when it was paused, since the attempt began; those since the row before."""
     appends: tuple[int, float] = (0, 0.0)
     """How often the journal was appended to since the row before, and seconds of that."""
-    shards: tuple[int, float] = (0, 0.0)
-    """How many of checkpoints were written since the row before, and seconds of the slowest."""
+    beside: tuple[Beside, ...] = ()
+    """What ended since the row before."""
     seen: Seen = Seen()
 
     @property

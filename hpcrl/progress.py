@@ -21,7 +21,7 @@ class PartSent(msgspec.Struct, frozen=True):
 
 class PartExecuted(msgspec.Struct, frozen=True):
     """All workers of a part have replied: `seconds` of the `slowest` of them in the call, `workers_s` of all together,
-    `waited_s` since it was sent; `figures` of each. Of a move as `PartSent` has it."""
+    `waited_s` since it was sent; `figures` of each by rank. Of a move as `PartSent` has it."""
 
     step: int
     call: str
@@ -33,17 +33,18 @@ class PartExecuted(msgspec.Struct, frozen=True):
     tokens: int = 0
     slowest: int = -1
     workers_s: float = 0.0
-    figures: tuple[Figures, ...] = ()
+    figures: dict[int, Figures] = {}
 
 
 class PartSpilled(msgspec.Struct, frozen=True):
-    """The outputs of a part are durable."""
+    """The outputs of a part are durable; its worker `rank` took so many seconds to write them."""
 
     step: int
     call: str
     part: int
     bytes: int
     seconds: float
+    rank: int = -1
 
 
 class JournalWritten(msgspec.Struct, frozen=True):

@@ -4,7 +4,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrl.cost_fold import CostFold, SeenFold
-from hpcrl.costs import MOVES, CallCost, Live, Seen, Span, Total, UnderWay, decode, decode_live, encode, encode_live
+from hpcrl.costs import (
+    MOVES,
+    Beside,
+    CallCost,
+    Live,
+    Seen,
+    Span,
+    Total,
+    UnderWay,
+    decode,
+    decode_live,
+    encode,
+    encode_live,
+)
 from hpcrl.event_log import Entry
 from hpcrl.events import CommandHeard, Event, StepClosed, StepExtended, StepOpened, WorkersReady
 from hpcrl.figures import Figures, Seconds, packed, unpacked
@@ -39,7 +52,7 @@ def executed(step: int, call: str, part: int, seconds: float, slowest: int, toke
 
 
 def measured(step: int, call: str, *figures: Figures) -> PartExecuted:
-    return PartExecuted(step, call, 0, (0, 1), 1.0, 1.0, figures=figures)
+    return PartExecuted(step, call, 0, (0, 1), 1.0, 1.0, figures=dict(enumerate(figures)))
 
 
 def test_a_row_has_what_each_call_of_its_step_cost_and_what_is_under_way() -> None:
@@ -47,7 +60,7 @@ def test_a_row_has_what_each_call_of_its_step_cost_and_what_is_under_way() -> No
     clock(WorkersReady(2), StepOpened(1, 0, 8), StepOpened(2, 0, 6), StepExtended(1, 1, 4))
     clock(PartSent(1, "actor_gen", 0, (0,)), PartSent(1, "actor_gen", 1, (1,), True))
     clock(executed(1, "actor_gen", 1, 0.5, 1, tokens=30), executed(1, "actor_gen", 0, 2.0, 0, tokens=70))
-    clock(PartSpilled(1, "actor_gen", 0, 1000, 0.1), PartSpilled(1, "actor_gen", 1, 500, 0.1))
+    clock(PartSpilled(1, "actor_gen", 0, 1000, 0.25, 0), PartSpilled(1, "actor_gen", 1, 500, 0.5, 1))
     clock(PartSent(2, "ref_inf", 0, (1,)))
     row = clock.fold.row(clock(StepClosed(1, 12.5)), 4321, Seen())
     assert row.calls == {
@@ -56,6 +69,10 @@ def test_a_row_has_what_each_call_of_its_step_cost_and_what_is_under_way() -> No
         )
     }
     assert Total() + row.calls["actor_gen"] == Total(2, 3.75, 100, 1500)
+    assert row.beside == (
+        Beside("spill", "actor_gen", 1, 0, 7.75, 8.0),
+        Beside("spill", "actor_gen", 1, 1, 8.5, 9.0),
+    )
     assert row.ranks == {"actor_gen": {0: (0, 1), 1: (0, 1)}}
     assert (row.step, row.samples, row.seconds, row.at_s, row.events, row.tokens) == (1, 12, 12.5, 11.0, 4321, 100)
     assert row.phase == "running" and decode(encode(row)) == row
@@ -136,9 +153,15 @@ def test_what_an_older_attempt_has_closed_is_told_with_the_row_that_comes_next()
     clock(WorkersReady(2), PartSent(1, "actor_train", 0, (0, 1), True), executed(1, "actor_train", 0, 2.0, 1))
     clock(StepOpened(2, 0, 8), JournalWritten(1, 0.25), JournalWritten(3, 0.5))
     clock(ShardSaved(1, "actor", 0, 0.5), ShardSaved(1, "actor", 1, 0.75))
+    clock(measured(2, "actor_gen", Figures(), Figures(Seconds(execute=1.0, release=0.25))))
     row = clock.fold.row(clock(StepClosed(2, 1.0)), 0, Seen())
     assert row.again == {1: {"actor_train": CallCost((Span(0, 1.0, 2.0, 2.0, 1, True),), 3.0)}}
-    assert row.calls == {} and row.appends == (2, 0.75) and row.shards == (2, 0.75)
+    assert [*row.calls] == ["actor_gen"] and row.appends == (2, 0.75)
+    assert [(it.kind, it.name, it.step, it.rank, it.end_s - it.begin_s) for it in row.beside] == [
+        ("save", "actor", 1, 0, 0.5),
+        ("save", "actor", 1, 1, 0.75),
+        ("release", "actor_gen", 2, 1, 0.25),
+    ]
 
 
 def test_a_row_that_is_newer_than_what_was_under_way_tells_more() -> None:

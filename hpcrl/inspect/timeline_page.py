@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.beside import Beside
 from hpcrl.inspect.pages import COLOURS, markup, page
 from hpcrl.inspect.timeline_text import names_of, notes_of, path_of
-from hpcrl.inspect.views.timeline import AttemptTime, Timeline
+from hpcrl.inspect.views.timeline import AttemptTime, Beside, Timeline
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -62,8 +61,9 @@ title="{{ it.title }}"></s>
 
 PAGE = """<h1>Timeline of {{ name }}</h1>
 <p class="quiet">Bars are calls, blends and moves, from when the slowest worker of a part began until all had replied;
-faint ones are replays. The thin bars below are saves behind the work, and parameters that leave a device at the end of
-a call. Dashed: a step closed. Point at a bar for its times.</p>
+faint ones are replays. The thin bars below are outputs (spill) and checkpoints (save) that are written behind the work,
+and parameters that leave a device at the end of a call (release). Dashed: a step closed. Point at a bar for its
+times.</p>
 {{ body }}
 """
 

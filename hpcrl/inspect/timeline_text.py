@@ -16,7 +16,7 @@ COLUMNS = 56
 """Of time."""
 GAP, CROWD = "·", "#"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-BESIDE: Mapping[str, str] = MappingProxyType({"save": "s", "release": "r"})
+BESIDE: Mapping[str, str] = MappingProxyType({"spill": "w", "release": "r", "save": "s"})
 """Small letters of what workers do beside their calls."""
 STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 LANES_SHOWN = 64
@@ -82,7 +82,7 @@ def _lines(lane: Lane, view: AttemptTime, letters: Mapping[str, str], styles: Ma
     yield _line(lane, view, letters, styles)
     if lane.beside:
         cells = [GAP] * COLUMNS
-        for it in sorted(lane.beside, key=lambda it: it.kind):  # saves are rarer
+        for it in sorted(lane.beside, key=lambda it: [*BESIDE].index(it.kind)):  # what is rarer is drawn last
             for column in range(max(0, _column(it.begin_s, view)), min(COLUMNS - 1, _column(it.end_s, view)) + 1):
                 cells[column] = BESIDE[it.kind]
         yield Text(f"{'  beside':<11}{''.join(cells)}", style="dim")

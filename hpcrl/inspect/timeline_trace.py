@@ -61,8 +61,8 @@ def _slice(view: AttemptTime, lane: Lane, it: Segment) -> dict[str, Any]:
 
 
 def _beside(view: AttemptTime, lane: Lane) -> Iterator[dict[str, Any]]:
-    """What it let go of lies within its calls; saves, which may overlap, have tracks of their own; a counter of what
-    models held on its device."""
+    """What it let go of lies within its calls; spills and saves, which may overlap, have tracks of their own; a counter
+    of what models held on its device."""
     worker = f"worker-{_thread(lane)}"
     for number, it in enumerate(lane.beside):
         args = {"cat": it.kind, "args": {"step": it.step}}
@@ -71,8 +71,8 @@ def _beside(view: AttemptTime, lane: Lane) -> Iterator[dict[str, Any]]:
             yield _event(view, "X", _thread(lane), f"release after {plain(it.name)}", it.begin_s) | length | args
         else:
             name = {"id": f"{worker}.{number}"} | args
-            yield _event(view, "b", _thread(lane), f"{worker}: save {plain(it.name)}", it.begin_s) | name
-            yield _event(view, "e", _thread(lane), f"{worker}: save {plain(it.name)}", it.end_s) | name
+            yield _event(view, "b", _thread(lane), f"{worker}: {it.kind} {plain(it.name)}", it.begin_s) | name
+            yield _event(view, "e", _thread(lane), f"{worker}: {it.kind} {plain(it.name)}", it.end_s) | name
     for held in lane.memory:
         yield _event(view, "C", _thread(lane), f"{worker}: bytes of models", held.at_s) | {
             "args": {"bytes": held.bytes}

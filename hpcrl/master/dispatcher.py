@@ -224,7 +224,7 @@ class Dispatcher:
         self._readiness.executed(flight.unit)
         tokens = 0 if flight.job.task.changes else _tokens(flight.replies[flight.job.head].meta)
         replies = flight.replies.values()
-        self._follow_executed(flight, replies, tuple(reply.figures for reply in replies), tokens)
+        self._follow_executed(flight, replies, {reply.rank: reply.figures for reply in replies}, tokens)
         self._let_go(flight.job.task.reads)
         if not writers:
             self._all_shown(flight.unit)
@@ -253,7 +253,7 @@ class Dispatcher:
         replica = {rank: flight.moved[rank].replica for rank in flight.job.ranks}
         self._drift.moved(version, home, replica)
         self._readiness.executed(flight.unit)
-        self._follow_executed(flight, flight.moved.values())
+        self._follow_executed(flight, flight.moved.values(), {})
 
     def _result(self, flight: InFlight) -> Result:
         job, unit, first = flight.job, flight.unit, flight.replies[flight.job.head]
@@ -275,7 +275,7 @@ class Dispatcher:
         return result
 
     def _follow_executed(
-        self, flight: InFlight, answers: Collection[Reply | Moved], figures: tuple[Figures, ...] = (), tokens: int = 0
+        self, flight: InFlight, answers: Collection[Reply | Moved], figures: Mapping[int, Figures], tokens: int = 0
     ) -> None:
         unit, waited_s = flight.unit, self._around.clock() - flight.sent
         self._pace.took(unit.call, waited_s)
@@ -291,7 +291,7 @@ class Dispatcher:
             tokens=tokens,
             slowest=slowest,
             workers_s=sum(answer.seconds for answer in answers),
-            figures=figures,
+            figures=dict(figures),
         )
         self._around.follow(executed)
 
@@ -309,7 +309,8 @@ class Dispatcher:
             result.spill = spilled.spill
             self.rows.put(unit.step, unit.call, result.job.outputs, result.ids, InSpill(spilled.spill.name))
             self._readiness.spilled(unit)
-        self._around.follow(PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds))
+        spill = PartSpilled(unit.step, unit.call, unit.part, spilled.spill.size, spilled.seconds, spilled.rank)
+        self._around.follow(spill)
 
     def _all_shown(self, unit: Unit) -> None:
         """What a change shows is on disk, maybe nothing: its line may follow; that of a replay, with other files."""

@@ -16,7 +16,9 @@ from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.costs import decode, encode
 from hpcrl.errors import ConfigurationError
 from hpcrl.event_log import Entry
-from hpcrl.events import MemoryHeld, ShardSaved, StepOpened
+from hpcrl.event_log import encode as encode_event
+from hpcrl.events import MemoryHeld, StepOpened
+from hpcrl.figures import Figures, Seconds
 from hpcrl.inspect.planned import read_planned
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import render
@@ -25,7 +27,7 @@ from hpcrl.inspect.timeline_text import path_of
 from hpcrl.inspect.views.timeline import Covered, Link, Segment, StepTime, Timeline, timeline
 from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
 from hpcrl.placement.plan import make_plan
-from hpcrl.progress import PartExecuted, PartSent
+from hpcrl.progress import PartExecuted, PartSent, PartSpilled, ShardSaved
 
 PLAN = {
     "workers": [{"node": 0}, {"node": 1}],
@@ -211,9 +213,43 @@ def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert [it["ph"] for it in events if it["name"] == "step 2"] == ["b", "e"]
 
 
-def test_saves_and_what_leaves_a_device_are_shown_in_the_masters_time(
+def test_what_is_written_behind_the_work_and_what_leaves_a_device_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    made = MadeRun(tmp_path / "run")
+    made.begin()
+    made.run.plan(0).write_bytes(msgspec.json.encode(PLAN))
+    for step in (1, 2):
+        made.write(StepOpened(step, 0, 32), after_s=0.0)
+        made.follow(PartSent(step, "actor_train", 0, (0, 1)))
+        figures = {0: Figures(), 1: Figures(Seconds(execute=1.0, release=0.25))}
+        made.follow(PartExecuted(step, "actor_train", 0, (0, 1), 1.0, 1.0, figures=figures), 1.0)
+        made.follow(PartSpilled(step, "actor_train", 0, 1000, 0.5, 1), 0.4)
+        made.follow(ShardSaved(step, "actor", 0, 0.3), 0.1)
+        made.close(step, ppo_row(step), 1.51)
+    view = timeline(RunReader(made.run), "2")
+    (attempt,) = view.attempts
+    (save,), (release, spill) = (lane.beside for lane in attempt.lanes)
+    for it, kind, name, length_s in (
+        (save, "save", "actor", 0.3),
+        (release, "release", "actor_train", 0.25),
+        (spill, "spill", "actor_train", 0.5),
+    ):
+        assert (it.kind, it.name, it.step, round(it.end_s - it.begin_s, 3)) == (kind, name, 2, length_s)
+    (train,) = attempt.lanes[1].segments
+    assert release.end_s == train.end_s and spill.begin_s < train.end_s < spill.end_s
+    text = text_of(view)
+    assert len(re.findall("^  beside ", text, re.MULTILINE)) == 2
+    assert all(each in text for each in ("s save", "r release", "w spill"))
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    assert inspect.run([str(made.run.root), "timeline", "--html", str(page), "--perfetto", str(trace)]) == 0
+    assert 'title="save of actor, step 2' in page.read_text() and 's class="release"' in page.read_text()
+    events = json.loads(trace.read_text())["traceEvents"]
+    for kind in ("save", "spill"):
+        assert [it["ph"] for it in events if it.get("cat") == kind] == ["b", "e"] * 2, kind
+
+
+def test_what_models_hold_is_shown_in_the_masters_time(tmp_path: Path) -> None:
     """Worker 1's node is an hour ahead, and was started at another time."""
     made = planned_run(tmp_path / "run")
     began = BEGAN + 0.01
@@ -228,24 +264,15 @@ def test_saves_and_what_leaves_a_device_are_shown_in_the_masters_time(
         process = "worker-1" if event is held else "agent-1"
         entry = Entry(began + at_s + 3600, event, began + at_s - BEGAN + 500.0)
         with open(made.run.worker_log(0, process), "ab") as file:
-            file.write(encode(entry))
-    made.write(ShardSaved(3, "actor", 0, 0.3), after_s=-0.5)
+            file.write(encode_event(entry))
     view = timeline(RunReader(made.run), "2-3")
     (attempt,) = view.attempts
-    (save,), (release,) = (lane.beside for lane in attempt.lanes)
-    assert (save.kind, save.name, save.step, round(save.end_s - save.begin_s, 3)) == ("save", "actor", 3, 0.3)
-    assert (release.kind, release.name, release.step) == ("release", "actor_train", 2)
-    assert (release.begin_s, release.end_s) == pytest.approx((3.75, 4.0), abs=0.002)
     assert [it.bytes for it in attempt.lanes[1].memory] == [1000, 0]
-    assert [lane.beside for lane in timeline(RunReader(made.run), "1").attempts[0].lanes] == [[], []], "other steps'"
-    text = text_of(view)
-    assert len(re.findall("^  beside ", text, re.MULTILINE)) == 2 and "s save" in text and "r release" in text
-    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
-    assert inspect.run([str(made.run.root), "timeline", "--html", str(page), "--perfetto", str(trace)]) == 0
-    assert 'title="save of actor, step 3' in page.read_text() and 's class="release"' in page.read_text()
+    assert [it.at_s for it in attempt.lanes[1].memory] == pytest.approx([3.75, 4.0], abs=0.002)
+    trace = tmp_path / "trace.json"
+    assert inspect.run([str(made.run.root), "timeline", "--steps", "all", "--perfetto", str(trace)]) == 0
     events = json.loads(trace.read_text())["traceEvents"]
     assert [it["args"]["bytes"] for it in events if it["ph"] == "C"] == [1000, 0]
-    assert [it["ph"] for it in events if it.get("cat") == "save"] == ["b", "e"]
 
 
 def test_a_critical_path_names_the_step_of_a_call_of_another_one(tmp_path: Path) -> None:

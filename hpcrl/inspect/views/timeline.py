@@ -1,5 +1,5 @@
 """Which worker did what when, from rows of costs: calls, blends, moves and gaps, and what each step waited for; beside
-them, from logs, saves and what left a device.
+them spills, saves and what left a device, and, from workers' logs, what memory their models held.
 
 A row says when a part was sent, when all of its workers had replied, and how long the slowest of them took: before that
 the part waited for rows, or for its workers. Times are the master's.
@@ -8,12 +8,13 @@ the part waited for rows, or for its workers. Times are the master's.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Literal
 
 import msgspec
 
 from hpcrl.costs import Made, StepCost
 from hpcrl.errors import ConfigurationError
-from hpcrl.inspect.beside import Beside, Held, Seen, read_beside
+from hpcrl.inspect.held import Held, read_held
 from hpcrl.inspect.reader import AttemptReader, RunReader
 from hpcrl.inspect.steps_asked import among
 
@@ -40,6 +41,18 @@ class Segment(msgspec.Struct, frozen=True):
     replay: bool
 
 
+class Beside(msgspec.Struct, frozen=True):
+    """Outputs or a shard that were written behind the work, or what was let go of at a call's end. Seconds since the
+    attempt began."""
+
+    kind: Literal["spill", "save", "release"]
+    name: str
+    """The call that made the outputs, or at whose end something was let go; the role that was saved."""
+    step: int
+    begin_s: float
+    end_s: float
+
+
 class Lane(msgspec.Struct, frozen=True):
     """A worker of an attempt in the time that is shown."""
 
@@ -50,7 +63,7 @@ class Lane(msgspec.Struct, frozen=True):
     """Share of the time in which it executed nothing."""
     segments: list[Segment]
     beside: list[Beside]
-    """Saves behind the work, and what it let go of within its calls; idle says nothing of them."""
+    """Spills and saves behind the work, and what it let go of within its calls; idle says nothing of them."""
     memory: list[Held]
     """As far as it has told it."""
 
@@ -134,10 +147,13 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
             own.setdefault(rank, []).append(segment)
     order = sorted(own, key=lambda rank: (rank is None, rank))
     began = round(rows[-1].time - rows[-1].at_s, 3)
-    seen = read_beside(attempt, began, begin_s, end_s)
-    lanes = [
-        _lane(attempt, rank, own[rank], (begin_s, end_s), seen.get(-1 if rank is None else rank)) for rank in order
-    ]
+    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, began, begin_s, end_s)
+    lanes = []
+    for rank in order:
+        number = -1 if rank is None else rank
+        own[rank].sort(key=lambda it: (it.begin_s, it.end_s))
+        idle, host = Covered(own[rank]).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
+        lanes.append(Lane(rank, host, idle, own[rank], beside.get(number, []), held.get(number, [])))
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
     return AttemptTime(
@@ -158,13 +174,13 @@ def _segment(attempt: AttemptReader, made: Made) -> Segment:
     return Segment(made.step, made.call, kind, span.part, span.sent_s, begin_s, span.ended_s, span.replay)
 
 
-def _lane(
-    attempt: AttemptReader, rank: int | None, own: list[Segment], shown_s: tuple[float, float], seen: Seen | None
-) -> Lane:
-    own.sort(key=lambda it: (it.begin_s, it.end_s))
-    host = "" if rank is None else attempt.host_of(rank)
-    beside, memory = ([], []) if seen is None else (seen.beside, seen.memory)
-    return Lane(rank, host, Covered(own).idle(*shown_s), own, beside, memory)
+def _beside(attempt: AttemptReader, begin_s: float, end_s: float) -> dict[int, list[Beside]]:
+    """By worker."""
+    found: dict[int, list[Beside]] = {}
+    for it in (it for row in attempt.costs() for it in row.beside if it.end_s > begin_s and it.begin_s < end_s):
+        span = Beside(it.kind, it.name, it.step, max(begin_s, it.begin_s), min(end_s, it.end_s))
+        found.setdefault(it.rank, []).append(span)
+    return found
 
 
 def _step(row: StepCost, ended: "Ordered", covered: Mapping[int, "Covered"]) -> StepTime:
