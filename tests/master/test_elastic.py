@@ -166,7 +166,7 @@ def test_a_step_that_was_open_keeps_its_parts_and_those_that_open_later_have_new
     assert {step: parts for step, parts in opened_parts(run).items() if step in before} == dict.fromkeys(before, 4)
     assert {parts for step, parts in opened_parts(run).items() if step not in before} == {workers}
     again = {it.span.part: it.ranks for it in made_in(run, 1) if (it.step, it.call) == (1, "actor_gen")}
-    assert again == {3: [3 % workers]}
+    assert again == {3: (3 % workers,)}
     assert_nearly_equal(run, reference)
     assert started_twice(run) == []
 
