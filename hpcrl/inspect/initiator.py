@@ -24,6 +24,7 @@ from hpcrl.events import (
 )
 from hpcrl.inspect.alive import boot_id, disk_trouble, is_running
 from hpcrl.inspect.job_ends import CODES, kind_of, kind_of_state
+from hpcrl.inspect.reader import AttemptReader
 from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, Trail
 from hpcrl.inspect.verdicts import Confidence, Kind
 from hpcrl.member_events import MasterLost
@@ -38,6 +39,8 @@ NATURES: dict[str, Kind] = {
 }
 WARNED_EARLY_S = 90.0
 """Slurm warns of a time limit up to a minute before it is asked to; and a call that is under way is finished first."""
+NAMED = 3
+"""Of what was under way when a master left no word, so much is named."""
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 WORDS: tuple[tuple[str, Kind], ...] = (
     ("out of memory: the kernel has killed", "host memory"),
@@ -219,7 +222,7 @@ def _without_ending(trail: Trail) -> Found | None:
         return Found(kind, "likely", *at)
     claim = trail.claim
     gone = "The master" if claim is None else f"The master (process {claim.pid} on {claim.host})"
-    said = f"{gone} is gone and left no word"
+    said = f"{gone} is gone and left no word{_at_last(trail)}"
     if found := _by_job(trail, MASTER, AttemptEnded("lost", said, who=MASTER), tuple(lost[:1])):
         return found
     if trouble := disk_trouble(trail.run.root):
@@ -227,6 +230,21 @@ def _without_ending(trail: Trail) -> Found | None:
     if claim is not None and claim.host == socket.gethostname() and claim.boot_id != boot_id():
         return Found("node failure", "certain", MASTER, "", f"{said}: {claim.host} was started anew since.")
     return Found("node failure", "likely", MASTER, "", f"{said}: it was killed.", evidence=tuple(lost[:1]))
+
+
+def _at_last(trail: Trail) -> str:
+    """What was under way when it was last known, to a second: `, with gen of step 3 under way on workers 0, 1`."""
+    attempt = AttemptReader(trail.run, trail.number)
+    attempt.update()
+    units = attempt.activity.under_way
+    if not units:
+        return ""
+    named = [
+        f"{it} under way on worker{'s' * (len(it.ranks) > 1)} {', '.join(map(str, it.ranks))}"
+        for it in sorted(units, key=lambda it: (not it.executing, it.since))[:NAMED]
+    ]
+    more = f" and {len(units) - NAMED} more" if len(units) > NAMED else ""
+    return f", with {'; '.join(named)}{more}"
 
 
 def _stalled(trail: Trail) -> Found | None:
