@@ -8,7 +8,7 @@ import msgspec
 
 from hpcrl.costs import MOVES, Beside, CallCost, Live, Ranks, Seen, Span, StepCost, UnderWay
 from hpcrl.event_log import Entry
-from hpcrl.events import AttemptBegun, StepClosed, StepExtended, StepOpened
+from hpcrl.events import AttemptBegun, StepClosed
 from hpcrl.figures import Figures, packed
 from hpcrl.phases import Phases
 from hpcrl.progress import JournalWritten, PartExecuted, PartSent, PartSpilled, Progress, ShardSaved
@@ -49,7 +49,6 @@ class CostFold:
     sent: dict[_Unit, float] = field(default_factory=dict)
     """By the clock that nobody sets."""
     under_way: dict[_Unit, UnderWay] = field(default_factory=dict)
-    samples: dict[int, int] = field(default_factory=dict)
     open: dict[int, dict[str, _Costs]] = field(default_factory=dict)
     told: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     """The workers of each part of a call that was executed."""
@@ -61,13 +60,8 @@ class CostFold:
     def feed(self, entry: Entry) -> None:
         self.began = self.began or entry.time
         self.phases.feed(entry)
-        match entry.event:
-            case AttemptBegun() as event:
-                self.attempt = event.number
-            case StepOpened() as event:
-                self.samples[event.step] = event.samples
-            case StepExtended() as event:
-                self.samples[event.step] = self.samples.get(event.step, 0) + event.samples
+        if isinstance(entry.event, AttemptBegun):
+            self.attempt = entry.event.number
 
     def follow(self, progress: Progress, time: float, mono: float) -> None:
         """Both clocks, as of an event."""
@@ -100,7 +94,7 @@ class CostFold:
             step=event.step,
             at_s=round(at_s, 3),
             seconds=round(event.seconds, 3),
-            samples=self.samples.pop(event.step, 0),
+            samples=event.samples,
             calls=_taken(calls),
             events=events,
             phase=self.phases.phase,

@@ -209,10 +209,12 @@ class NumericsChanged(LifeCycleEvent, frozen=True, tag="numerics changed"):
 
 
 class StepClosed(LifeCycleEvent, frozen=True, tag="closed"):
-    """All of its calls are in the journal. `seconds` since it was opened."""
+    """All of its calls are in the journal. `seconds` since this attempt opened it; `samples` that were drawn for it,
+    whichever attempt did so."""
 
     step: int
     seconds: float
+    samples: int = 0
 
 
 class StopNeverHolds(LifeCycleEvent, frozen=True, tag="stop_when cannot hold"):

@@ -62,7 +62,7 @@ def test_a_row_has_what_each_call_of_its_step_cost_and_what_is_under_way() -> No
     clock(executed(1, "actor_gen", 1, 0.5, 1, tokens=30), executed(1, "actor_gen", 0, 2.0, 0, tokens=70))
     clock(PartSpilled(1, "actor_gen", 0, 1000, 0.25, 0), PartSpilled(1, "actor_gen", 1, 500, 0.5, 1))
     clock(PartSent(2, "ref_inf", 0, (1,)))
-    row = clock.fold.row(clock(StepClosed(1, 12.5)), 4321, Seen())
+    row = clock.fold.row(clock(StepClosed(1, 12.5, 12)), 4321, Seen())
     assert row.calls == {
         "actor_gen": CallCost(
             (Span(1, 5.0, 6.0, 0.5, 1, True), Span(0, 4.0, 7.0, 2.0, 0)), workers_s=3.75, tokens=100, bytes=1500

@@ -227,7 +227,7 @@ class AttemptFiles:
     def closed(self, lines: StepLines, row: Mapping[str, float], seconds: float) -> None:
         """A step's closing line is written: show its rows; its archive is made, and its spills are merged, behind the
         work."""
-        entry = self.note(StepClosed(lines.step, seconds))
+        entry = self.note(StepClosed(lines.step, seconds, len(lines.ids)))
         self._rows.closed(entry, row, self._events.size)
         self._janitor.closed(lines)
 

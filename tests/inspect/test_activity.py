@@ -64,7 +64,7 @@ def test_pace_counts_generated_tokens_once_and_evaluations_not_at_all() -> None:
         executed(step, "actor_gen", 1, 50)
         executed(step, "critic_inf", 0, 100)
         executed(step, "eval_gen", 0, 1000)
-        costs.feed(closed := Entry(0.0, StepClosed(step, 1.0), 20.0 + 2 * step))
+        costs.feed(closed := Entry(0.0, StepClosed(step, 1.0, 8), 20.0 + 2 * step))
         rows.append(costs.row(closed, 0, Seen()))
     activity = fold(START)
     assert activity.pace() is None

@@ -1,6 +1,5 @@
 """What is told of a run whose processes were all killed at once, in a call: real processes of the toy host."""
 
-
 import pytest
 from support.chaos import begin, create_run, patient_experiment, wait_until
 from support.cluster import no_fault
@@ -18,7 +17,7 @@ from hpcrl.inspect.views.why import causes_of
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """All are killed as soon as a worker is known to be in a call of the second step: nobody has a last word."""
     folder = tmp_path_factory.mktemp("killed")
-    run = create_run(folder / "run", patient_experiment(steps=50, delay_s=0.4))
+    run = create_run(folder / "run", patient_experiment(steps=3, delay_s=0.3))
     jobs = begin(run, "first", no_fault)
     try:
         wait_until(lambda: [it for it in under_way(run) if it.step > 1], 90, "a worker in a call of the second step")
@@ -60,3 +59,16 @@ def test_logs_of_the_call_have_when_it_began(run: RunDirectory, capsys: pytest.C
     (unit,) = under_way(run)
     assert logs.run([str(run.root), "--step", str(unit.step), "--call", unit.call]) == 0
     assert f"under way step={unit.step} call={unit.call}" in capsys.readouterr().out
+
+
+def test_a_step_that_an_older_attempt_opened_has_its_samples(run: RunDirectory) -> None:
+    """Last: it goes on with the run."""
+    jobs = begin(run, "second", no_fault)
+    try:
+        jobs.wait_for("master", 90)
+    finally:
+        jobs.kill_all()
+    reader = RunReader(run)
+    rows = [row for attempt in reader.attempts.values() for row in attempt.costs()]
+    drawn = {row.step: row.samples for row in rows if row.step > 0}
+    assert drawn == {1: 8, 2: 8, 3: 4}

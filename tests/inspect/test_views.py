@@ -75,7 +75,7 @@ def slow_run(root: Path, nodes: int = 4) -> MadeRun:
         for rank in range(nodes):
             seconds = 3.0 if rank == 2 else 1.0 + 0.01 * (rank == step % nodes)
             figures = Figures(Seconds(execute=seconds), flops=1e8, peak=2**30 + rank)
-            told = (seconds, seconds, False, 9, rank, seconds, (figures,))
+            told = (seconds, seconds, False, 9, rank, seconds, {rank: figures})
             made.follow(PartExecuted(step, "actor_gen", rank, (rank,), *told))
         made.close(step, ppo_row(step))
     return made

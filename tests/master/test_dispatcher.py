@@ -78,7 +78,7 @@ def test_samples_are_shared_out_by_the_longest_rows_that_were_made_of_them(stage
 def test_what_all_workers_of_a_part_measured_is_told_once_all_have_replied(stage: Stage) -> None:
     run_both(stage)
     told = [(it.step, it.call, it.figures) for it in stage.progress if isinstance(it, PartExecuted)]
-    assert told == [(1, "one", (Figures(tokens=1),)), (1, "two", (Figures(tokens=2),))]
+    assert told == [(1, "one", {0: Figures(tokens=1)}), (1, "two", {1: Figures(tokens=2)})]
 
 
 def test_rows_that_are_spilled_have_two_holders(stage: Stage) -> None:

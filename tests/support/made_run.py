@@ -143,7 +143,7 @@ class MadeRun:
     def close(self, step: int, row: Mapping[str, float], seconds: float = STEP_S) -> None:
         """A step closes with these metrics, now, so long after it was opened."""
         self._append(self.run.metrics(self.attempt), json.dumps(row).encode() + b"\n")
-        entry = self.write(StepClosed(step, seconds), after_s=0.0)
+        entry = self.write(StepClosed(step, seconds, int(row.get("samples", 0))), after_s=0.0)
         size = self.run.events(self.attempt).stat().st_size
         self._append(self.run.costs(self.attempt), encode_costs(self.costs.row(entry, size, self.seen.feed(row))))
         self.show()
