@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from hpcrl.durable.place import nearest_folder
 from hpcrl.errors import ConfigurationError
@@ -33,6 +34,21 @@ def written(option: str, path: str | Path) -> Iterator[Path]:
         if error.errno not in MISTAKES:
             raise
         raise _refused(option, path, _why(Path(path), error)) from None
+
+
+@contextmanager
+def written_whole(option: str, path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that takes its name once it is whole. A link, and what is no file, such as a pipe, are written to."""
+    with written(option, path) as place:
+        direct = place.is_symlink() or (place.exists() and not place.is_file())
+        part = place if direct else place.parent / f".{place.name}.{os.getpid()}"
+        try:
+            with open(part, "wb") as file:
+                yield file
+            os.replace(part, place)
+        finally:
+            if not direct:
+                part.unlink(missing_ok=True)
 
 
 def refuse_unwritable(option: str, path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hpcrl.event_log import Entry, decode
-from hpcrl.inspect.clocks import Clock, read_clocks
+from hpcrl.inspect.clocks import Clock, Clocks
 from hpcrl.inspect.lines import Tail, first_at
 from hpcrl.inspect.reader import AttemptReader
 from hpcrl.member_events import MemoryHeld
@@ -17,21 +17,25 @@ from hpcrl.member_events import MemoryHeld
 _TOLD = re.compile(r'"event":"held"')
 
 
+Window = tuple[float, float, float]
+"""When an attempt began, in seconds since 1970, and from when to when of it is asked for, in seconds since then."""
+
+
 class Held(msgspec.Struct, frozen=True):
-    """Bytes that models held on a worker's device from then on."""
+    """Bytes from then on."""
 
     at_s: float
     bytes: int
 
 
-def read_held(attempt: AttemptReader, began: float, begin_s: float, end_s: float) -> dict[int, list[Held]]:
-    """By worker; `began` is in seconds since 1970. What a call holds is told where it is not what it held before."""
-    run, clocks = attempt.run, read_clocks(attempt.run, attempt.number)
+def read_held(attempt: AttemptReader, clocks: Clocks, window: Window) -> dict[int, list[Held]]:
+    """By worker: what models held on its device. What a call holds is told where it is not what it held before."""
+    run = attempt.run
     held: dict[int, list[Held]] = {}
     for rank in range(len(attempt.plan.workers)):
         process = f"worker-{rank}"
         path = run.worker_log(attempt.number, process)
-        for at_s, entry in _entries(path, clocks.of.get(process), (began, begin_s, end_s)):
+        for at_s, entry in _entries(path, clocks.of.get(process), window):
             if isinstance(event := entry.event, MemoryHeld):
                 _, during, after = map(sum, zip(*event.bytes.values(), strict=True)) if event.bytes else (0, 0, 0)
                 begun_s = round(at_s - event.seconds, 4)
@@ -39,7 +43,7 @@ def read_held(attempt: AttemptReader, began: float, begin_s: float, end_s: float
     return held
 
 
-def _entries(path: Path, clock: Clock | None, window: tuple[float, float, float]) -> Iterator[tuple[float, Entry]]:
+def _entries(path: Path, clock: Clock | None, window: Window) -> Iterator[tuple[float, Entry]]:
     """Lines of such events in the window, with the seconds from the attempt's beginning."""
     began, begin_s, end_s = window
     tail = Tail(path)

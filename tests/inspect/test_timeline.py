@@ -1,7 +1,9 @@
 """The timeline: who did what when, what a step waited for, and the files that show it."""
 
-import json
 import re
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -10,11 +12,15 @@ from rich.console import Console
 from support.chaos import toy_experiment
 from support.lagging import lagging
 from support.made_run import BEGAN, MadeRun, ended_run, ppo_row
+from support.perfetto_traces import Drawn
 
 from hpcrl.cli import inspect
 from hpcrl.config.experiment import ExperimentConfig
 from hpcrl.costs import decode, encode
-from hpcrl.errors import ConfigurationError
+from hpcrl.durable.resources import GpuUse, NodeUse, WorkerUse
+from hpcrl.durable.resources import encode as encode_use
+from hpcrl.durable.rundir import RunDirectory
+from hpcrl.errors import ConfigurationError, MissingExtraError
 from hpcrl.event_log import Entry
 from hpcrl.event_log import encode as encode_event
 from hpcrl.events import MemoryHeld, StepOpened
@@ -24,7 +30,8 @@ from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.terminal import render
 from hpcrl.inspect.timeline_page import timeline_page
 from hpcrl.inspect.timeline_text import path_of
-from hpcrl.inspect.views.timeline import Covered, Link, Segment, StepTime, Timeline, timeline
+from hpcrl.inspect.timeline_trace import write_trace
+from hpcrl.inspect.views.timeline import AttemptTime, Covered, Link, Segment, StepTime, Timeline, timeline
 from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
 from hpcrl.placement.plan import make_plan
 from hpcrl.progress import PartExecuted, PartSent, PartSpilled, ShardSaved
@@ -49,6 +56,10 @@ def part(made: MadeRun, step: int, call: str, number: int, ranks: tuple[int, ...
     """When which event is written: `seconds` of its slowest worker, the last of the ranks."""
     executed = PartExecuted(step, call, number, ranks, seconds, 0.0, False, 9, ranks[-1], seconds)
     return [(sent, PartSent(step, call, number, ranks)), (end, executed)]
+
+
+def in_ns(attempt: AttemptTime, *at_s: float) -> tuple[int, ...]:
+    return tuple(round(attempt.began * 1000) * 10**6 + round(it * 1e9) for it in at_s)
 
 
 def planned_run(root: Path, steps: int = 3) -> MadeRun:
@@ -195,22 +206,32 @@ def test_a_terminal_of_80_columns_is_wide_enough(tmp_path: Path) -> None:
 
 def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = planned_run(tmp_path / "run").run.root
-    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    page, trace = tmp_path / "page.html", tmp_path / "run.pftrace"
     words = ["--steps", "2-3", "--html", str(page), "--perfetto", str(trace)]
     assert inspect.run([str(root), "timeline", *words]) == 0
     assert capsys.readouterr().out.split() == [str(page), str(trace)]
     text = page.read_text()
     assert text.count("<s class=") == 10 + 3 and "default-src 'none'" in text and "<script" not in text
-    events = json.loads(trace.read_text())["traceEvents"]
-    slices = [it for it in events if it["ph"] == "X"]
-    assert len(slices) == 10 and {it["cat"] for it in slices} == {"generate", "inference", "train_step"}
-    assert {it["args"]["name"] for it in events if it["name"] == "thread_name"} == {"worker-0 on n000", "worker-1"}
-    begun = {it["id"]: it for it in events if it["ph"] == "s"}
-    ended = {it["id"]: it for it in events if it["ph"] == "f"}
-    assert begun.keys() == ended.keys() and len(begun) == 4
-    for flow in (*begun.values(), *ended.values()):
-        assert any(it["tid"] == flow["tid"] and it["ts"] <= flow["ts"] <= it["ts"] + it["dur"] for it in slices)
-    assert [it["ph"] for it in events if it["name"] == "step 2"] == ["b", "e"]
+    (attempt,) = timeline(RunReader(RunDirectory.look(root)), "2-3").attempts
+    drawn = Drawn(trace)
+    assert drawn.children(0) == ["attempt 0"] and drawn.unbalanced == []
+    for lane, name, parts in zip(attempt.lanes, ("worker-0 on n000", "worker-1"), (4, 6), strict=True):
+        of_view = [
+            (f"attempt 0/{name}", it.name, it.kind, *in_ns(attempt, it.begin_s, it.end_s)) for it in lane.segments
+        ]
+        shown = [it for it in drawn.slices if it.track == f"attempt 0/{name}"]
+        assert [it[:5] for it in shown] == of_view and len(of_view) == parts
+        assert [{name: it.notes[name] for name in ("step", "part", "replay")} for it in shown] == [
+            {"step": it.step, "part": it.part, "replay": False} for it in lane.segments
+        ]
+    assert [it[:5] for it in drawn.slices if it.track == "attempt 0/steps"] == [
+        ("attempt 0/steps", f"step {it.step}", "step", *in_ns(attempt, it.open_s, it.close_s)) for it in attempt.steps
+    ]
+    for step in attempt.steps:
+        names = [link.name for link in step.critical]
+        arrows = [it for it in drawn.arrows() if it[0].notes["step"] == step.step]
+        assert [(one.name, other.name) for one, other in arrows] == list(pairwise(names))
+        assert all(one.end_ns <= other.begin_ns + 500_000 for one, other in arrows)
 
 
 def test_what_is_written_behind_the_work_and_what_leaves_a_device_are_shown(
@@ -241,12 +262,22 @@ def test_what_is_written_behind_the_work_and_what_leaves_a_device_are_shown(
     text = text_of(view)
     assert len(re.findall("^  beside ", text, re.MULTILINE)) == 2
     assert all(each in text for each in ("s save", "r release", "w spill"))
-    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    page, trace = tmp_path / "page.html", tmp_path / "run.pftrace"
     assert inspect.run([str(made.run.root), "timeline", "--html", str(page), "--perfetto", str(trace)]) == 0
     assert 'title="save of actor, step 2' in page.read_text() and 's class="release"' in page.read_text()
-    events = json.loads(trace.read_text())["traceEvents"]
-    for kind in ("save", "spill"):
-        assert [it["ph"] for it in events if it.get("cat") == kind] == ["b", "e"] * 2, kind
+    drawn = Drawn(trace)
+    assert drawn.unbalanced == []
+    view = timeline(RunReader(made.run))
+    (attempt,) = view.attempts
+    for place, kind, name in ((0, "save", "save of actor"), (1, "spill", "spill of actor_train")):
+        (track,) = {it.track for it in drawn.slices if it.category == kind}
+        assert track.startswith(f"attempt 0/worker-{place}") and track.endswith(f"/{kind}s")
+        assert [it[1:5] for it in drawn.slices if it.category == kind] == [
+            (name, kind, *in_ns(attempt, it.begin_s, it.end_s)) for it in attempt.lanes[place].beside if it.kind == kind
+        ]
+    released = [it for it in drawn.slices if it.category == "release"]
+    assert len(released) == 2 and {it.track for it in released} == {"attempt 0/worker-1"}
+    assert [(it.depth, it.name) for it in released] == [(1, "release after actor_train")] * 2
 
 
 def test_what_models_hold_is_shown_in_the_masters_time(tmp_path: Path) -> None:
@@ -269,10 +300,69 @@ def test_what_models_hold_is_shown_in_the_masters_time(tmp_path: Path) -> None:
     (attempt,) = view.attempts
     assert [it.bytes for it in attempt.lanes[1].memory] == [1000, 0]
     assert [it.at_s for it in attempt.lanes[1].memory] == pytest.approx([3.75, 4.0], abs=0.002)
-    trace = tmp_path / "trace.json"
-    assert inspect.run([str(made.run.root), "timeline", "--steps", "all", "--perfetto", str(trace)]) == 0
-    events = json.loads(trace.read_text())["traceEvents"]
-    assert [it["args"]["bytes"] for it in events if it["ph"] == "C"] == [1000, 0]
+    path = made.run.node_resources(0, 1)
+    path.parent.mkdir(exist_ok=True)
+    looks = [NodeUse(began + 3600 + at_s, "n1", (WorkerUse(1, 7, rss, 1.0),), (GpuUse("x", rss + 1, 80, 50),))
+             for at_s, rss in ((0.001, 5), (3.8, 50), (99.0, 6))]  # fmt: skip
+    path.write_bytes(b"".join(map(encode_use, looks)))
+    trace = tmp_path / "run.pftrace"
+    assert inspect.run([str(made.run.root), "timeline", "--steps", "2-3", "--perfetto", str(trace)]) == 0
+    drawn = Drawn(trace)
+    (attempt,) = timeline(RunReader(made.run), "2-3").attempts
+    of_worker = "attempt 0/worker-1"
+    assert drawn.counters == {
+        f"{of_worker}/{name}": [(in_ns(attempt, it.at_s)[0], it.bytes) for it in marks]
+        for name, marks in (
+            ("held by models", attempt.lanes[1].memory),
+            ("resident memory", attempt.lanes[1].resident),
+            ("in use on its GPU", attempt.lanes[1].gpu),
+        )
+    }
+    assert [it.bytes for it in attempt.lanes[1].resident] == [50]
+    assert attempt.lanes[1].resident[0].at_s == pytest.approx(3.8, abs=0.02)
+    assert [it.bytes for it in attempt.lanes[1].gpu] == [51]
+
+
+def test_what_overlaps_on_a_worker_is_on_tracks_of_one_name(tmp_path: Path) -> None:
+    view = timeline(RunReader(planned_run(tmp_path / "run").run), "2")
+    (attempt,) = view.attempts
+    spans = [(0.0, 2.0), (1.0, 3.0), (2.0002, 4.0), (1.5, 2.5), (2.9998, 3.5)]
+    segments = [Segment(2, f"c{n}", "", n, begin, begin, end, False) for n, (begin, end) in enumerate(spans)]
+    lanes = [msgspec.structs.replace(attempt.lanes[0], segments=segments, worker=7, host="")]
+    attempt = msgspec.structs.replace(attempt, lanes=lanes, steps=[], pauses=[(0.5, 0.75)])
+    path = tmp_path / "run.pftrace"
+    with open(path, "wb") as file:
+        write_trace(msgspec.structs.replace(view, attempts=[attempt]), file)
+    drawn = Drawn(path)
+    assert drawn.unbalanced == [] and all(it.depth == 0 for it in drawn.slices)
+    found = {it.name: it for it in drawn.slices}
+    own, other = "attempt 0/worker-7", "attempt 0/worker-7/calls at the same time"
+    assert [found[f"c{n}"].track for n in range(5)] == [own, other, own, other, other]
+    for n, (begin, end) in enumerate(spans):
+        begin_ns, end_ns = in_ns(attempt, begin, end)
+        assert found[f"c{n}"].end_ns == end_ns and 0 <= found[f"c{n}"].begin_ns - begin_ns <= 500_000
+    assert found["paused"][:1] == ("attempt 0/pauses",)
+
+
+def test_without_perfetto_the_extra_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, trace = planned_run(tmp_path / "run").run, tmp_path / "to" / "run.pftrace"
+    trace.parent.mkdir()
+    monkeypatch.delitem(sys.modules, "hpcrl.inspect.timeline_trace", raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == "perfetto"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "perfetto", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hpcrl\[perfetto\]'"):
+        inspect.run([str(run.root), "timeline", "--perfetto", str(trace)])
+    assert list(trace.parent.iterdir()) == []
+
+
+def test_a_view_without_a_trace_does_not_import_perfetto() -> None:
+    seen = (
+        "import sys, hpcrl.cli.inspect; print([it for it in sys.modules if it.split('.')[0] in ('perfetto', 'google')])"
+    )
+    assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_a_critical_path_names_the_step_of_a_call_of_another_one(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpcrl.durable.resources import NodeUse, WorkerUse, decode
-from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.lines import Tail
+from hpcrl.durable.resources import NodeUse, WorkerUse
+from hpcrl.inspect.looks import read_looks, slots
 from hpcrl.inspect.reader import RunReader
 
 
@@ -59,26 +58,10 @@ def resources(reader: RunReader) -> Resources:
     nodes: list[NodePeak] = []
     workers: list[WorkerPeak] = []
     for attempt in sorted(reader.attempts):
-        for node, uses in _files(reader.run, attempt):
+        for node, uses in read_looks(reader.run, attempt):
             nodes.append(_node(attempt, node, uses))
             workers += _workers(attempt, node, uses)
     return Resources(nodes, sorted(workers, key=lambda it: (it.attempt, it.worker)))
-
-
-def _files(run: RunDirectory, attempt: int) -> Iterator[tuple[int, list[NodeUse]]]:
-    """The looks at each node, as far as its lines are whole."""
-    for name in run.files.listing(run.resources(attempt)):
-        number = name.removeprefix("node-").removesuffix(".jsonl")
-        if number.isdecimal() and (uses := list(_uses(Tail(run.node_resources(attempt, int(number)))))):
-            yield int(number), uses
-
-
-def _uses(tail: Tail) -> Iterator[NodeUse]:
-    for line in tail.lines():
-        try:
-            yield decode(line)
-        except msgspec.DecodeError:
-            continue
 
 
 def _node(attempt: int, node: int, uses: list[NodeUse]) -> NodePeak:
@@ -102,11 +85,11 @@ def _workers(attempt: int, node: int, uses: list[NodeUse]) -> Iterator[WorkerPea
     for use in uses:
         for worker in use.workers:
             seen.setdefault(worker.rank, []).append((use.time, worker))
-    slots = {rank: slot for slot, rank in enumerate(sorted(seen))}
+    slot_of = slots(uses)
     for rank, looks in seen.items():
         (began, first), (ended, last) = looks[0], looks[-1]
         computed = ended > began and first.pid == last.pid
-        gpus = [use.gpus[slots[rank]] for use in uses if slots[rank] < len(use.gpus)]
+        gpus = [use.gpus[slot_of[rank]] for use in uses if slot_of[rank] < len(use.gpus)]
         yield WorkerPeak(
             attempt=attempt,
             worker=rank,

@@ -14,7 +14,9 @@ import msgspec
 
 from hpcrl.costs import Made, StepCost
 from hpcrl.errors import ConfigurationError
+from hpcrl.inspect.clocks import read_clocks
 from hpcrl.inspect.held import Held, read_held
+from hpcrl.inspect.looks import Used, read_used
 from hpcrl.inspect.reader import AttemptReader, RunReader
 from hpcrl.inspect.steps_asked import among
 
@@ -65,7 +67,11 @@ class Lane(msgspec.Struct, frozen=True):
     beside: list[Beside]
     """Spills and saves behind the work, and what it let go of within its calls; idle says nothing of them."""
     memory: list[Held]
-    """As far as it has told it."""
+    """What its models held on its device, as far as it has told it."""
+    resident: list[Held]
+    """What its processes had in memory, as its agent saw it."""
+    gpu: list[Held]
+    """What was in use on its GPU, by whomever."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -147,13 +153,17 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
             own.setdefault(rank, []).append(segment)
     order = sorted(own, key=lambda rank: (rank is None, rank))
     began = round(rows[-1].time - rows[-1].at_s, 3)
-    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, began, begin_s, end_s)
+    clocks, window = read_clocks(attempt.run, attempt.number), (began, begin_s, end_s)
+    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, clocks, window)
+    used = read_used(attempt.run, attempt.number, clocks.ahead, window)
     lanes = []
     for rank in order:
         number = -1 if rank is None else rank
         own[rank].sort(key=lambda it: (it.begin_s, it.end_s))
         idle, host = Covered(own[rank]).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
-        lanes.append(Lane(rank, host, idle, own[rank], beside.get(number, []), held.get(number, [])))
+        at = used.get(number, Used())
+        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu)
+        lanes.append(Lane(rank, host, idle, own[rank], *told))
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
     return AttemptTime(
