@@ -1280,7 +1280,7 @@ ELSEWHERE = {
     "cli/inspect.py: Name it: hpcrl inspect RUN diff OTHER.": (
         "inspect/test_diff.py::test_the_command_needs_a_second_run_and_prints_json"
     ),
-    "cli/inspect.py: Name it: --out FILE.": (
+    "cli/inspect.py: Name it: --html FILE.": (
         "inspect/test_report.py::test_the_command_needs_a_file_for_the_page_and_prints_json"
     ),
     "cli/inspect.py: Leave it out, or take {}.": (

@@ -52,7 +52,7 @@ VIEWS: Mapping[str, tuple[Make, str]] = {
         lambda reader, _: audit(reader, told_on_stderr()),
         "which files are damaged, which belong to nothing, and what resume would do; exit code 70 if any is damaged",
     ),
-    "report": (lambda reader, _: report(reader), "all of it as one page, which --out names"),
+    "report": (lambda reader, _: report(reader), "all of it as one page, which --html names"),
 }
 
 TABLES = ("steps", "memory", "resources", "stragglers")
@@ -60,9 +60,8 @@ TABLES = ("steps", "memory", "resources", "stragglers")
 TAKEN_BY: Mapping[str, tuple[str, ...]] = {
     "other": ("diff",),
     "steps": ("timeline",),
-    "html": ("timeline",),
+    "html": ("report", "timeline"),
     "perfetto": ("timeline",),
-    "out": ("report",),
     "traceback": ("why",),
     "plot": ("summary",),
 }
@@ -81,7 +80,9 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument(
         "--steps", type=str | None, default=None, help="with timeline: 12, 10-20, 10- or all; by default the last three"
     )
-    parser.add_argument("--html", type=str | None, default=None, metavar="FILE", help="with timeline: write a page")
+    parser.add_argument(
+        "--html", type=str | None, default=None, metavar="FILE", help="with report and timeline: the page to write"
+    )
     parser.add_argument(
         "--perfetto",
         type=str | None,
@@ -89,7 +90,6 @@ def run(words: Sequence[str]) -> int:
         metavar="FILE",
         help="with timeline: a trace for ui.perfetto.dev (needs hpcrl[perfetto])",
     )
-    parser.add_argument("--out", type=str | None, default=None, metavar="FILE", help="with report: the page to write")
     if asks_for_help(words):
         views = "\n".join(f"  {name:12}{what}" for name, (_, what) in VIEWS.items())
         print(f"{parser.format_help()}\nviews:\n{views}")
@@ -107,7 +107,7 @@ def run(words: Sequence[str]) -> int:
     reader = RunReader(run_dir)
     view = VIEWS[given.view][0](reader, given)
     if isinstance(view, Report) and not given.json and not given.csv:
-        _write_report(view, reader, given.out)
+        _write_report(view, reader, given.html)
     else:
         _tell(view, given)
     if isinstance(view, Audit) and not view.is_whole:
@@ -117,9 +117,9 @@ def run(words: Sequence[str]) -> int:
 
 def _write_report(view: Report, reader: RunReader, out: str | None) -> None:
     if out is None:
-        raise ConfigurationError(["The view report is a page."], "Name it: --out FILE.")
+        raise ConfigurationError(["The view report is a page."], "Name it: --html FILE.")
     page = report_page(view, reader)
-    with written("--out", out) as path:
+    with written("--html", out) as path:
         path.write_text(page, encoding="utf-8")
     print(out)
 

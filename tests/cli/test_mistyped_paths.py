@@ -36,7 +36,7 @@ PATHS: Mapping[str, Sequence[tuple[str, Sequence[str]]]] = {
         ("run diff BAD", NO_RUN),
         ("run timeline --html BAD", NOT_WRITABLE),
         ("run timeline --perfetto BAD", NOT_WRITABLE),
-        ("run report --out BAD", NOT_WRITABLE),
+        ("run report --html BAD", NOT_WRITABLE),
     ],
     "samples": [("BAD", NO_RUN), ("run --html BAD", NOT_WRITABLE), ("run --parquet BAD", NOT_WRITABLE)],
     "mirror": [("BAD", NO_RUN), ("run --out BAD", NOT_MADE)],

@@ -20,7 +20,7 @@ COMMANDS: Sequence[Sequence[str]] = (
     *(("inspect", "RUN", view) for view in VIEWS),
     *(("inspect", "RUN", view, "--json") for view in VIEWS),
     ("inspect", "RUN", "diff", "RUN"),
-    ("inspect", "RUN", "report", "--out", "MIRROR.html"),
+    ("inspect", "RUN", "report", "--html", "MIRROR.html"),
     ("status", "RUN"),
     ("status", "RUN", "--json"),
     ("logs", "RUN"),

@@ -74,7 +74,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.write(CallFailed(1, "step 41 rew_inf, part 0", f"a reason {HOSTILE}", "Traceback\n"))
     made.verdict("failed", 66, "worker-1 raised")
     root = str(made.run.root)
-    assert inspect.run([root, "report", "--out", str(folder / "report.html")]) == 0
+    assert inspect.run([root, "report", "--html", str(folder / "report.html")]) == 0
     assert inspect.run([root, "timeline", "--html", str(folder / "timeline.html")]) == 0
     assert samples.run([root, "--html", str(folder / "samples.html")]) == 0
     return folder

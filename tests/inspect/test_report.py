@@ -38,7 +38,7 @@ def with_samples(made: MadeRun, step: int, count: int, text: str = "") -> None:
 
 def page_of(made: MadeRun, folder: Path) -> str:
     out = folder / "report.html"
-    assert inspect.run([str(made.run.root), "report", "--out", str(out)]) == ExitCode.DONE
+    assert inspect.run([str(made.run.root), "report", "--html", str(out)]) == ExitCode.DONE
     return out.read_text()
 
 
@@ -220,10 +220,10 @@ def test_the_command_needs_a_file_for_the_page_and_prints_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(ended_run(tmp_path / "run").run.root)
-    with pytest.raises(ConfigurationError, match=r"The view report is a page\. Name it: --out FILE\."):
+    with pytest.raises(ConfigurationError, match=r"The view report is a page\. Name it: --html FILE\."):
         inspect.run([root, "report"])
     assert inspect.run([root, "report", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["summary"]["step"] == 60
-    assert inspect.run([root, "report", "--out", str(tmp_path / "x.html")]) == 0
-    with pytest.raises(ConfigurationError, match="The view steps takes no --out"):
-        inspect.run([root, "steps", "--out", "x"])
+    assert inspect.run([root, "report", "--html", str(tmp_path / "x.html")]) == 0
+    with pytest.raises(ConfigurationError, match="The view steps takes no --html"):
+        inspect.run([root, "steps", "--html", "x"])

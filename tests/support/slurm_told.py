@@ -158,7 +158,7 @@ class Scene:
         (first, *_) = self._json("inspect", root, "why")["causes"]
         assert self._json("status", root)["cause"] == first
         page = self.slurm.directory / "report.html"
-        hpcrl(self.slurm, "inspect", root, "report", "--out", str(page))
+        hpcrl(self.slurm, "inspect", root, "report", "--html", str(page))
         assert f"cause    {first['verdict']}" in page.read_text()
         assert f"cause    {first['verdict']}" in hpcrl(self.slurm, "inspect", root).stdout
 
