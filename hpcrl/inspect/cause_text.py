@@ -15,6 +15,7 @@ def cause_lines(cause: Cause, traceback: bool = False) -> list[str]:
     lines += _named("", cause.said.rstrip())
     if cause.frames:
         lines += _named("", cause.frames.rstrip())
+    lines += _named("edit", to_edit(cause))
     if traceback and cause.traceback:
         lines += _named("", cause.traceback.rstrip())
     lines += _named(
@@ -22,6 +23,14 @@ def cause_lines(cause: Cause, traceback: bool = False) -> list[str]:
     )
     lines += _named("folded", folded(cause))
     return lines + _named("next", cause.next)
+
+
+def to_edit(cause: Cause) -> str:
+    """The user's own line, and that the run has executed a copy of it."""
+    if cause.edit is None:
+        return ""
+    text = f": {cause.edit.text}" if cause.edit.text else ""
+    return f"{cause.edit.file}, line {cause.edit.line}{text}\n(the run has executed a copy, which is not to be edited)"
 
 
 def in_a_line(cause: Cause) -> str:

@@ -16,6 +16,7 @@ from hpcrl.foreign import plain
 from hpcrl.inspect.initiator import NATURES, by_words, initiator, process_of, users_lines
 from hpcrl.inspect.job_ends import CODES, kind_of
 from hpcrl.inspect.lines import last_lines
+from hpcrl.inspect.own_code import OwnCode, OwnLine
 from hpcrl.inspect.queue import MASTERS
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.trail import MASTER, Fault, JobEnded, Told, ended_jobs, line_at, read_trail
@@ -54,7 +55,7 @@ class Cause(msgspec.Struct, frozen=True):
     where: str
     """The call, or what else it did."""
     said: str
-    """What happened, with the lines of the user's code."""
+    """What happened, with the lines of the user's code: in their files, of which the run executed copies."""
     time: float | None
     frames: str
     traceback: str
@@ -65,6 +66,8 @@ class Cause(msgspec.Struct, frozen=True):
     """Whether another attempt went on."""
     next: str
     """The command to type; empty where the run goes on by itself."""
+    edit: OwnLine | None = None
+    """The line of the user's code that raised, where one did."""
 
 
 class Why(msgspec.Struct, frozen=True):
@@ -98,6 +101,7 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
     failures = {event.rank for event in others if isinstance(event, CallFailed)}
     ends = {event.rank for event in others if isinstance(event, WorkerEnded)}
     times = [each.entry.time for each in found.evidence if isinstance(each, Told)]
+    own = OwnCode(run)
     verdict = f"hang in {found.where or found.who or 'starting'}" if found.kind == "hang" else found.kind
     return Cause(
         attempt=number,
@@ -106,14 +110,15 @@ def cause_of(run: RunDirectory, number: int) -> Cause | None:
         confidence=found.confidence,
         who=found.who,
         where=found.where,
-        said=plain(found.said),
+        said=plain(own.named(found.said)),
         time=min(times, default=None),
-        frames=plain(found.frames),
+        frames=plain(own.named(found.frames)),
         traceback=found.traceback,
         evidence=[it for each in found.evidence for it in _evidence(run, each)],
         folded=Folded(len(failures), len(ends)),
         continued=continued,
         next="" if continued else _next(run, found.kind),
+        edit=own.line(found.said, found.frames, found.traceback) if found.kind == "user's code" else None,
     )
 
 
@@ -166,9 +171,11 @@ def _early(run: RunDirectory, verdict: Verdict) -> Cause:
     """Of a start that came to no attempt."""
     kind = NATURES.get(verdict.nature) or CODES.get(verdict.exit_code) or by_words(verdict.reason) or "node failure"
     told = verdict.traceback or ""
-    text = plain(verdict.reason), verdict.time, users_lines(told), told
+    own = OwnCode(run)
+    text = plain(own.named(verdict.reason)), verdict.time, own.named(users_lines(told)), told
+    edit = own.line(verdict.reason, told) if kind == "user's code" else None
     who = verdict.worker or MASTER
-    return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, _next(run, kind))
+    return Cause(None, kind, kind, "certain", who, "starting", *text, [], Folded(), False, _next(run, kind), edit)
 
 
 def _first_job(run: RunDirectory, nonce: str) -> JobEnded | None:
