@@ -63,10 +63,12 @@ details > summary { cursor: pointer; color: var(--quiet); }
 @media print { :root { color-scheme: light; } body { margin: 0; max-width: none; font-size: 10pt; }
   nav { display: none; } article, figure, tr { break-inside: avoid; }
   .wide, pre { overflow: visible; max-height: none; } }
-.lane { display: flex; align-items: center; gap: .5rem; font-size: .75rem; min-width: 36rem; }
-.lane > b { flex: 0 0 5.5rem; font-weight: 500; overflow: hidden; white-space: nowrap; }
-.lane > i { flex: 0 0 2.6rem; font-style: normal; text-align: right; color: var(--quiet); }
-.bar { position: relative; flex: 1; height: 1.1rem; background: var(--card); border-bottom: 1px solid var(--line); }
+.lane { display: flex; align-items: center; gap: .5rem; font-size: .75rem; }
+.lane > b { flex: 0 0 8rem; font-weight: 500; display: flex; justify-content: space-between; white-space: nowrap; }
+.lane > b > i { font-style: normal; font-weight: 400; color: var(--quiet); }
+@media (max-width: 32rem) { .lane { font-size: .7rem; } .lane > b { flex-basis: 6.2rem; } }
+.bar { position: relative; flex: 1; min-width: 0;
+  height: 1.1rem; background: var(--card); border-bottom: 1px solid var(--line); }
 .bar > s { position: absolute; top: 1px; bottom: 1px; min-width: 1px; text-decoration: none; }
 .beside > .bar { height: .35rem; border: 0; background: none; }
 s.save { background: var(--ink); }
@@ -76,6 +78,8 @@ s.release { background: var(--quiet); }
 .bar > em { position: absolute; right: calc(100% - var(--at)); padding-right: .2rem; font-style: normal;
   color: var(--quiet); white-space: nowrap; }
 .replay { opacity: .45; }
+s.unfinished { outline: 2px solid var(--bad); outline-offset: -2px; min-width: 4px; }
+.key > s.unfinished { background: none; }
 .key { display: inline-block; margin-right: .9rem; font-size: .8rem; white-space: nowrap; }
 .key > s { display: inline-block; width: .8em; height: .8em; margin-right: .3em; }
 {% for number in range(colours) %}.c{{ number }} { background: var(--c{{ number }}); }

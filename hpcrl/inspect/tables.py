@@ -7,7 +7,8 @@ from rich.text import Text
 from hpcrl.foreign import plain
 from hpcrl.inspect.view_tables import Table
 
-LEFT = ("metric", "setting", "ended by", "what it waited for, one after another")
+WAITED_FOR = "what it waited for"
+LEFT = ("metric", "setting", "ended by", WAITED_FOR)
 """Columns of texts, in tables that say no types."""
 
 

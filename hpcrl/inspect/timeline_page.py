@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.pages import COLOURS, markup, page
-from hpcrl.inspect.timeline_text import names_of, notes_of, path_of
+from hpcrl.inspect.tables import WAITED_FOR
+from hpcrl.inspect.timeline_text import name_of, names_of, notes_of, path_of
 from hpcrl.inspect.views.timeline import AttemptTime, Beside, Timeline
 
 if TYPE_CHECKING:
@@ -16,39 +17,39 @@ MOST_SEGMENTS = 20_000
 """On a page; more are some megabytes, and nobody tells them apart."""
 
 BODY = """<p>
+{% if names %}<span class="key quiet">calls:</span>{% endif %}
 {% for name, colour in names %}
 <span class="key"><s class="c{{ colour }}"></s>{{ name }}</span>
 {% endfor %}
 {% for kind in kinds %}
 <span class="key"><s class="{{ kind }}"></s>{{ kind }}</span>
 {% endfor %}
+{% if unfinished %}<span class="key"><s class="unfinished"></s>under way as the attempt ended</span>{% endif %}
 </p>
 {% for attempt in attempts %}
 <h3>attempt {{ attempt.number }}: {{ attempt.begin }} to {{ attempt.end }} s after it began</h3>
-<div class="wide">
-<div class="lane"><b class="quiet">closed</b><div class="bar" style="background: none; border: 0">
+<div class="lane quiet"><b>end of step <i>idle</i></b><div class="bar" style="background: none; border: 0">
 {% for step in attempt.marks %}<em style="--at: {{ step.at }}%">{{ step.step }}</em>{% endfor %}
-</div><i>idle</i></div>
+</div></div>
 {% for lane in attempt.lanes %}
-<div class="lane"><b title="{{ lane.host }}">{{ lane.name }}</b><div class="bar">
+<div class="lane"><b title="{{ lane.host }}">{{ lane.name }} <i>{{ lane.idle }}</i></b><div class="bar">
 {% for step in attempt.marks %}<u style="left: {{ step.at }}%"></u>{% endfor %}
 {% for it in lane.segments %}
-<s class="c{{ it.colour }}{{ it.replay }}" style="left: {{ it.left }}%; width: {{ it.width }}%"
+<s class="c{{ it.colour }}{{ it.mark }}" style="left: {{ it.left }}%; width: {{ it.width }}%"
 title="{{ it.title }}"></s>
 {% endfor %}
-</div><i>{{ lane.idle }}</i></div>
+</div></div>
 {% if lane.beside %}
 <div class="lane beside"><b></b><div class="bar">
 {% for it in lane.beside %}
 <s class="{{ it.kind }}" style="left: {{ it.left }}%; width: {{ it.width }}%" title="{{ it.title }}"></s>
 {% endfor %}
-</div><i></i></div>
+</div></div>
 {% endif %}
 {% endfor %}
-</div>
 <div class="wide"><table>
 <thead><tr><th class="number">step</th><th class="number">seconds</th><th class="number">idle</th>
-<th>what it waited for, one after another</th></tr></thead>
+<th>{{ waited_for }}</th></tr></thead>
 <tbody>
 {% for step in attempt.steps %}
 <tr><td class="number">{{ step.step }}</td><td class="number">{{ step.seconds }}</td>
@@ -61,9 +62,9 @@ title="{{ it.title }}"></s>
 
 PAGE = """<h1>Timeline of {{ name }}</h1>
 <p class="quiet">Bars are calls, blends and moves, from when the slowest worker of a part began until all had replied;
-faint ones are replays. The thin bars below are outputs (spill) and checkpoints (save) that are written behind the work,
-and parameters that leave a device at the end of a call (release). Dashed: a step closed. Point at a bar for its
-times.</p>
+faint ones are replays, framed ones were not finished. The thin bars below are outputs (spill) and checkpoints (save)
+that are written behind the work, and parameters that leave a device at the end of a call (release). Dashed: the end of
+a step. Percentages are the share of the time in which a worker executed nothing. Point at a bar for its times.</p>
 {{ body }}
 """
 
@@ -83,11 +84,20 @@ def timeline_page(view: Timeline) -> bytes:
 
 def timeline_body(view: Timeline) -> "Markup":
     """What a page has between its head and its end."""
-    colours = {name: number % COLOURS for number, name in enumerate(names_of(view))}
+    colours = _colours(view)
     attempts = [_attempt(attempt, colours) for attempt in view.attempts]
     kinds = sorted({it.kind for attempt in view.attempts for lane in attempt.lanes for it in lane.beside})
+    unfinished = any(lane.unfinished for attempt in view.attempts for lane in attempt.lanes)
     names = list(colours.items())
-    return markup(BODY, {"names": names, "kinds": kinds, "attempts": attempts, "notes": notes_of(view)})
+    values = {"names": names, "kinds": kinds, "unfinished": unfinished, "attempts": attempts, "waited_for": WAITED_FOR}
+    return markup(BODY, values | {"notes": notes_of(view)})
+
+
+def _colours(view: Timeline) -> dict[str, int]:
+    """Of the calls that it has: a call has the same colour on all pages of runs of one graph."""
+    seen = names_of(view)
+    every = [*view.calls, *sorted(set(seen) - set(view.calls))]
+    return {name: number % COLOURS for number, name in enumerate(every) if name in seen}
 
 
 def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
@@ -97,15 +107,16 @@ def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
         return round(100 * seconds / span_s, 3)
 
     def segments(of: Any) -> Iterator[dict[str, Any]]:
-        for it in of.segments:
+        for it in (*of.segments, *of.unfinished):
             begin_s, end_s = max(it.begin_s, view.begin_s), min(it.end_s, view.end_s)
             if end_s > begin_s or it.begin_s == it.end_s:
-                times = (
-                    f"{it.begin_s:.3f} s, for {it.end_s - it.begin_s:.3f} s, sent {it.begin_s - it.sent_s:.3f} s before"
+                times = f"{it.begin_s:.3f} s, for {it.end_s - it.begin_s:.3f} s, "
+                times += (
+                    "not finished" if it in of.unfinished else f"sent {max(0.0, it.begin_s - it.sent_s):.3f} s before"
                 )
                 yield {
                     "colour": colours[it.name],
-                    "replay": " replay" if it.replay else "",
+                    "mark": " unfinished" if it in of.unfinished else " replay" if it.replay else "",
                     "left": percent(begin_s - view.begin_s),
                     "width": percent(end_s - begin_s),
                     "title": f"{it.name}, step {it.step}, part {it.part}: {times}",
@@ -118,7 +129,7 @@ def _attempt(view: AttemptTime, colours: dict[str, int]) -> dict[str, Any]:
         "marks": [{"step": it.step, "at": percent(it.close_s - view.begin_s)} for it in view.steps],
         "lanes": [
             {
-                "name": "?" if lane.worker is None else f"worker-{lane.worker}",
+                "name": name_of(lane),
                 "host": lane.host,
                 "idle": f"{lane.idle:.0%}",
                 "segments": list(segments(lane)),

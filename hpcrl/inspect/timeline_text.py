@@ -1,13 +1,15 @@
 """A timeline as a terminal shows it: a line a worker, a letter a call, in 80 columns."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hpcrl.foreign import plain
-from hpcrl.inspect.tables import plain_table
+from hpcrl.inspect.tables import WAITED_FOR, plain_table
 from hpcrl.inspect.views.timeline import AttemptTime, Lane, Link, StepTime, Timeline
 from hpcrl.inspect.words import counted
 
@@ -21,11 +23,18 @@ BESIDE: Mapping[str, str] = MappingProxyType({"spill": "w", "release": "r", "sav
 STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 LANES_SHOWN = 64
 STEPS_SHOWN = 20
+UNFINISHED_SHOWN = 4
+LEAST_SHARE = 0.02
+"""Of a step's time: what it waited for less long is not named."""
+
+
+def name_of(lane: Lane) -> str:
+    return "unknown" if lane.worker is None else f"worker-{lane.worker}"
 
 
 def names_of(view: Timeline) -> list[str]:
     """The calls and moves in it, as they come."""
-    found = (it for attempt in view.attempts for lane in attempt.lanes for it in lane.segments)
+    found = (it for attempt in view.attempts for lane in attempt.lanes for it in (*lane.segments, *lane.unfinished))
     return list(dict.fromkeys(it.name for it in sorted(found, key=lambda it: it.begin_s)))
 
 
@@ -48,7 +57,17 @@ def notes_of(view: Timeline) -> list[str]:
         said.append(f"no row of costs was kept of step {', '.join(map(str, view.missing))}")
     if view.unplaced:
         attempts = ", ".join(map(str, view.unplaced))
-        said.append(f"the plan of attempt {attempts} says not who has what: only the slowest worker of a part is shown")
+        said.append(
+            f"Which workers had which part is not written down of attempt {attempts}: of each part, only the slowest "
+            "worker is shown."
+        )
+    if any(later.open_s < step.close_s for it in view.attempts for step, later in pairwise(it.steps)):
+        said.append("Steps overlap: a step may wait for calls of the one before it.")
+    for attempt in view.attempts:
+        left = {(it.step, it.name, it.part): it for lane in attempt.lanes for it in lane.unfinished}
+        what = ", ".join(f"{it.name} of step {it.step}, part {it.part}" for it in [*left.values()][:UNFINISHED_SHOWN])
+        more = f" and {len(left) - UNFINISHED_SHOWN} more" if len(left) > UNFINISHED_SHOWN else ""
+        said += [f"Under way as attempt {attempt.attempt} ended: {what}{more}"] if left else []
     return said
 
 
@@ -92,12 +111,12 @@ def _line(lane: Lane, view: AttemptTime, letters: Mapping[str, str], styles: Map
     """In each column what takes most of its time."""
     width_s = (view.end_s - view.begin_s) / COLUMNS or 1.0
     most = [(0.0, "")] * COLUMNS
-    for it in lane.segments:
+    for it in (*lane.segments, *lane.unfinished):
         for column in range(max(0, _column(it.begin_s, view)), min(COLUMNS - 1, _column(it.end_s, view)) + 1):
             begin_s = view.begin_s + column * width_s
             share_s = min(it.end_s, begin_s + width_s) - max(it.begin_s, begin_s)
             most[column] = max(most[column], (share_s, it.name))
-    name = "?" if lane.worker is None else f"worker-{lane.worker}"
+    name = name_of(lane)
     cells = [(letters[call], styles[call]) if call else (GAP, "dim") for _, call in most]
     return Text.assemble(f"{name:<11}", *cells, f"{lane.idle:>6.0%}")
 
@@ -125,7 +144,7 @@ def _legend(letters: Mapping[str, str], styles: Mapping[str, str], beside: Mappi
 
 
 def _critical_paths(steps: Sequence[StepTime]) -> RenderableType:
-    table = plain_table("step", "time", "idle", "what it waited for, one after another")
+    table = plain_table("step", "time", "idle", WAITED_FOR)
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for step in steps[-STEPS_SHOWN:]:
         idle = sum(step.idle.values()) / len(step.idle) if step.idle else 0.0
@@ -139,8 +158,11 @@ def _link(link: Link, step: StepTime) -> str:
 
 
 def path_of(step: StepTime) -> str:
-    """Its critical path: what it waited for, each with the gap before it where there is one."""
+    """Its critical path by call, the longest first, and the gaps in it; what took hardly any time is left out."""
     total = (step.close_s - step.open_s) or 1.0
-    links = [f"{_link(link, step)} {link.seconds / total:.0%}" for link in step.critical]
+    spent: dict[str, float] = defaultdict(float)
+    for link in step.critical:
+        spent[_link(link, step)] += link.seconds / total
+    shares = sorted(((name, share) for name, share in spent.items() if share >= LEAST_SHARE), key=lambda it: -it[1])
     gaps = sum(link.waited_s for link in step.critical) + step.after_s
-    return " → ".join([*links, f"between them {gaps / total:.0%}"])
+    return ", ".join(f"{name} {share:.0%}" for name, share in [*shares, ("between calls", gaps / total)])

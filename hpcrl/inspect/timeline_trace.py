@@ -15,6 +15,7 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from hpcrl.foreign import plain
 from hpcrl.inspect.held import Held
+from hpcrl.inspect.timeline_text import name_of
 from hpcrl.inspect.views.timeline import TIE_S, AttemptTime, Beside, Lane, Segment, StepTime, Timeline
 
 SEQUENCE = 1
@@ -98,13 +99,13 @@ class DrawnAttempt:
     def _lane(self, place: int, lane: Lane) -> Iterator[Any]:
         """What it let go of lies within its calls; spills and saves have tracks of their own."""
         host = f" on {plain(lane.host)}" if lane.host else ""
-        name = "?" if lane.worker is None else f"worker-{lane.worker}{host}"
+        name = f"{name_of(lane)}{host}"
         worker = next(self._ids)
         thread = protos.ThreadDescriptor(pid=self._pid, tid=self._pid << 16 | place + 1, thread_name=name)
         yield _track(worker, thread=thread, sibling_order_rank=place)
         released = {(it.name, it.end_s): it for it in lane.beside if it.kind == "release"}
         calls = []
-        for it in lane.segments:
+        for it in (*lane.segments, *lane.unfinished):
             release = released.pop((it.name, it.end_s), None)
             within = [_of_beside(release)] if release else []
             arrows = (self._leaving.get((place, it), ()), self._arriving.get((place, it), ()))

@@ -148,7 +148,7 @@ def test_a_plan_that_cannot_be_read_leaves_the_slowest_worker(tmp_path: Path) ->
     view = timeline(RunReader(made.run), "1")
     assert view.unplaced == [0] and [lane.worker for lane in view.attempts[0].lanes] == [0, 1]
     assert [it.name for it in view.attempts[0].lanes[0].segments] == ["actor_gen"]
-    assert "says not who has what" in text_of(view)
+    assert "not written down of attempt 0" in text_of(view)
 
 
 def test_steps_of_several_attempts_are_apart_and_a_lost_row_is_named(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80 and len(lanes) == 2
     idle = lanes[0].split()[-1]
     assert re.fullmatch(r"A{14}·+C+·*A{14,15}·+C+·*", lanes[0].split()[1]) and idle == "29%"
-    assert "actor_gen 48% → rew_inf 14% → actor_train 24% → between them 14%" in re.sub(r"\s+", " ", text)
+    assert "actor_gen 48%, actor_train 24%, rew_inf 14%, between calls 14%" in re.sub(r"\s+", " ", text)
 
 
 def test_a_page_and_a_trace_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,10 +365,40 @@ def test_a_view_without_a_trace_does_not_import_perfetto() -> None:
     assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def test_what_was_under_way_as_an_attempt_ended_is_a_bar_of_its_own_and_named(tmp_path: Path) -> None:
+    made = planned_run(tmp_path / "run")
+    made.write(StepOpened(4, 0, 32))
+    made.send(4, "rew_inf", 0, [1])
+    made.time += 0.5
+    (still,) = timeline(RunReader(made.run)).attempts
+    assert [lane.unfinished for lane in still.lanes] == [[], []]
+    made.verdict("failed", 66, "worker-1 raised")
+    view = timeline(RunReader(made.run))
+    (attempt,) = view.attempts
+    assert [[(it.step, it.name) for it in lane.unfinished] for lane in attempt.lanes] == [[], [(4, "rew_inf")]]
+    (bar,) = attempt.lanes[1].unfinished
+    assert bar.end_s == pytest.approx(attempt.end_s) and bar.end_s - bar.begin_s == pytest.approx(0.51)
+    assert "Under way as attempt 0 ended: rew_inf of step 4, part 0" in text_of(view)
+    assert timeline_page(view).decode().count(' unfinished" style') == 1
+    assert timeline(RunReader(made.run), "1-2").attempts[0].lanes[1].unfinished == []
+
+
+def test_a_call_has_the_same_colour_whichever_calls_are_on_the_page(tmp_path: Path) -> None:
+    view = timeline(RunReader(planned_run(tmp_path / "run").run))
+    (attempt,) = view.attempts
+    lanes = [
+        msgspec.structs.replace(lane, segments=[it for it in lane.segments if it.name == "actor_train"])
+        for lane in attempt.lanes
+    ]
+    fewer = msgspec.structs.replace(view, attempts=[msgspec.structs.replace(attempt, lanes=lanes)])
+    for shown in (view, fewer):
+        assert '<s class="c2"></s>actor_train' in timeline_page(shown).decode()
+
+
 def test_a_critical_path_names_the_step_of_a_call_of_another_one(tmp_path: Path) -> None:
     own = Link("actor_gen", 2, 0, 0.0, 0.0, 1.0)
     other = msgspec.structs.replace(own, step=1)
-    assert path_of(StepTime(2, 0.0, 2.0, [other, own], 0.0, {})).startswith("actor_gen of step 1 50% → actor_gen 50%")
+    assert path_of(StepTime(2, 0.0, 2.0, [other, own], 0.0, {})).startswith("actor_gen of step 1 50%, actor_gen 50%")
 
 
 def test_what_a_host_is_called_is_shown_and_never_obeyed(tmp_path: Path) -> None:

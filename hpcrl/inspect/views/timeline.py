@@ -72,6 +72,8 @@ class Lane(msgspec.Struct, frozen=True):
     """What its processes had in memory, as its agent saw it."""
     gpu: list[Held]
     """What was in use on its GPU, by whomever."""
+    unfinished: list[Segment] = []
+    """What it had under way as the attempt ended."""
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -120,6 +122,8 @@ class Timeline(msgspec.Struct, frozen=True):
     missing: list[int]
     """Steps among them that closed and left no row of costs."""
     unplaced: list[int]
+    calls: list[str] = []
+    """Those of the newest of these attempts' plan, in its order."""
 
 
 def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
@@ -137,13 +141,17 @@ def timeline(reader: RunReader, asked: str | None = None) -> Timeline:
     by_attempt = groupby(sorted(found.values(), key=lambda it: (it[0], it[1].step)), key=lambda it: it[0])
     attempts = [_attempt(reader.attempts[number], [row for _, row in rows]) for number, rows in by_attempt]
     unplaced = [it.attempt for it in attempts if not reader.attempts[it.attempt].says_who]
-    return Timeline(str(reader.run.root), attempts, sorted(chosen - found.keys()), unplaced)
+    calls = [*reader.attempts[attempts[-1].attempt].plan.call_named] if attempts else []
+    return Timeline(str(reader.run.root), attempts, sorted(chosen - found.keys()), unplaced, calls)
 
 
 def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
     """Of other steps something may have been executed in the same time."""
     begin_s = min(row.at_s - row.seconds for row in rows)
     end_s = max(row.at_s for row in rows)
+    unfinished = _unfinished(attempt, rows[-1])
+    if unfinished:
+        end_s = min(max(end_s, *(it.end_s for _, it in unfinished)), end_s + (end_s - begin_s))
     segments = ((it.ranks or (None,), _segment(attempt, it)) for it in attempt.made() if it.span.ended_s > begin_s)
     placed = [it for it in segments if it[1].begin_s < end_s]
     known = dict.fromkeys(range(len(attempt.plan.workers)))
@@ -151,6 +159,11 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
     for those, segment in placed:
         for rank in those:
             own.setdefault(rank, []).append(segment)
+    left: dict[int | None, list[Segment]] = {}
+    for those, segment in unfinished:
+        for rank in those:
+            own.setdefault(rank, [])
+            left.setdefault(rank, []).append(segment)
     order = sorted(own, key=lambda rank: (rank is None, rank))
     began = round(rows[-1].time - rows[-1].at_s, 3)
     clocks, window = read_clocks(attempt.run, attempt.number), (began, begin_s, end_s)
@@ -160,9 +173,10 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
     for rank in order:
         number = -1 if rank is None else rank
         own[rank].sort(key=lambda it: (it.begin_s, it.end_s))
-        idle, host = Covered(own[rank]).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
+        worked = sorted([*own[rank], *left.get(rank, [])], key=lambda it: it.begin_s)
+        idle, host = Covered(worked).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
         at = used.get(number, Used())
-        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu)
+        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu, left.get(rank, []))
         lanes.append(Lane(rank, host, idle, own[rank], *told))
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
@@ -175,6 +189,21 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
         lanes=lanes,
         pauses=[pause for row in rows for pause in row.pauses],
     )
+
+
+def _unfinished(attempt: AttemptReader, row: StepCost) -> list[tuple[tuple[int | None, ...], Segment]]:
+    """What an attempt that has ended had under way then, where this is the row of the step that it closed last."""
+    activity = attempt.activity
+    began, ended, closed = activity.began, activity.last, activity.closed
+    if not activity.ending or began is None or ended is None or not closed or closed[-1].step != row.step:
+        return []
+    found: list[tuple[tuple[int | None, ...], Segment]] = []
+    for it in activity.under_way:
+        since_s, end_s = round(it.since - began, 4), round(ended - began, 4)
+        kind = attempt.plan.kind(it.call)
+        at_it: tuple[int | None, ...] = it.executing or it.ranks or (None,)
+        found.append((at_it, Segment(it.step, it.call, kind, it.part, since_s, since_s, end_s, it.replay)))
+    return found
 
 
 def _segment(attempt: AttemptReader, made: Made) -> Segment:
