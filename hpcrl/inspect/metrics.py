@@ -22,7 +22,12 @@ class Figure:
 
 
 ACCURACY = "held-out accuracy"
-ACCURACY_IS = f"{ACCURACY}: the share of responses, greedily sampled, with reward.right_at (1) or more"
+
+
+def accuracy_at(right_at: float) -> str:
+    """What it is the share of, where something else of the run may be called right too."""
+    return f"held-out, share with reward ≥ {right_at:g}"
+
 
 FIGURES = (
     Figure("reward", "rew_inf/reward"),

@@ -100,7 +100,8 @@ TABLE = """<div class="wide"><table aria-label="{{ label }}"><thead><tr>
 <tr>{% for text, value, kind in row %}<td class="{{ kind }}"
 {%- if value is not none %} data-value="{{ value }}"{% endif %}>{{ text }}</td>{% endfor %}</tr>
 {% endfor %}
-</tbody></table></div>
+</tbody>{% if total %}<tfoot><tr>{% for text, value, kind in total %}
+<td class="{{ kind }}">{{ text }}</td>{% endfor %}</tr></tfoot>{% endif %}</table></div>
 {% for note in notes %}
 <p class="quiet note">{{ note }}</p>
 {% endfor %}
@@ -116,6 +117,7 @@ def table(of: Table, label: str) -> "Markup":
         "label": label,
         "columns": list(zip(of.columns, kinds, strict=True)),
         "rows": [[_cell(cell, kind) for cell, kind in zip(row, kinds, strict=True)] for row in of.rows],
+        "total": [_cell(cell, kind) for cell, kind in zip(of.total, kinds, strict=True)] if of.total else [],
         "notes": of.notes,
     }
     return markup(TABLE, values)

@@ -197,7 +197,7 @@ def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
 def _times(view: Summary) -> dict[str, Any]:
     elapsed = view.elapsed
     return {
-        "ledger": table(ledger_table(elapsed.ledger), "wall time") if elapsed.ledger.wall else "",
+        "ledger": table(ledger_table(elapsed), "wall time") if elapsed.ledger.wall else "",
         "calls": table(calls_table(view.calls), "calls") if view.calls else "",
         "attempts": table(attempts_table(elapsed.attempts), "attempts") if elapsed.attempts else "",
     }

@@ -17,7 +17,7 @@ def shown(table: Table) -> RenderableType:
     rich = _empty()
     for number, name in enumerate(table.columns):
         rich.add_column(name, justify="right" if table.is_number(number) else "left", no_wrap=True)
-    for row in table.rows:
+    for row in (*table.rows, *([table.total] if table.total else [])):
         rich.add_row(*(Text(plain(cell[0] if isinstance(cell, tuple) else cell)) for cell in row))
     return Group(rich, *(Text(plain(note), style="dim") for note in table.notes))
 

@@ -73,7 +73,7 @@ def _summary(view: Summary) -> RenderableType:
     if view.calls:
         parts += [Text(), shown(calls_table(view.calls))]
     if view.elapsed.ledger.wall:
-        parts += [Text(), shown(ledger_table(view.elapsed.ledger))]
+        parts += [Text(), shown(ledger_table(view.elapsed))]
     if len(view.elapsed.attempts) > 1 or any(it.verdict for it in view.elapsed.attempts):
         parts += [Text(), shown(attempts_table(view.elapsed.attempts))]
     parts += [Text(), _named(facts_of(view))]

@@ -5,14 +5,14 @@ terminal and a page render it as it stands.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hpcrl.inspect.metrics import ACCURACY, ACCURACY_IS, Figure, figures
-from hpcrl.inspect.views.attempts import Attempt, Ledger
+from hpcrl.inspect.metrics import Figure, figures
+from hpcrl.inspect.views.attempts import Attempt
 from hpcrl.inspect.views.exports import Exports
 from hpcrl.inspect.views.memory import Memory
 from hpcrl.inspect.views.resources import Resources
 from hpcrl.inspect.views.steps import Step, Steps
 from hpcrl.inspect.views.stragglers import LEAST_S, Straggler, Stragglers
-from hpcrl.inspect.views.summary import END_ROWS, Call, Course, Summary
+from hpcrl.inspect.views.summary import Call, Course, Elapsed, Summary
 from hpcrl.inspect.words import counted, duration, quantity
 from hpcrl.placement.sizes import size_in_words
 
@@ -23,7 +23,11 @@ CALLS_SHOWN = 3
 """The costliest calls of a step."""
 FIGURES_SHOWN = 3
 """Of a step's metrics."""
-ENDS_ARE = f"first, last: of what every step measures, the mean over up to {END_ROWS} steps"
+ENDS_ARE = (
+    "first, last: means over the first and over the last of these steps, where there are several; best: of one step"
+)
+HELD_OUT = "eval_"
+HELD_OUT_IS = "held-out: of the evaluation's responses, which are sampled greedily"
 LEAST_SHOWN = 0.005
 """Of wall time: smaller accounts are left out."""
 ACCOUNTS = {
@@ -41,11 +45,12 @@ ACCOUNTS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of numbers stand to the right. Notes say what a column's name does not."""
+    """Columns of numbers stand to the right. Notes say what a column's name does not. `total` is below all rows."""
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
     notes: tuple[str, ...] = ()
+    total: Sequence[Cell] = ()
 
     def is_number(self, column: int) -> bool:
         """Whether all cells of the column that hold something hold a number."""
@@ -55,7 +60,8 @@ class Table:
     def without_empty_columns(self) -> "Table":
         kept = [number for number in range(len(self.columns)) if any(row[number] != "" for row in self.rows)]
         rows = [[row[number] for number in kept] for row in self.rows]
-        return Table(tuple(self.columns[number] for number in kept), rows, self.notes)
+        total = [self.total[number] for number in kept] if self.total else ()
+        return Table(tuple(self.columns[number] for number in kept), rows, self.notes, total)
 
 
 # ── summary ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -67,12 +73,12 @@ def courses_table(courses: Sequence[Course]) -> Table:
         (
             it.label,
             *(shown(it, value) for value in (it.first, it.last, it.best)),
-            (_steps(it.first_step, it.last_step), it.first_step),
+            (_ends(it), it.first_step),
         )
         for it in courses
     ]
-    notes = [ACCURACY_IS] if any(course.label == ACCURACY for course in courses) else []
-    if any(course.first_step != course.last_step for course in courses):
+    notes = [HELD_OUT_IS] if any(course.metric.startswith(HELD_OUT) for course in courses) else []
+    if any(course.first_step != course.first_until for course in courses):
         notes.insert(0, ENDS_ARE)
     return Table(("metric", "first", "last", "best", "steps"), rows, tuple(notes)).without_empty_columns()
 
@@ -95,16 +101,31 @@ def calls_table(calls: Sequence[Call]) -> Table:
     return Table(columns, rows, (note,))
 
 
-def ledger_table(view: Ledger) -> Table:
+def ledger_table(elapsed: Elapsed) -> Table:
     """The accounts that have something, and their sum."""
+    view = elapsed.ledger
     rows: list[Sequence[Cell]] = []
     for field, (name, meaning) in ACCOUNTS.items():
         seconds: float = getattr(view, field)
         if seconds >= LEAST_SHOWN * view.wall:
             share = seconds / (view.wall or 1.0)
             rows.append((name, seconds_cell(seconds), (f"{share:.0%}", share), meaning))
-    rows.append(("in all", seconds_cell(view.wall), "", "since it was submitted, without the time when nobody ran it"))
-    return Table(("wall time", "time", "share", "meanwhile"), rows)
+    total = ("in all", seconds_cell(view.wall), "", _made_up_of(elapsed))
+    note = "Wall time begins when a run is submitted or resumed. The time in which nobody ran it is no part of it."
+    return Table(("wall time", "time", "share", "meanwhile"), rows, (note,), total)
+
+
+def wall_time(elapsed: Elapsed) -> str:
+    """In all, and what it is made up of."""
+    return f"{seconds_cell(elapsed.ledger.wall)[0]}: {_made_up_of(elapsed)}"
+
+
+def _made_up_of(elapsed: Elapsed) -> str:
+    within = sum(it.seconds for it in elapsed.attempts)
+    count = counted(len(elapsed.attempts), "attempt")
+    before = max(0.0, elapsed.ledger.wall - within)
+    place = "before it began" if len(elapsed.attempts) == 1 else "before and between them"
+    return f"{seconds_cell(within)[0]} in {count}, {seconds_cell(before)[0]} {place}"
 
 
 def attempts_table(attempts: Sequence[Attempt]) -> Table:
@@ -113,13 +134,16 @@ def attempts_table(attempts: Sequence[Attempt]) -> Table:
         steps: Cell = "" if it.first_step is None or it.last_step is None else (
             _steps(it.first_step, it.last_step), it.first_step
         )  # fmt: skip
-        repeated = f", {counted(it.replayed, 'step')} repeated" if it.replayed else ""
+        repeated = f", {counted(it.replayed, 'step')}" if it.replayed else ""
         lost: Cell = (f"{it.lost_s:.1f} s{repeated}", it.lost_s) if it.lost_s or it.replayed else ""
         resumed = "" if it.resumed_s is None else seconds_cell(it.resumed_s)
         ended = ", ".join(part for part in (it.verdict, it.who) if part)
-        rows.append(((str(it.attempt), it.attempt), steps, seconds_cell(it.seconds), lost, resumed, ended))
-    columns = ("attempt", "steps", "time", "lost work", "resumed after", "ended by")
-    return Table(columns, rows).without_empty_columns()
+        rows.append(((str(it.attempt), it.attempt), ended, steps, seconds_cell(it.seconds), lost, resumed))
+    columns = ("attempt", "ended by", "steps", "time", "lost work", "resumed after")
+    notes = ["resumed after: until the next attempt began something new"] if any(row[5] for row in rows) else []
+    if any(row[4] for row in rows):
+        notes.insert(0, "lost work: what was not finished, and what the next attempt made again")
+    return Table(columns, rows, tuple(notes)).without_empty_columns()
 
 
 def facts_of(view: Summary) -> dict[str, str]:
@@ -134,7 +158,7 @@ def facts_of(view: Summary) -> dict[str, str]:
         "run directory": where.run_dir,
     }
     if rates:
-        facts["speed"] = f"{', '.join(rates)}, over the {duration(speed.seconds)} that its attempts took"
+        facts["speed"] = f"{', '.join(rates)}, over the {seconds_cell(speed.seconds)[0]} of its attempts"
     if utilisation:
         facts["MFU"] = utilisation
     if where.forked_from is not None:
@@ -188,7 +212,7 @@ def stragglers_table(view: Stragglers) -> Table:
     rows = [
         (
             f"worker-{it.worker}",
-            it.node or "?",
+            it.node or "not known",
             seconds_cell(it.waited_s),
             (f"{it.slowest} of {it.calls}", it.slowest),
             ", ".join(
@@ -282,6 +306,12 @@ def share_cell(share: float | None, decimals: int = 1) -> Cell:
 
 def size_cell(size: float | None) -> Cell:
     return "" if size is None else (size_in_words(size), size)
+
+
+def _ends(it: Course) -> str:
+    """The steps of which its first and its last value are."""
+    first, last = _steps(it.first_step, it.first_until), _steps(it.last_from, it.last_step)
+    return first if first == last else f"{first}, {last}"
 
 
 def _steps(first: int, last: int) -> str:

@@ -23,9 +23,9 @@ def test_a_run_that_is_done_is_summed_up(tmp_path: Path) -> None:
     text = text_of(made.run)
     words = " ".join(text.split())
     assert "run · done · step 60 was the last" in words
-    assert "held-out accuracy 0.400 0.875 0.875 0–60" in words
-    assert "held-out accuracy: the share of responses, greedily sampled, with reward.right_at (1) or more" in words
-    assert "reward 0.440 0.862 0.870 1–60" in words
+    assert "held-out, share with reward ≥ 1 0.400 0.875 0.875 0, 60" in words
+    assert "held-out: of the evaluation's responses, which are sampled greedily" in words
+    assert "reward 0.440 0.862 0.870 1–10, 51–60" in words
     assert "steps 60 of 60" in words
     assert "restarts 1" in words
     assert "actor_gen 67% 0.200 s 122" in words

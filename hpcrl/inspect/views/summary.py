@@ -1,6 +1,6 @@
 """What a run has reached, what it cost, and where everything is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -9,14 +9,14 @@ from hpcrl.durable.means import over_all
 from hpcrl.durable.origin import forked_from
 from hpcrl.durable.records import Verdict
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import ACCURACY, figures, series
+from hpcrl.inspect.metrics import ACCURACY, accuracy_at, figures, series
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.utilisation import newest_peaks
 from hpcrl.inspect.views.attempts import Attempt, Ledger, attempts, ledger
 from hpcrl.inspect.views.why import Cause, newest_cause
 
 END_ROWS = 10
-"""Steps over which the first and last value of a metric are taken, where it is measured in every step."""
+"""Steps at either end over which a metric is averaged, where it is measured in every step; they never overlap."""
 
 
 class Course(msgspec.Struct, frozen=True):
@@ -31,6 +31,10 @@ class Course(msgspec.Struct, frozen=True):
     first_step: int
     last_step: int
     decimals: int = 3
+    first_until: int = 0
+    """The last of the steps that `first` is the mean of."""
+    last_from: int = 0
+    """The first of the steps that `last` is the mean of."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -122,7 +126,7 @@ def summary(reader: RunReader) -> Summary:
         reason="" if verdict is None else verdict.reason,
         step=reader.step,
         steps=reader.length(control["steps"], control["epochs"]),
-        courses=_courses(rows),
+        courses=_courses(rows, right_at(reader)),
         over_all=dict(over_all(line.event for line in read_history(run).lines if line.event is not None) or {}),
         calls=_calls(reader),
         speed=_speed(reader),
@@ -133,7 +137,13 @@ def summary(reader: RunReader) -> Summary:
     )
 
 
-def _courses(rows: Sequence[Row]) -> list[Course]:
+def right_at(reader: RunReader) -> float:
+    """The reward from which a response counts as right."""
+    section = reader.run.configuration().get("reward")
+    return float(section.get("right_at", 1.0)) if isinstance(section, Mapping) else 1.0
+
+
+def _courses(rows: Sequence[Row], right_at: float) -> list[Course]:
     found = []
     for figure in figures(rows):
         steps, values = series(rows, figure.key)
@@ -142,7 +152,9 @@ def _courses(rows: Sequence[Row]) -> list[Course]:
         width = min(END_ROWS, max(1, len(values) // 2)) if len(values) > len(rows) // 2 else 1
         first, newest = sum(values[:width]) / width, sum(values[-width:]) / width
         best = max(values) if figure.label in ("reward", "held-out reward", ACCURACY) else None
-        found.append(Course(figure.label, figure.key, first, newest, best, steps[0], steps[-1], figure.decimals))
+        label = accuracy_at(right_at) if figure.label == ACCURACY else figure.label
+        spans = steps[0], steps[-1], figure.decimals, steps[width - 1], steps[-width]
+        found.append(Course(label, figure.key, first, newest, best, *spans))
     return found
 
 

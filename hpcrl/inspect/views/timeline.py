@@ -160,8 +160,8 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
         for rank in those:
             own.setdefault(rank, []).append(segment)
     left: dict[int | None, list[Segment]] = {}
-    for those, segment in unfinished:
-        for rank in those:
+    for at_it, segment in unfinished:
+        for rank in at_it:
             own.setdefault(rank, [])
             left.setdefault(rank, []).append(segment)
     order = sorted(own, key=lambda rank: (rank is None, rank))
