@@ -30,7 +30,9 @@ def to_edit(cause: Cause) -> str:
     if cause.edit is None:
         return ""
     text = f": {cause.edit.text}" if cause.edit.text else ""
-    return f"{cause.edit.file}, line {cause.edit.line}{text}\n(the run has executed a copy, which is not to be edited)"
+    return (
+        f"{cause.edit.file}, line {cause.edit.line}{text}\n(the run has executed a copy of it; leave the copy as it is)"
+    )
 
 
 def in_a_line(cause: Cause) -> str:

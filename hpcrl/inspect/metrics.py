@@ -21,18 +21,18 @@ class Figure:
         return "–" if value is None else f"{value:.{self.decimals}f}"
 
 
-ACCURACY = "held-out accuracy"
+ACCURACY, ACCURACY_KEY = "held-out accuracy", "eval_rew/accuracy"
 
 
 def accuracy_at(right_at: float) -> str:
     """What it is the share of, where something else of the run may be called right too."""
-    return f"held-out, share with reward ≥ {right_at:g}"
+    return f"held-out share with reward ≥ {right_at:g}"
 
 
 FIGURES = (
     Figure("reward", "rew_inf/reward"),
     Figure("held-out reward", "eval_rew/reward"),
-    Figure(ACCURACY, "eval_rew/accuracy"),
+    Figure(ACCURACY, ACCURACY_KEY),
     Figure("KL", "actor_train/kl", 4),
     Figure("length", "actor_gen/response_length", 1),
     Figure("loss", "actor_train/loss", 4),

@@ -6,6 +6,7 @@ and the page's policy lets nothing but its own styles in, and scripts of the dig
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 COLOURS = 10
 """Of calls, again and again."""
+QUOTED = re.compile(r"`([^`\n]+)`|\bhpcrl (?:samples|inspect|logs|resume|status) [^\n]*$")
+QUOTED_COMMANDS = re.compile(r"`(hpcrl [^`\n]+)`")
+"""In texts that are not hpcrl's own, and may have backticks of their own."""
 
 SKELETON = """<!doctype html>
 <html lang="en">
@@ -42,9 +46,14 @@ h3 { font-size: .95rem; margin: 1rem 0 .3rem; overflow-wrap: anywhere; }
 section { border-top: 1px solid var(--line); padding: 1.1rem 0; }
 p { overflow-wrap: anywhere; }
 .quiet { color: var(--quiet); } .bad { color: var(--bad); } .good { color: var(--good); }
-.wide { overflow-x: auto; margin-bottom: .5rem; } .note { margin: 0 0 .2rem; font-size: .8rem; }
+.wide { overflow-x: auto; margin-bottom: .5rem; background: linear-gradient(to right, Canvas 40%, transparent) 0 0,
+  linear-gradient(to left, Canvas 40%, transparent) 100% 0, linear-gradient(to right, var(--quiet), transparent) 0 0,
+  linear-gradient(to left, var(--quiet), transparent) 100% 0; background-repeat: no-repeat;
+  background-size: 2.5rem 100%, 2.5rem 100%, .7rem 100%, .7rem 100%;
+  background-attachment: local, local, scroll, scroll; }
+ .note { margin: 0 0 .2rem; font-size: .8rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--quiet); font-weight: 500; vertical-align: bottom; }
+th { text-align: left; color: var(--quiet); font-weight: 500; vertical-align: text-bottom; }
 td { vertical-align: top; white-space: nowrap; }
 th, td { padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line); }
 td.text { white-space: normal; max-width: 44rem; min-width: 6rem; overflow-wrap: break-word; }
@@ -52,10 +61,13 @@ td.text.long { min-width: 16rem; } td:last-child, th:last-child { padding-right:
 td.number, th.number { text-align: right; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1.2rem; margin: .6rem 0; font-size: .9rem; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; min-width: 0; }
-@media (max-width: 32rem) { th, td { padding-right: .6rem; } td.text { min-width: 4.5rem; }
+@media (max-width: 32rem) { th, td { padding-right: .5rem; } table { font-size: .8rem; }
+  td.several { white-space: normal; } td.text { min-width: 4.5rem; }
   td.text.long { min-width: 8.5rem; } dl:not(.short) { grid-template-columns: 1fr; gap: 0; }
   dl:not(.short) dd { margin-bottom: .35rem; } }
-pre, code { font: 13px/1.5 ui-monospace, monospace; } code { overflow-wrap: anywhere; }
+pre, code { font: 13px/1.5 ui-monospace, monospace; }
+code { display: inline-block; max-width: 100%; overflow-x: auto; vertical-align: bottom; }
+code > span { white-space: nowrap; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; tab-size: 4; max-height: 20rem;
   overflow-y: auto; }
 details > summary { cursor: pointer; color: var(--quiet); }
@@ -63,6 +75,7 @@ details > summary { cursor: pointer; color: var(--quiet); }
 @media print { :root { color-scheme: light; } body { margin: 0; max-width: none; font-size: 10pt; }
   nav { display: none; } article, figure, tr { break-inside: avoid; }
   .wide, pre { overflow: visible; max-height: none; } }
+.lane + .wide { margin-top: .5rem; }
 .lane { display: flex; align-items: center; gap: .5rem; font-size: .75rem; }
 .lane > b { flex: 0 0 8rem; font-weight: 500; display: flex; justify-content: space-between; white-space: nowrap; }
 .lane > b > i { font-style: normal; font-weight: 400; color: var(--quiet); }
@@ -106,6 +119,7 @@ TABLE = """<div class="wide"><table aria-label="{{ label }}"><thead><tr>
 <p class="quiet note">{{ note }}</p>
 {% endfor %}
 """
+WITH_UNIT = re.compile(r"(\d) (?=[a-zA-Z])")
 LONG = 24
 """Characters from which a text gets a wide column."""
 
@@ -125,7 +139,8 @@ def table(of: Table, label: str) -> "Markup":
 
 def _cell(cell: Cell, kind: str) -> tuple[str, float | None, str]:
     if isinstance(cell, tuple):
-        return cell[0], cell[1], kind
+        several = " several" if ", " in cell[0] else ""
+        return WITH_UNIT.sub("\\1\N{NO-BREAK SPACE}", cell[0]), cell[1], kind + several
     return cell, None, kind or ("text long" if len(cell) > LONG else "text")
 
 
@@ -157,3 +172,23 @@ def markup(template: str, values: Mapping[str, Any]) -> "Markup":
 
 def _neutral(value: Any) -> Any:
     return plain(value) if type(value) is str else value
+
+
+def command(text: str) -> "Markup":
+    """As code, whose lines are broken at spaces alone."""
+    from markupsafe import Markup, escape
+
+    return Markup("<code>{}</code>").format(
+        Markup(" ").join(Markup(f"<span>{escape(plain(it))}</span>") for it in text.split(" "))
+    )
+
+
+def spoken(text: str, quoted: re.Pattern[str] = QUOTED) -> "Markup":
+    """A text with the commands in it as code: those in backticks, and one to its end."""
+    from markupsafe import Markup, escape
+
+    at, parts = 0, []
+    for found in quoted.finditer(text):
+        parts += [escape(plain(text[at : found.start()])), command(found[1] or found[0])]
+        at = found.end()
+    return Markup("").join([*parts, escape(plain(text[at:]))])

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,9 @@ from hpcrl.durable.rundir import RunDirectory
 from hpcrl.errors import DataError, MissingExtraError
 from hpcrl.foreign import plain
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import figures, last, series
+from hpcrl.inspect.metrics import ACCURACY, ACCURACY_KEY, accuracy_at, figures, last, series
 from hpcrl.inspect.reader import RunReader
+from hpcrl.inspect.views.summary import right_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,8 @@ PAGE_INCHES = (3.5, 2.2)
 """Of a panel on a page, which makes it as wide as there is room: letters of 8 points are legible on a phone."""
 SMOOTHED_FROM = 30
 """Points from which a curve is drawn thin, with a running mean over it."""
+THIN_ALPHA = 0.7
+"""Of a curve with a running mean over it: it can be told from the page's background in both themes."""
 MARKED_TO = 60
 """Points of a sparse curve up to which each is marked."""
 LEAST_RANGE = 1e-6
@@ -82,7 +85,7 @@ PANELS = (
         (
             Curve("rew_inf/reward", "training, sampled"),
             Curve("eval_rew/reward", "held out, greedy", True),
-            Curve("eval_rew/accuracy", "accuracy: held out with reward ≥ 1", True),
+            Curve(ACCURACY_KEY, ACCURACY, True),
         ),
     ),
     Panel("KL to the reference, per token", (Curve("actor_train/kl"),)),
@@ -109,7 +112,7 @@ def _plot(run: RunDirectory, folder: Path) -> list[Path]:
 
     reader = RunReader(run)
     rows = reader.rows()
-    panels = _panels(rows)
+    panels = _panels(rows, right_at(reader))
     if not panels:
         raise DataError(f"{run.root} has no finished step yet, so there is nothing to plot.")
     lines = -(-len(panels) // COLUMNS)
@@ -137,7 +140,7 @@ def panels_of_a_page(reader: RunReader) -> list[Drawn]:
     Raises MissingExtraError where matplotlib is not installed.
     """
     rows, found = reader.rows(), []
-    for panel in _panels(rows):
+    for panel in _panels(rows, right_at(reader)):
         # Names within a panel are made of the salt, and differ from those of other panels of the page.
         with _matplotlib(**{"svg.fonttype": "none", "svg.hashsalt": panel.title}):
             found.append(_drawn(panel, rows, reader))
@@ -194,11 +197,17 @@ def thinned(steps: Sequence[int], values: Sequence[float]) -> tuple[list[int], l
     return [steps[i] for i in order], [values[i] for i in order]
 
 
-def _panels(rows: Sequence[Row]) -> list[Panel]:
+def _panels(rows: Sequence[Row], right_at: float) -> list[Panel]:
     """The panels that these rows have values for; of an unknown graph, one per metric."""
     measured = {key for row in rows for key in row}
     known = [panel for panel in PANELS if any(curve.key in measured for curve in panel.curves)]
-    return known or [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows)]
+    if known:
+        return [replace(panel, curves=tuple(_told(curve, right_at) for curve in panel.curves)) for panel in known]
+    return [Panel(figure.label, (Curve(figure.key),)) for figure in figures(rows)]
+
+
+def _told(curve: Curve, right_at: float) -> Curve:
+    return replace(curve, label=accuracy_at(right_at)) if curve.key == ACCURACY_KEY else curve
 
 
 def _draw(axes: "Axes", panel: Panel, rows: Sequence[Row], restarts: Sequence[int]) -> None:
@@ -239,8 +248,8 @@ def _draw_curve(axes: "Axes", curve: Curve, steps: Sequence[int], values: Sequen
         axes.plot(steps, values, linewidth=1.6, **style)
     else:
         means = running_mean(np.array(values), smoothed_over(len(values)))
-        axes.plot(*thinned(steps, values), linewidth=0.8, alpha=0.35, color=colour)
-        axes.plot(*thinned(steps, means.tolist()), linewidth=1.6, **style)
+        axes.plot(*thinned(steps, values), linewidth=0.8, alpha=THIN_ALPHA, color=colour)
+        axes.plot(*thinned(steps, means.tolist()), linewidth=2.0, **style)
 
 
 def smoothed_over(count: int) -> int:

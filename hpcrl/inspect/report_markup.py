@@ -10,6 +10,7 @@ a { color: var(--c0); }
 figure { margin: 0; min-width: 0; } figcaption { font-size: .85rem; } figcaption b { display: block; font-weight: 600; }
 .curves svg { display: block; width: 100%; height: auto; } .curves text { fill: var(--ink); }
 .curves .key { white-space: normal; margin-right: .8rem; } .key > s { border-radius: 2px; }
+#why ul { margin: 0 0 .8rem; padding-left: 1.1rem; } tfoot td { font-weight: 600; }
 .course { letter-spacing: -1px; white-space: nowrap; color: var(--c0); }
 th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--c0); }
 th button::after { content: "\\a0↕"; opacity: .5; }
@@ -52,7 +53,10 @@ PAGE = """
 <dl>
 {% for name, text, kind in cause.facts %}
 <dt>{{ name }}</dt><dd>{% if kind == 'pre' %}<pre>
-{{ text }}</pre>{% elif kind == 'code' %}<code>{{ text }}</code>{% else %}{{ text }}{% endif %}</dd>
+{{ text }}</pre>{% elif kind == 'edit' %}<b>{{ text.file }}, line {{ text.line }}</b>
+{% if text.text %}<pre>
+{{ text.text }}</pre>{% endif %}<span class="quiet">The run has executed a copy of this file. Leave the copy as it
+is.</span>{% else %}{{ text }}{% endif %}</dd>
 {% endfor %}
 </dl>
 {% if cause.traceback %}<details><summary>the whole traceback, hpcrl's frames too</summary><pre>
@@ -70,16 +74,19 @@ PAGE = """
 <nav aria-label="On this page">
 {% if causes %}<a href="#why">{{ causes[0].title }}</a>{% endif %}
 <a href="#curves">Curves</a>
-<a href="#samples">Worst samples</a>
+<a href="#samples">Samples</a>
 <a href="#time">Where the time went</a>
 <a href="#timeline">Timeline</a>
 {% if tables %}<a href="#tables">Steps, memory, nodes</a>{% endif %}
 <a href="#next">What to try next</a>
+<a href="#words">Words</a>
 </nav>
 </header>
 <main>
 {% if causes %}
 <section id="why"><h2>{{ causes[0].title }}</h2>
+{% if attempts_said %}<ul>{% for it in attempts_said %}<li>{{ it }}</li>{% endfor %}</ul>{% endif %}
+
 {{ why(causes[0]) }}
 {% if causes[1:] %}
 <details><summary>{{ earlier }}</summary>
@@ -92,31 +99,33 @@ PAGE = """
 </section>
 {% endif %}
 <section id="curves"><h2>Curves</h2>
-{% if curves %}<div class="curves">
+{% if curves %}<p class="quiet">{{ drawn_how }}</p>
+<div class="curves">
 {% for curve in curves %}
 <figure><figcaption><b>{{ curve.title }}</b>
 {% for label, colour, value in curve.legend %}<span class="key"><s style="background: var(--{{ colour }})"></s>
-{{- label or "newest" }} <span class="quiet">{{ value }}</span></span>{% endfor %}
+{{- label }}<span class="quiet">{{ " · " if label }}last: {{ value }}</span></span>{% endfor %}
 </figcaption>{{ curve.svg }}</figure>
 {% endfor %}
 </div>
-<p class="quiet">{{ drawn_how }}</p>
 {% else %}<p class="quiet">{{ no_curves }}</p>{% endif %}
 {{ courses }}{{ over_all }}
 {% if all_metrics %}
 <details><summary>all {{ all_metrics_count }} metrics</summary>{{ all_metrics }}</details>
 {% endif %}
 </section>
-<section id="samples"><h2>Worst samples{% if step is not none %} of step {{ step }}{% endif %}</h2>
+<section id="samples"><h2>Samples{% if step is not none %} of step {{ step }}{% endif %}</h2>
 <p class="quiet">{{ about_samples }}</p>
-{% if failed_samples %}<h3>Samples whose reward failed</h3>{{ failed_samples }}
-{% if worst %}<h3>Samples with the lowest rewards</h3>{% endif %}{% endif %}
-{{ worst }}
-{% if best %}<details><summary>the best samples of the same step</summary>
-{{ best }}</details>{% endif %}
+{{ scale }}
+{% for title, them in samples %}
+<h3>{{ title }}</h3>{{ them }}
+{% endfor %}
+{% if more_samples %}<details><summary>{{ more_count }}</summary>
+{{ more_samples }}</details>{% endif %}
 </section>
 <section id="time"><h2>Where the time went</h2>
 {% if ledger %}{{ ledger }}{% else %}<p class="quiet">No process has begun yet.</p>{% endif %}
+{% if slowest %}<p>{{ slowest }}</p>{% endif %}
 {% if calls %}<h3>By call</h3>{{ calls }}{% endif %}
 {% if attempts %}<h3>By attempt</h3>{{ attempts }}{% endif %}
 </section>
@@ -130,7 +139,7 @@ PAGE = """
 <section id="next"><h2>What to try next</h2>
 <dl>
 {% for command, what in hints %}
-<dt>{{ what }}</dt><dd><code>{{ command }}</code></dd>
+<dt>{{ what }}</dt><dd>{{ command }}</dd>
 {% endfor %}
 </dl>
 {% if rest %}
@@ -142,5 +151,12 @@ PAGE = """
 </dl>
 {% endif %}
 </section>
+<section id="words"><details><summary>The words on this page</summary>
+<dl>
+{% for word, meaning in glossary %}
+<dt>{{ word }}</dt><dd>{{ meaning }}</dd>
+{% endfor %}
+</dl>
+</details></section>
 </main>
 """

@@ -4,19 +4,21 @@ sorts tables, and all is there without it.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpcrl.errors import MissingExtraError
 from hpcrl.inspect.cause_text import folded
+from hpcrl.inspect.glossary import GLOSSARY
 from hpcrl.inspect.lines import Row
-from hpcrl.inspect.metrics import BESIDES, series
-from hpcrl.inspect.pages import markup, page, table
+from hpcrl.inspect.metrics import ACCURACY, BESIDES, accuracy_at, series
+from hpcrl.inspect.pages import QUOTED_COMMANDS, command, markup, page, spoken, table
 from hpcrl.inspect.plots import Drawn, panels_of_a_page, smoothed_over
 from hpcrl.inspect.progress import sparkline
 from hpcrl.inspect.reader import RunReader
 from hpcrl.inspect.report_markup import PAGE, SCRIPT, STYLES
 from hpcrl.inspect.sample_markup import STYLES as SAMPLE_STYLES
-from hpcrl.inspect.sample_markup import samples_markup, shades_are
+from hpcrl.inspect.sample_markup import samples_markup, scale, shades_are
 from hpcrl.inspect.timeline_page import MOST_SEGMENTS, timeline_body
 from hpcrl.inspect.verdicts import VERDICTS
 from hpcrl.inspect.view_tables import (
@@ -32,20 +34,25 @@ from hpcrl.inspect.view_tables import (
     over_all_table,
     steps_table,
     stragglers_table,
+    wall_time,
     workers_table,
 )
 from hpcrl.inspect.views.report import Ends, Report
-from hpcrl.inspect.views.summary import Summary
+from hpcrl.inspect.views.stragglers import Stragglers
+from hpcrl.inspect.views.summary import Summary, right_at
 from hpcrl.inspect.views.why import Cause
-from hpcrl.inspect.words import counted, duration
+from hpcrl.inspect.words import counted
 
 TEXT_SHOWN = 4000
 """Characters of a text of a sample; `hpcrl samples` has all."""
+ATTEMPTS_SAID = 12
 EARLIER_SHOWN = 20
 """Causes beside the newest."""
 FACTS_ABOVE = 4
 """The others are the page's end."""
 METRICS_SHOWN = 1000
+WORST_SHOWN, BEST_SHOWN = 3, 2
+"""Samples that are seen without a click."""
 COURSE_WIDTH = 24
 VERBS = {"failed": "failed", "killed": "was killed"}
 CARETS = re.compile(r"\s+[~^]+")
@@ -58,22 +65,24 @@ def report_page(view: Report, reader: RunReader) -> str:
     whole, state = view.summary, _state(view)
     causes = [_cause(it, state) for it in view.why.causes]
     facts = list(facts_of(whole).items())
-    facts.insert(1, ("wall time", duration(whole.elapsed.ledger.wall)))
+    facts.insert(1, ("wall time", wall_time(whole.elapsed)))
     values = {
         "name": whole.name,
         "state": state,
         "kind": KINDS.get(state, ""),
         "reason": "" if state == "failed" and view.why.causes else whole.reason,
-        "facts": facts[:FACTS_ABOVE],
-        "rest": facts[FACTS_ABOVE:],
+        "facts": [(name, spoken(fact)) for name, fact in facts[:FACTS_ABOVE]],
+        "rest": [(name, spoken(fact)) for name, fact in facts[FACTS_ABOVE:]],
+        "attempts_said": _attempts_said(view, state),
         "causes": causes[: 1 + EARLIER_SHOWN],
         "earlier": _earlier(len(causes) - 1),
         **_curves(reader, whole),
         **_samples(view.samples, whole.where.run_dir),
-        **_times(whole),
+        **_times(view),
         "timeline": _timeline(view),
-        "tables": list(_tables(view)),
-        "hints": list(whole.hints.items()),
+        "glossary": GLOSSARY,
+        "tables": list(_tables(view, right_at(reader))),
+        "hints": [(command(it), what) for it, what in whole.hints.items() if it not in _said_above(view)],
     }
     return page(f"{whole.name}: {state}", markup(PAGE, values), styles=STYLES + SAMPLE_STYLES, script=SCRIPT)
 
@@ -82,6 +91,11 @@ def _state(view: Report) -> str:
     """That of its verdict; one that left none was killed, or has not ended."""
     causes = [it for it in view.why.causes if not it.continued and it.kind != "waiting for Slurm"]
     return view.summary.state or ("killed" if causes else "not ended")
+
+
+def _said_above(view: Report) -> tuple[str, ...]:
+    """Commands that the page has elsewhere, or whose result it shows."""
+    return f"hpcrl inspect {view.summary.where.run_dir} --plot", *(it.next for it in view.why.causes[:1])
 
 
 # ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,11 +109,12 @@ def _cause(it: Cause, state: str) -> dict[str, Any]:
     evidence = "\n".join(f"{at.file}{f':{at.line}' if at.line else ''}  {at.text}" for at in it.evidence)
     facts = [
         ("where", who, ""),
-        ("what happened", _without_carets(it.said), "pre"),
+        ("what happened", spoken(_without_carets(it.said), QUOTED_COMMANDS), "pre"),
         ("in your code", _without_carets(it.frames), "pre"),
-        ("means", VERDICTS[it.kind].means, ""),
-        ("what to do", "" if it.continued else VERDICTS[it.kind].do, ""),
-        ("then type", it.next, "code"),
+        ("means", spoken(VERDICTS[it.kind].means), ""),
+        ("edit", it.edit, "edit"),
+        ("what to do", "" if it.continued else spoken(VERDICTS[it.kind].do), ""),
+        ("then type", it.next and command(it.next), ""),
         ("evidence", evidence, "pre"),
         ("followed from it", folded(it), ""),
     ]
@@ -110,6 +125,17 @@ def _cause(it: Cause, state: str) -> dict[str, Any]:
         "facts": [fact for fact in facts if fact[1]],
         "traceback": it.traceback,
     }
+
+
+def _attempts_said(view: Report, state: str) -> list[str]:
+    """What each attempt came to, where there are several."""
+    attempts = view.summary.elapsed.attempts
+    said = []
+    for it in attempts:
+        end = ", ".join(part for part in (it.verdict, it.who) if part)
+        end = end or (state if it is attempts[-1] else "ended")
+        said.append(f"attempt {it.attempt}: {end}" + ("" if it.last_step is None else f", after step {it.last_step}"))
+    return said[-ATTEMPTS_SAID:] if len(attempts) > 1 else []
 
 
 def _earlier(count: int) -> str:
@@ -152,9 +178,9 @@ def _curve(drawn: Drawn) -> dict[str, Any]:
 def _drawn_how(rows: Sequence[Row], reader: RunReader) -> str:
     """What lines are, beside the curves' own colours."""
     width = smoothed_over(len(rows))
-    said = ["By step; the number is the newest value."]
+    said = ["By step; beside each name is its last value."]
     if width > 1:
-        said.append(f"Thin: each step. Thick: the mean over {width} steps. Points: evaluations.")
+        said.append(f"Thin: each step. Thick: the mean over {width} steps around it. Points: evaluations.")
     if reader.restarts():
         said.append("Dotted, upright: another attempt went on from here.")
     if reader.seen.settings:
@@ -171,8 +197,9 @@ def _all_metrics(rows: Sequence[Row], names: Sequence[str]) -> Table:
             cells = ((f"{number:.4g}", number) for number in numbers)
             made.append((name, sparkline(values, COURSE_WIDTH), *cells, (f"{steps[0]}–{steps[-1]}", steps[0])))
     more = len(names) - METRICS_SHOWN
-    notes = (f"{more} more: hpcrl inspect RUN steps --csv",) if more > 0 else ()
-    return Table(("metric", "course", "first", "last", "least", "most", "steps"), made, notes)
+    notes = ["first, last, least, most: of one step"]
+    notes += [f"{more} more: hpcrl inspect RUN steps --csv"] if more > 0 else []
+    return Table(("metric", "course", "first", "last", "least", "most", "steps"), made, tuple(notes))
 
 
 # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -181,26 +208,44 @@ def _samples(view: Ends, run_dir: str) -> dict[str, Any]:
     said = view.lacks
     if shown:
         said = (
-            f"{counted(len(view.worst), 'sample')} of the {view.of} that are kept of this step, the lowest reward "
-            f"first. {shades_are(shown)} All of them: hpcrl samples {run_dir} --step {view.step} --sort reward"
+            f"{counted(view.of, 'sample')} of this step are kept. {shades_are(shown)} "
+            f"All of them: `hpcrl samples {run_dir} --step {view.step} --sort reward`"
         )
+    groups = (
+        ("Samples whose reward failed", view.failed[:WORST_SHOWN]),
+        ("The lowest rewards", view.worst[:WORST_SHOWN]),
+        ("The highest rewards", view.best[:BEST_SHOWN]),
+    )
+    more = [*view.failed[WORST_SHOWN:], *view.worst[WORST_SHOWN:], *view.best[BEST_SHOWN:]]
     return {
         "step": view.step,
-        "about_samples": said,
-        "failed_samples": samples_markup(view.failed, TEXT_SHOWN) if view.failed else "",
-        "worst": samples_markup(view.worst, TEXT_SHOWN),
-        "best": samples_markup(view.best, TEXT_SHOWN) if view.best else "",
+        "about_samples": spoken(said),
+        "scale": scale() if shades_are(shown) else "",
+        "samples": [(title, samples_markup(found, TEXT_SHOWN)) for title, found in groups if found],
+        "more_samples": samples_markup(more, TEXT_SHOWN) if more else "",
+        "more_count": counted(len(more), "more sample"),
     }
 
 
 # ── where the time went, and the rest ─────────────────────────────────────────────────────────────────────────────────
-def _times(view: Summary) -> dict[str, Any]:
-    elapsed = view.elapsed
+def _times(view: Report) -> dict[str, Any]:
+    elapsed, calls = view.summary.elapsed, view.summary.calls
     return {
         "ledger": table(ledger_table(elapsed), "wall time") if elapsed.ledger.wall else "",
-        "calls": table(calls_table(view.calls), "calls") if view.calls else "",
+        "slowest": _slowest(view.stragglers) if calls else "",
+        "calls": table(calls_table(calls), "calls") if calls else "",
         "attempts": table(attempts_table(elapsed.attempts), "attempts") if elapsed.attempts else "",
     }
+
+
+def _slowest(view: Stragglers) -> str:
+    """Who was waited for most."""
+    if not view.workers:
+        return "No worker was waited for: none was much slower than the others."
+    it = view.workers[0]
+    node = f" on {it.node}" if it.node else ""
+    often = f"it was the slowest in {it.slowest} of {it.calls} calls"
+    return f"Slowest: worker-{it.worker}{node}. Others waited {it.waited_s:.1f} s for it; {often}."
 
 
 def _timeline(view: Report) -> Any:
@@ -212,13 +257,18 @@ def _timeline(view: Report) -> Any:
     return timeline_body(view.timeline)
 
 
-def _tables(view: Report) -> Iterator[tuple[str, Any, str]]:
+def _tables(view: Report, right_at: float) -> Iterator[tuple[str, Any, str]]:
     """Title, table and what is said above it; folded."""
     found = (
-        (f"The last {counted(len(view.steps.steps), 'step')}", steps_table(view.steps), ""),
+        (f"The last {counted(len(view.steps.steps), 'step')}", _steps(view, right_at), ""),
         ("Workers that others waited for", stragglers_table(view.stragglers), exclude_advice(view.stragglers)),
         ("Memory by call", memory_table(view.memory), ""),
         ("Nodes", nodes_table(view.resources), ""),
         ("Workers", workers_table(view.resources), ""),
     )
     return ((title, table(of, title), said) for title, of, said in found if of.rows)
+
+
+def _steps(view: Report, right_at: float) -> Table:
+    made = steps_table(view.steps)
+    return replace(made, columns=tuple(accuracy_at(right_at) if it == ACCURACY else it for it in made.columns))

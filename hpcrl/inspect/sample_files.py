@@ -9,12 +9,14 @@ import msgspec
 from hpcrl.errors import MissingExtraError
 from hpcrl.inspect.archives import Sample
 from hpcrl.inspect.pages import markup, page
-from hpcrl.inspect.sample_markup import STYLES, samples_markup, shades_are
+from hpcrl.inspect.sample_markup import STYLES, samples_markup, scale, shades_are
 from hpcrl.inspect.sample_texts import counted
 from hpcrl.inspect.views.samples import Samples
 
 BODY = """<h1>{{ title }}</h1>
 <p class="quiet">{{ counted }}. {{ shades }}</p>
+{% if shades %}{{ scale }}{% endif %}
+
 {% for step, why in lost %}<p class="bad">Of step {{ step }} not all could be kept: {{ why }}</p>
 {% endfor %}{{ samples }}
 """
@@ -28,7 +30,7 @@ def json_lines(view: Samples) -> Iterator[str]:
 def to_html(view: Samples) -> bytes:
     """One page, readable without scripts. What texts hold is shown, never obeyed."""
     title = f"Samples of {Path(view.run_dir).name}"
-    shown = {"samples": samples_markup(view.samples), "shades": shades_are(view.samples)}
+    shown = {"samples": samples_markup(view.samples), "shades": shades_are(view.samples), "scale": scale()}
     values = {"title": title, "counted": counted(view), "lost": list(view.lost.items()), **shown}
     return page(title, markup(BODY, values), styles=STYLES).encode()
 

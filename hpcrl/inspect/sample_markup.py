@@ -21,8 +21,8 @@ MEANS = {
     "advantages": "advantage",
     "returns": "return",
     "values": "value",
-    "logprobs": "log p",
-    "ref_logprobs": "log p of the reference",
+    "logprobs": "log-probability",
+    "ref_logprobs": "log-probability by the reference",
     "log_ratio": "log-ratio",
 }
 """Figure → what it is the mean of, over the response's tokens."""
@@ -38,14 +38,20 @@ SHORT = 300
 
 STYLES = """
 article { border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem; margin: .8rem 0; }
-article h3 { margin: 0; font-size: .95rem; } article > p { margin: .1rem 0; font-size: .85rem; }
-article h4 { margin: .5rem 0 0; font-size: .75rem; font-weight: 500; color: var(--quiet); }
-article pre { margin: 0; }
-.u1 { background: rgba(46, 160, 67, .18); } .u2 { background: rgba(46, 160, 67, .34); }
-.u3 { background: rgba(46, 160, 67, .5); }
+article h3 { margin: 0; font-size: .95rem; } article p { margin: .1rem 0; font-size: .85rem; }
+article > div { display: grid; grid-template-columns: 4.5rem minmax(0, 1fr); gap: .15rem .6rem; margin-top: .4rem; }
+article h4 { margin: .15rem 0 0; font-size: .75rem; font-weight: 500; color: var(--quiet); overflow-wrap: anywhere; }
+article pre { margin: 0; } article details { font-size: .85rem; margin-top: .3rem; }
+@media (max-width: 32rem) { article { padding: .4rem .6rem; } article p { font-size: .8rem; } }
+:root { --u1: rgba(46, 160, 67, .18); --u2: rgba(46, 160, 67, .34); --u3: rgba(46, 160, 67, .55);
+  --d1: rgba(218, 54, 51, .15); --d2: rgba(218, 54, 51, .28); --d3: rgba(218, 54, 51, .42); }
+@media (prefers-color-scheme: dark) { :root { --u1: rgba(46, 160, 67, .26); --u2: rgba(46, 160, 67, .46);
+  --u3: rgba(46, 160, 67, .68); --d1: rgba(218, 54, 51, .3); --d2: rgba(218, 54, 51, .54);
+  --d3: rgba(218, 54, 51, .78); } }
+.u1 { background: var(--u1); } .u2 { background: var(--u2); } .u3 { background: var(--u3); }
 .d1, .d2, .d3 { text-decoration: underline dotted; text-underline-offset: .2em; }
-.d1 { background: rgba(218, 54, 51, .15); } .d2 { background: rgba(218, 54, 51, .28); }
-.d3 { background: rgba(218, 54, 51, .4); }
+.d1 { background: var(--d1); } .d2 { background: var(--d2); } .d3 { background: var(--d3); }
+.scale { font-size: .8rem; } .scale > span { padding: 0 .3rem; }
 """
 
 SAMPLES = """
@@ -55,6 +61,7 @@ SAMPLES = """
 {% for line in it.lines %}
 <p class="quiet">{{ line }}</p>
 {% endfor %}
+<div>
 {% for name, text in it.texts %}
 <h4>{{ name }}</h4>
 <pre dir="auto">
@@ -68,16 +75,22 @@ SAMPLES = """
 {% endfor %}
 </pre>
 {% endif %}
+{% if it.is_empty %}
+<h4>response</h4>
+<p class="quiet">(no text)</p>
+{% endif %}
 {% if it.error %}
-<h4>its reward failed</h4>
+<h4>error</h4>
 <pre class="bad">
 {{ it.error }}</pre>
 {% endif %}
 {% if it.row %}
-<h4>row of the data set</h4>
+<h4>row</h4>
 <pre dir="auto">
 {{ it.row }}</pre>
-{% elif it.record %}
+{% endif %}
+</div>
+{% if it.record %}
 <details><summary>row of the data set</summary>
 <pre dir="auto">
 {{ it.record }}</pre></details>
@@ -86,6 +99,9 @@ SAMPLES = """
 {% endfor %}
 """
 """The first line break in a <pre> is none of its text."""
+
+SCALE = """<p class="scale">{% for text, shade in shades %}<span class="{{ shade }}">{{ text }}</span>{% endfor %}
+<span class="quiet">or more of the largest of the response</span></p>"""
 
 
 def samples_markup(samples: Sequence[Sample], longest: int | None = None) -> "Markup":
@@ -102,6 +118,13 @@ def shades_are(samples: Sequence[Sample]) -> str:
     return f"Tokens are shaded by {by}: green above zero, red and underlined below."
 
 
+def scale() -> "Markup":
+    """A token of each shade."""
+    shades = [*((-share, f"d{name}") for share, name in SHADES), *((share, f"u{name}") for share, name in SHADES[::-1])]
+    values = [(f"{share:+.0%}".replace("-", "−"), shade) for share, shade in shades]
+    return markup(SCALE, {"shades": values})
+
+
 def _shown(sample: Sample, longest: int | None) -> dict[str, Any]:
     figures = dict(sample.figures)
     reward = figures.pop("reward", None)
@@ -110,8 +133,10 @@ def _shown(sample: Sample, longest: int | None) -> dict[str, Any]:
     means = [f"{what} {figures.pop(name):.4g}" for name, what in MEANS.items() if name in figures]
     rest = [f"{name} {number:.4g}" for name, number in figures.items()]
     which = f", response {sample.number}" if sample.number else ""
+    epoch = sample.sample.rpartition("@")[2].partition("#")[0]
     about = [
-        f"sample {sample.sample}{which} of {DATA.get(sample.data_set, sample.data_set)}, step {sample.step}",
+        f"row {sample.row} of {DATA.get(sample.data_set, sample.data_set)}, epoch {epoch}{which}, step {sample.step} "
+        f"({sample.sample})",
         *lengths,
     ]
     about += [ENDS.get(sample.ended, f"ended by {sample.ended}")] if sample.ended else []
@@ -124,6 +149,7 @@ def _shown(sample: Sample, longest: int | None) -> dict[str, Any]:
         "lines": [_whole(line) for line in lines if line],
         "texts": [(_whole(name), _cut(text, longest)) for name, text in sample.texts.items() if name != "response"],
         "pieces": _pieces(sample, longest),
+        "is_empty": sample.texts.get("response") == "",
         "error": _cut(sample.error, longest),
         "row": _whole(row) if 2 < len(row) <= SHORT else "",
         "record": _cut(record, longest) if len(row) > SHORT else "",

@@ -117,15 +117,18 @@ def ledger_table(elapsed: Elapsed) -> Table:
 
 def wall_time(elapsed: Elapsed) -> str:
     """In all, and what it is made up of."""
-    return f"{seconds_cell(elapsed.ledger.wall)[0]}: {_made_up_of(elapsed)}"
+    made_up_of = _made_up_of(elapsed)
+    return seconds_cell(elapsed.ledger.wall)[0] + (f": {made_up_of}" if made_up_of else "")
 
 
 def _made_up_of(elapsed: Elapsed) -> str:
-    within = sum(it.seconds for it in elapsed.attempts)
+    decimals = 1 if elapsed.ledger.wall < 60 else 0
+    wall, within = (round(it, decimals) for it in (elapsed.ledger.wall, sum(it.seconds for it in elapsed.attempts)))
     count = counted(len(elapsed.attempts), "attempt")
-    before = max(0.0, elapsed.ledger.wall - within)
+    if within > wall:  # clocks of several machines
+        return ""
     place = "before it began" if len(elapsed.attempts) == 1 else "before and between them"
-    return f"{seconds_cell(within)[0]} in {count}, {seconds_cell(before)[0]} {place}"
+    return f"{seconds_cell(within)[0]} in {count}, {seconds_cell(wall - within)[0]} {place}"
 
 
 def attempts_table(attempts: Sequence[Attempt]) -> Table:

@@ -18,9 +18,11 @@ from support.made_run import MadeRun, ended_run, ppo_row
 from hpcrl.cli import inspect
 from hpcrl.durable.journal import Adopted, encode_line
 from hpcrl.errors import ConfigurationError, ExitCode
-from hpcrl.events import AttemptEnded, WorkerEnded
+from hpcrl.events import AttemptEnded, CallFailed, WorkerEnded
+from hpcrl.inspect.pages import table
 from hpcrl.inspect.plots import MOST_POINTS, thinned
 from hpcrl.inspect.report_markup import SCRIPT
+from hpcrl.inspect.view_tables import Table
 
 HOSTILE = "<script>alert(1)</script>\"'</pre></details>\x1b[31m\x1b]0;t\x07\u202e[bold]{{ 7*7 }}{% raw %}$\\frac"
 
@@ -84,14 +86,19 @@ def test_a_page_has_cause_curves_worst_samples_and_all_tables(tmp_path: Path) ->
     order = [
         "Why attempt 0 failed</h2>",
         "<h2>Curves",
-        "Worst samples of step 20",
+        "<h2>Samples of step 20",
+        "The lowest rewards",
+        "The highest rewards",
+        "5 more samples",
         "<h2>Where the time went",
         "Timeline of",
     ]
     assert sorted(order, key=page.index) == order and "cause" in page
-    worst, _, best = page.partition("the best samples")
-    assert re.findall(r">say (\d+)|ask (\d+)<", worst) != [] and "ask 0<" in worst and "ask 4<" in worst
-    assert "ask 11<" in best and "ask 7<" in best and "ask 5<" not in page and page.count('class="u3"') == 10
+    seen, _, more = page.partition("5 more samples")
+    worst, _, best = seen.partition("The highest rewards")
+    found = [re.findall(r"(?m)^ask (\d+)<", part) for part in (worst, best, more)]
+    assert found == [["0", "1", "2"], ["11", "10"], ["3", "4", "9", "8", "7"]] and page.count('class="u3"') == 11
+    assert "No worker was waited for" in page and page.index("By step; ") < page.index("<svg")
     assert "prefers-color-scheme: dark" in page and "<details" in page and "var(--c0)" in page
 
 
@@ -105,6 +112,26 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_fetched(tmp_path: Path
     assert set(re.findall(r"https?://[^\"' ]+", page)) <= {
         "http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"
     }  # fmt: skip
+
+
+def test_a_sum_is_below_the_rows_that_the_script_sorts() -> None:
+    made = Table(("of", "seconds"), [("idle", ("2 s", 2.0)), ("load", ("1 s", 1.0))], total=("in all", ("3 s", 3.0)))
+    body, _, foot = str(table(made, "times")).partition("</tbody>")
+    assert "in all" not in body and re.search(r"<tfoot><tr>\s*<td class=\"text\">in all</td>", foot)
+    assert "body.rows" in SCRIPT and "tBodies" in SCRIPT
+
+
+def test_a_command_is_broken_at_spaces_alone_and_said_once(tmp_path: Path) -> None:
+    made = MadeRun(tmp_path / "a-run")
+    made.begin()
+    made.step(1)
+    made.write(CallFailed(0, "step 2 rew_inf, part 0", "`x` is not `hpcrl stop`", exit_code=66))
+    made.verdict("failed", 66, "worker-0 raised")
+    page = page_of(made, tmp_path)
+    words = ["hpcrl", "resume", str(made.run.root), "--accept-changed", "reward.function"]
+    assert page.count(f"<code>{' '.join(f'<span>{word}</span>' for word in words)}</code>") == 1
+    assert "<code><span>--accept-changed</span></code>" in page
+    assert "`x` is not <code><span>hpcrl</span> <span>stop</span></code>" in page
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
@@ -162,6 +189,8 @@ def test_attempts_that_were_made_up_for_are_told_below_the_newest_one(tmp_path: 
     page = page_of(made, tmp_path)
     order = [
         "<h2>Why attempt 2 ended early; attempt 3 went on",
+        "<li>attempt 0: node failure, after step 4</li>",
+        "<li>attempt 3: done, after step 20</li>",
         "why 2 attempts before it ended",
         "Why attempt 0 ended",
     ]

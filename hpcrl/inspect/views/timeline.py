@@ -197,11 +197,18 @@ def _unfinished(attempt: AttemptReader, row: StepCost) -> list[tuple[tuple[int |
     began, ended, closed = activity.began, activity.last, activity.closed
     if not activity.ending or began is None or ended is None or not closed or closed[-1].step != row.step:
         return []
+    # A worker does one call at a time: the one that it said it was at, or the one that it was sent first.
+    order = sorted(activity.under_way, key=lambda it: it.since)
+    ranks = {rank for it in order for rank in it.ranks}
+    at = {rank: next((it for it in order if rank in it.executing), None) for rank in ranks}
+    at = {rank: it or next(it for it in order if rank in it.ranks) for rank, it in at.items()}
     found: list[tuple[tuple[int | None, ...], Segment]] = []
-    for it in activity.under_way:
+    for it in order:
+        at_it: tuple[int | None, ...] = tuple(rank for rank in it.ranks if at[rank] is it) if it.ranks else (None,)
+        if not at_it:
+            continue
         since_s, end_s = round(it.since - began, 4), round(ended - began, 4)
         kind = attempt.plan.kind(it.call)
-        at_it: tuple[int | None, ...] = it.executing or it.ranks or (None,)
         found.append((at_it, Segment(it.step, it.call, kind, it.part, since_s, since_s, end_s, it.replay)))
     return found
 

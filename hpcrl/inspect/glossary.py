@@ -1,0 +1,39 @@
+"""Words of reports, for whoever meets them for the first time."""
+
+GLOSSARY = (
+    (
+        "step",
+        "A batch of prompts, from their responses to the updates of the models. It ends (closes) when all of its calls "
+        "have ended; the next step may begin before.",
+    ),
+    (
+        "call",
+        "One kind of work in a step, such as generating responses (actor_gen) or training (actor_train). Calls whose "
+        "names begin with eval_ evaluate on held-out data.",
+    ),
+    ("part", "What one group of workers does of a call."),
+    ("attempt", "From a start of the run's processes until they end. A run that was resumed has several."),
+    ("worker, node", "A process that computes, one for each device; the machine that it is on."),
+    ("72@6", "A sample: row 72 of the data in epoch 6, both counted from 0. A number after # is that of the response."),
+    (
+        "reward_…",
+        "What a reward function returned besides the reward, under a name of its own. It is another thing than the "
+        "share of responses whose reward reaches reward.right_at.",
+    ),
+    ("advantage", "How much better a token, or its response, was than expected. Training makes such tokens likelier."),
+    ("value, return", "What the critic expected of the rest of a response, and what it is trained to expect."),
+    ("log-probability", "Of a token, by the model that chose it: 0 is certain, -1 is 37%, -5 is 0.7%."),
+    ("KL", "How far the trained model has moved away from the reference."),
+    ("MFU", "The operations that the models needed, as a share of what the devices could have done in that time."),
+    ("rendezvous, import, load", "Before the first step: processes find each other, workers start, models are read."),
+    (
+        "useful, recomputed, idle",
+        "Time in which something was computed for the first time; in which nothing was but what had been computed "
+        "before, or was lost; in which nothing was computed.",
+    ),
+    (
+        "spill, save, release",
+        "Beside the calls: results are written to disk, a checkpoint is written, memory of a device is freed.",
+    ),
+)
+"""Word → what it means."""
