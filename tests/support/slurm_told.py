@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import escape
 from support.chaos import wait_until
 from support.slurm_cluster import SlurmCluster
 from support.slurm_runs import SlurmRun, hpcrl
@@ -159,7 +160,7 @@ class Scene:
         assert self._json("status", root)["cause"] == first
         page = self.slurm.directory / "report.html"
         hpcrl(self.slurm, "inspect", root, "report", "--html", str(page))
-        assert f"cause    {first['verdict']}" in page.read_text()
+        assert f"cause: {escape(first['verdict'])} (" in page.read_text()
         assert f"cause    {first['verdict']}" in hpcrl(self.slurm, "inspect", root).stdout
 
     def _json(self, *words: str) -> Any:
