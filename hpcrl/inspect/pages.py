@@ -91,7 +91,7 @@ s.release { background: var(--quiet); }
 .bar > em { position: absolute; right: calc(100% - var(--at)); padding-right: .2rem; font-style: normal;
   color: var(--quiet); white-space: nowrap; }
 .replay { opacity: .45; }
-s.unfinished { outline: 2px solid var(--bad); outline-offset: -2px; min-width: 4px; }
+s.unfinished { outline: 2px solid var(--ink); outline-offset: -2px; min-width: 4px; }
 .key > s.unfinished { background: none; }
 .key { display: inline-block; margin-right: .9rem; font-size: .8rem; white-space: nowrap; }
 .key > s { display: inline-block; width: .8em; height: .8em; margin-right: .3em; }
