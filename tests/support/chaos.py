@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -25,7 +24,6 @@ from hpcrl.config.control import ControlConfig, Frequency
 from hpcrl.config.experiment import ExperimentConfig, to_dict
 from hpcrl.config.model import PlacementConfig
 from hpcrl.durable.checkpoints import read_shard
-from hpcrl.durable.files import DamagedFileError
 from hpcrl.durable.history import read_history
 from hpcrl.durable.journal import Adopted, Done, Trained, decode_line, parse
 from hpcrl.durable.records import KeyPair
@@ -42,8 +40,6 @@ from hpcrl.wire.channel import RunKey
 
 K = TypeVar("K")
 MOST_RESUMES = 8
-DAMAGED = re.compile(rf"Damaged\w+Error|{re.escape(DamagedFileError('').advice[0])}")
-"""What the end of an attempt says where a file was damaged: the error, or, where the master met it, its advice."""
 
 
 def toy_experiment(steps: int = 5, delay_s: float = 0.0, **cluster: Any) -> ToyExperiment:
@@ -178,7 +174,7 @@ def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     experiment = experiment_from(run.configuration())
     recovery = plan_next_attempt(run, make_plan(experiment, experiment.cluster.nodes).changes)
     assert recovery.checkpoint is not None, recovery.describe()
-    assert damaged or not (recovery.damage or (found := damage_met(run))), recovery.damage or found
+    assert damaged or not recovery.damage, recovery.damage
     parameters: dict[str, bytes] = {}
     state: dict[str, Any] = {}
     for role, shards in recovery.checkpoint.roles.items():
@@ -190,17 +186,6 @@ def remains(run: RunDirectory, damaged: bool = False) -> Remains:
     ids = {step: lines.ids for step, lines in steps.items()}
     trained = {step: lines.trained for step, lines in steps.items()}
     return Remains(parameters, state, tuple(merged_metrics(run)), ids, trained, kept_files(run))
-
-
-def damage_met(run: RunDirectory) -> list[str]:
-    """Attempts that ended because a file was not what was published: one attempt more hides who wrote it so."""
-    found = []
-    for attempt in run.numbers():
-        verdict = run.read_verdict(attempt)
-        said = [row["reason"] for row in rows_of(run.events(attempt)) if row["event"] == "ending"]
-        said += [f"{verdict.reason}\n{verdict.traceback}"] if verdict else []
-        found += [f"attempt {attempt}: {text}" for text in said if DAMAGED.search(text)]
-    return found
 
 
 def started_twice(run: RunDirectory) -> list[str]:
