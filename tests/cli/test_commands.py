@@ -206,6 +206,8 @@ def calls(monkeypatch):
     monkeypatch.setattr(hpcrl.launch.submit, "submit", record("submit"))
     monkeypatch.setattr(hpcrl.cli.resume, "resume", record("resume"))
     monkeypatch.setattr(hpcrl.cli.stop, "stop", record("stop"))
+    for command in (hpcrl.cli.resume, hpcrl.cli.stop):
+        monkeypatch.setattr(command, "find_run", Path)  # there is none
     return found
 
 

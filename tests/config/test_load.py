@@ -85,7 +85,7 @@ def test_numbers_in_scientific_notation_are_numbers(folder):
 def test_paths_are_stored_absolute(folder):
     values = ppo_values()
     values["reward"]["function"] = "judge.py:score"
-    Path("judge.py").touch()
+    Path("judge.py").write_text("def score(*_): return 0\n")
     experiment = load(values)
     assert experiment.actor.path == str(folder / "model")
     assert experiment.data.train == str(folder / "rows.jsonl")

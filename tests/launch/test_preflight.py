@@ -123,8 +123,11 @@ def test_a_training_set_that_is_all_too_long_is_refused(config, capsys):
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("import no_such_module\n", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
-        ("def scores(*row): return 0\n", "cannot be called: .* has no function 'score'; it has scores"),
+        (
+            "import no_such_module\ndef score(*row): return 0\n",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("def scores(*row): return 0\nglobals()['scorer'] = scores\n", "cannot be called: .* has no function 'score'"),
         (
             "def score(response, record): return 0\n",
             "cannot be called: nothing fills its parameter 'record'; a parameter may be called prompt",
@@ -226,7 +229,7 @@ def test_a_place_where_no_run_can_be_is_refused_before_anything_is_read(config, 
 
 
 def test_a_reward_function_that_needs_the_nodes_is_not_tried(config):
-    broken = own_reward("import no_such_module\n")
+    broken = own_reward("import no_such_module\ndef score(*row): return 0\n")
     assert main(["plan", config, *broken, "--reward.trial_rows", "0"]) == ExitCode.DONE
 
 
