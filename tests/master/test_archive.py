@@ -119,13 +119,12 @@ def test_what_a_train_step_has_shown_and_is_damaged_a_replay_writes_again(folder
     (folder / "whole").mkdir()
     expected = archives(whole_run(folder / "whole", experiment(compact=False)))
     run = begun_without_archives(folder, "manifest.synced")
-    path = run.spill(3, "actor_train", 1, 0)
-    path.write_bytes(path.read_bytes()[:-1])
+    step = damage_what_was_shown(run)
     assert finish(run) == [0], outputs(run)
     assert archives(run) == expected
     lines = [line.event for line in read_history(run).lines]
     of_step = [
-        event for event in lines if isinstance(event, Trained) and (event.step, event.call) == (3, "actor_train")
+        event for event in lines if isinstance(event, Trained) and (event.step, event.call) == (step, "actor_train")
     ]
     first, again = ([Path(file.name).name for file in event.shown] for event in of_step)
     assert first == ["actor_train.dp00.a000.h5", "actor_train.dp01.a000.h5"]
