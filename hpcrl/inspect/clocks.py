@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.event_log import Entry, decode
+from hpcrl.event_log import Entry
+from hpcrl.inspect.entries import entries_told, entry_of
 from hpcrl.inspect.lines import Tail
 from hpcrl.member_events import ClockMeasured, MasterConnected, WorkersForked
 
@@ -65,7 +64,7 @@ def read_clocks(run: RunDirectory, attempt: int) -> Clocks:
     of: dict[str, Clock] = {}
     ahead: dict[int, float] = {}
     for path in sorted(run.logs(attempt).glob("agent-*.jsonl")):
-        entries, node = list(_entries(path)), path.stem.removeprefix("agent-")
+        entries, node = list(entries_told(Tail(path).each(), _TOLD)), path.stem.removeprefix("agent-")
         measured = [(entry.mono, entry.event) for entry in entries if isinstance(entry.event, ClockMeasured)]
         if not measured or not node.isdecimal():
             continue
@@ -93,19 +92,7 @@ def _marks(measured: list[tuple[float, ClockMeasured]], began: Entry) -> Iterato
         yield Mark(mono, began.time - began.mono - it.offset_s, it.error_s)
 
 
-def _entries(path: Path) -> Iterator[Entry]:
-    for line in Tail(path).each():
-        if _TOLD.search(line):
-            try:
-                yield decode(line)
-            except msgspec.DecodeError:
-                continue
-
-
 def _first(path: Path) -> Entry | None:
     """The first line of the master's events; None where it cannot be read."""
-    try:
-        entry = decode(Tail(path).line())
-    except msgspec.DecodeError:
-        return None
-    return entry if entry.mono else None
+    entry = entry_of(Tail(path).line())
+    return None if entry is None or not entry.mono else entry

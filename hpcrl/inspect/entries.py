@@ -1,5 +1,6 @@
 """Event lines as the structs that they were written from; what cannot be read so is skipped, and counted."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -43,7 +44,12 @@ def entries_of(lines: Iterable[str]) -> list[Entry]:
     return [entry for line in lines if (entry := entry_of(line)) is not None]
 
 
-def entry_of(line: str) -> Entry | None:
+def entries_told(lines: Iterable[str], kinds: re.Pattern[str]) -> Iterator[Entry]:
+    """The events among lines that this pattern finds; other lines are not decoded."""
+    return (entry for line in lines if kinds.search(line) and (entry := entry_of(line)) is not None)
+
+
+def entry_of(line: bytes | str) -> Entry | None:
     """The event of a line; None where it is damaged, or of a kind that this hpcrl does not know."""
     try:
         return decode(line)

@@ -7,7 +7,7 @@ import msgspec
 
 from hpcrl.durable.resources import NodeUse, decode
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.inspect.held import Held, Window
+from hpcrl.inspect.held import BytesHeld, Window
 from hpcrl.inspect.lines import Tail
 
 
@@ -15,9 +15,9 @@ from hpcrl.inspect.lines import Tail
 class Used:
     """By a worker, look by look."""
 
-    resident: list[Held] = field(default_factory=list)
+    resident: list[BytesHeld] = field(default_factory=list)
     """Of its processes together."""
-    gpu: list[Held] = field(default_factory=list)
+    gpu: list[BytesHeld] = field(default_factory=list)
     """On its GPU, by whomever."""
 
 
@@ -47,9 +47,9 @@ def read_used(run: RunDirectory, attempt: int, ahead: Mapping[int, float], windo
                 continue
             for worker in use.workers:
                 of_worker = used.setdefault(worker.rank, Used())
-                of_worker.resident.append(Held(at_s, worker.rss))
+                of_worker.resident.append(BytesHeld(at_s, worker.rss))
                 if slot_of[worker.rank] < len(use.gpus):
-                    of_worker.gpu.append(Held(at_s, use.gpus[slot_of[worker.rank]].used))
+                    of_worker.gpu.append(BytesHeld(at_s, use.gpus[slot_of[worker.rank]].used))
     return used
 
 

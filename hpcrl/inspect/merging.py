@@ -15,7 +15,7 @@ class Piece(NamedTuple, Generic[T]):
     lines: Sequence[T]
 
 
-class Held(Generic[T]):
+class Unsent(Generic[T]):
     """What was read of one log and has not gone out yet: half a piece at least, so that much can go out at once."""
 
     def __init__(self, source: Iterator[Piece[T]]) -> None:
@@ -49,12 +49,12 @@ class Held(Generic[T]):
 
 def in_order(sources: Iterable[Iterator[Piece[T]]]) -> Iterator[list[T]]:
     """The lines of all. Each log keeps its own order; of the same time, those of the first log come first."""
-    held = [each for source in sources if (each := Held(source)).fill()]
-    while held:
+    unsent = [each for source in sources if (each := Unsent(source)).fill()]
+    while unsent:
         # Nothing that is still to come is before the least of the last.
-        bound = min(each.last for each in held)
-        taken = [each.take(bound) for each in held]
+        bound = min(each.last for each in unsent)
+        taken = [each.take(bound) for each in unsent]
         order = np.concatenate([piece.times for piece in taken]).argsort(kind="stable")
         lines = [line for piece in taken for line in piece.lines]
         yield [lines[place] for place in order.tolist()]
-        held = [each for each in held if each.fill()]
+        unsent = [each for each in unsent if each.fill()]

@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from hpcrl.foreign import plain
-from hpcrl.inspect.held import Held
+from hpcrl.inspect.held import BytesHeld
 from hpcrl.inspect.timeline_text import name_of
 from hpcrl.inspect.views.timeline import TIE_S, AttemptTime, Beside, Lane, Segment, StepTime, Timeline
 
@@ -146,7 +146,7 @@ class DrawnAttempt:
             yield from self._slice(track, inner, inner_s, min(max(inner_s, inner.end_s), end_s))
         yield self._event(end_s, type=protos.TrackEvent.TYPE_SLICE_END, track_uuid=track)
 
-    def _counter(self, name: str, parent: int, marks: Sequence[Held]) -> Iterator[Any]:
+    def _counter(self, name: str, parent: int, marks: Sequence[BytesHeld]) -> Iterator[Any]:
         if not marks:
             return
         track = next(self._ids)

@@ -11,9 +11,10 @@ import msgspec
 from hpcrl.durable.accounting import account_path, read_accounts, state_of
 from hpcrl.durable.records import Claim, Verdict
 from hpcrl.durable.rundir import RunDirectory
-from hpcrl.event_log import Entry, decode
+from hpcrl.event_log import Entry
 from hpcrl.events import Event
 from hpcrl.inspect.clocks import MASTER, Clocks, read_clocks
+from hpcrl.inspect.entries import entry_of
 from hpcrl.inspect.older import begun_in, located, unplaced
 
 END_BYTES, MASTER_END_BYTES = 64 << 10, 1 << 20
@@ -134,15 +135,12 @@ def _located(run: RunDirectory, number: int, told: list[Told]) -> list[Told]:
 def _told(clocks: Clocks, process: str, path: Path, size: int) -> Iterator[Told]:
     clock = clocks.of.get(process)
     for offset, line in lines_at_end(path, size):
-        if _TOLD.search(line):
-            try:
-                entry = decode(line)
-            except msgspec.DecodeError:
-                continue
-            if clock is not None:
-                yield Told(process, path, offset, clock.corrected(entry), clock.node, clock.mark(entry.mono).error_s)
-            else:
-                yield Told(process, path, offset, entry, error_s=math.inf if clocks.of else 0.0)
+        if not _TOLD.search(line) or (entry := entry_of(line)) is None:
+            continue
+        if clock is not None:
+            yield Told(process, path, offset, clock.corrected(entry), clock.node, clock.mark(entry.mono).error_s)
+        else:
+            yield Told(process, path, offset, entry, error_s=math.inf if clocks.of else 0.0)
 
 
 def lines_at_end(path: Path, size: int) -> Iterator[tuple[int, bytes]]:

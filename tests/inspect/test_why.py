@@ -215,6 +215,17 @@ def ended_job(made: MadeRun, name: str, end: Ended) -> None:
     (exits / f"{name}.json").write_bytes(msgspec.json.encode(end))
 
 
+def told_to_go(folder: Path) -> MadeRun:
+    """A node's job has got SIGTERM, and another attempt goes on."""
+    made = made_on_slurm(folder / "run")
+    made.begin()
+    reclaim(made, time=1.0)
+    made.write(AttemptEnded("lost", "node 1 is to go: got SIGTERM", 75, asked=True))
+    made.begin()
+    reclaim(made, time=4.0)
+    return made
+
+
 def made_at(made: MadeRun) -> float:
     """When an agent came."""
     lines = made.run.events(made.attempt).read_bytes().splitlines()
@@ -311,15 +322,8 @@ def test_of_several_calls_that_a_worker_stalls_the_one_that_it_executes_is_the_h
 def test_a_node_that_was_told_to_go_because_it_fails_is_no_preemption(
     tmp_path: Path, cause: JobCause, when: float, verdict: str
 ) -> None:
-    made = made_on_slurm(tmp_path / "run")
-    made.begin()
-    reclaim(made, time=1.0)
-    made.write(AttemptEnded("lost", "node 1 is to go: got SIGTERM", 75, asked=True))
-    made.begin()
-    reclaim(made, time=4.0)
-    exits = made.run.submitit_folder("submission") / "exits"
-    exits.mkdir(parents=True)
-    (exits / "workers-1.125.0.json").write_bytes(msgspec.json.encode(Ended(cause, 75, when)))
+    made = told_to_go(tmp_path)
+    ended_job(made, "workers-1.125.0", Ended(cause, 75, when))
     found = cause_of(made.run, 0)
     assert found is not None and found.verdict == verdict
     assert found.who == ("agent-1" if verdict == "node failure" else "")
@@ -339,12 +343,7 @@ def test_a_node_that_was_told_to_go_because_it_fails_is_no_preemption(
 )
 def test_accounting_tells_why_slurm_has_ended_a_node_s_job(tmp_path: Path, state: str, verdict: str, who: str) -> None:
     """Its process has only got SIGTERM, and the job has been queued again by the time that its hook asks."""
-    made = made_on_slurm(tmp_path / "run")
-    made.begin()
-    reclaim(made, time=1.0)
-    made.write(AttemptEnded("lost", "node 1 is to go: got SIGTERM", 75, asked=True))
-    made.begin()
-    reclaim(made, time=4.0)
+    made = told_to_go(tmp_path)
     ended_job(made, "workers-1.125.0", Ended(JobCause.LEFT_TO_SLURM, 76, 5.0))
     if state:
         # What an older start came to says nothing of this one.

@@ -15,7 +15,7 @@ import msgspec
 from hpcrl.costs import Made, StepCost
 from hpcrl.errors import ConfigurationError
 from hpcrl.inspect.clocks import read_clocks
-from hpcrl.inspect.held import Held, read_held
+from hpcrl.inspect.held import BytesHeld, Window, read_held
 from hpcrl.inspect.looks import Used, read_used
 from hpcrl.inspect.reader import AttemptReader, RunReader
 from hpcrl.inspect.steps_asked import among
@@ -43,6 +43,10 @@ class Segment(msgspec.Struct, frozen=True):
     replay: bool
 
 
+Placed = tuple[tuple[int | None, ...], Segment]
+"""Whose a segment was; None where that is not known."""
+
+
 class Beside(msgspec.Struct, frozen=True):
     """Outputs or a shard that were written behind the work, or what was let go of at a call's end. Seconds since the
     attempt began."""
@@ -66,11 +70,11 @@ class Lane(msgspec.Struct, frozen=True):
     segments: list[Segment]
     beside: list[Beside]
     """Spills and saves behind the work, and what it let go of within its calls; idle says nothing of them."""
-    memory: list[Held]
+    memory: list[BytesHeld]
     """What its models held on its device, as far as it has told it."""
-    resident: list[Held]
+    resident: list[BytesHeld]
     """What its processes had in memory, as its agent saw it."""
-    gpu: list[Held]
+    gpu: list[BytesHeld]
     """What was in use on its GPU, by whomever."""
     unfinished: list[Segment] = []
     """What it had under way as the attempt ended."""
@@ -154,30 +158,8 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
         end_s = min(max(end_s, *(it.end_s for _, it in unfinished)), end_s + (end_s - begin_s))
     segments = ((it.ranks or (None,), _segment(attempt, it)) for it in attempt.made() if it.span.ended_s > begin_s)
     placed = [it for it in segments if it[1].begin_s < end_s]
-    known = dict.fromkeys(range(len(attempt.plan.workers)))
-    own: dict[int | None, list[Segment]] = {rank: [] for rank in known}
-    for those, segment in placed:
-        for rank in those:
-            own.setdefault(rank, []).append(segment)
-    left: dict[int | None, list[Segment]] = {}
-    for at_it, segment in unfinished:
-        for rank in at_it:
-            own.setdefault(rank, [])
-            left.setdefault(rank, []).append(segment)
-    order = sorted(own, key=lambda rank: (rank is None, rank))
     began = round(rows[-1].time - rows[-1].at_s, 3)
-    clocks, window = read_clocks(attempt.run, attempt.number), (began, begin_s, end_s)
-    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, clocks, window)
-    used = read_used(attempt.run, attempt.number, clocks.ahead, window)
-    lanes = []
-    for rank in order:
-        number = -1 if rank is None else rank
-        own[rank].sort(key=lambda it: (it.begin_s, it.end_s))
-        worked = sorted([*own[rank], *left.get(rank, [])], key=lambda it: it.begin_s)
-        idle, host = Covered(worked).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
-        at = used.get(number, Used())
-        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu, left.get(rank, []))
-        lanes.append(Lane(rank, host, idle, own[rank], *told))
+    lanes = _lanes(attempt, placed, unfinished, (began, begin_s, end_s))
     ended = Ordered([it for _, it in placed])
     covered = {lane.worker: Covered(lane.segments) for lane in lanes if lane.worker is not None}
     return AttemptTime(
@@ -191,7 +173,36 @@ def _attempt(attempt: AttemptReader, rows: Sequence[StepCost]) -> AttemptTime:
     )
 
 
-def _unfinished(attempt: AttemptReader, row: StepCost) -> list[tuple[tuple[int | None, ...], Segment]]:
+def _lanes(
+    attempt: AttemptReader, placed: Iterable[Placed], unfinished: Iterable[Placed], window: Window
+) -> list[Lane]:
+    """Of all workers, and of nobody where it is not known whose something was."""
+    _, begin_s, end_s = window
+    own, left, known = _by_worker(placed), _by_worker(unfinished), range(len(attempt.plan.workers))
+    clocks = read_clocks(attempt.run, attempt.number)
+    beside, held = _beside(attempt, begin_s, end_s), read_held(attempt, clocks, window)
+    used = read_used(attempt.run, attempt.number, clocks.ahead, window)
+    lanes = []
+    for rank in sorted({*known, *own, *left}, key=lambda rank: (rank is None, rank)):
+        number = -1 if rank is None else rank
+        segments = sorted(own.get(rank, []), key=lambda it: (it.begin_s, it.end_s))
+        worked = sorted([*segments, *left.get(rank, [])], key=lambda it: it.begin_s)
+        idle, host = Covered(worked).idle(begin_s, end_s), "" if rank is None else attempt.host_of(rank)
+        at = used.get(number, Used())
+        told = (beside.get(number, []), held.get(number, []), at.resident, at.gpu, left.get(rank, []))
+        lanes.append(Lane(rank, host, idle, segments, *told))
+    return lanes
+
+
+def _by_worker(placed: Iterable[Placed]) -> dict[int | None, list[Segment]]:
+    found: dict[int | None, list[Segment]] = {}
+    for ranks, segment in placed:
+        for rank in ranks:
+            found.setdefault(rank, []).append(segment)
+    return found
+
+
+def _unfinished(attempt: AttemptReader, row: StepCost) -> list[Placed]:
     """What an attempt that has ended had under way then, where this is the row of the step that it closed last."""
     activity = attempt.activity
     began, ended, closed = activity.began, activity.last, activity.closed
@@ -199,10 +210,10 @@ def _unfinished(attempt: AttemptReader, row: StepCost) -> list[tuple[tuple[int |
         return []
     # A worker does one call at a time: the one that it said it was at, or the one that it was sent first.
     order = sorted(activity.under_way, key=lambda it: it.since)
-    ranks = {rank for it in order for rank in it.ranks}
-    at = {rank: next((it for it in order if rank in it.executing), None) for rank in ranks}
-    at = {rank: it or next(it for it in order if rank in it.ranks) for rank, it in at.items()}
-    found: list[tuple[tuple[int | None, ...], Segment]] = []
+    at = {rank: it for it in reversed(order) for rank in it.ranks} | {
+        rank: it for it in reversed(order) for rank in it.executing
+    }
+    found: list[Placed] = []
     for it in order:
         at_it: tuple[int | None, ...] = tuple(rank for rank in it.ranks if at[rank] is it) if it.ranks else (None,)
         if not at_it:
