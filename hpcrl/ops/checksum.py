@@ -74,15 +74,15 @@ def compiled_checksum(
 
     Raises ValueError where a rectangle leaves its buffer.
     """
-    function = getattr(compiled(), "hpcrl_checksum", None)
-    if function is None or memory.itemsize not in SIZES:
+    library = compiled()
+    if library is None or memory.itemsize not in SIZES:
         return None
     columns = [np.ascontiguousarray(column, np.int64) for column in (*placed, rows_N, runs_N)]
     check(memory, *columns)
     columns += [np.ascontiguousarray(column, np.uint64) for column in (weights_N, steps_N)]
-    function.restype = ctypes.c_uint64
+    library.hpcrl_checksum.restype = ctypes.c_uint64
     return int(
-        function(
+        library.hpcrl_checksum(
             ctypes.c_void_p(memory.address),
             *(column.ctypes.data_as(ctypes.c_void_p) for column in columns),
             ctypes.c_int64(len(rows_N)),

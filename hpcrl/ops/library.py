@@ -9,15 +9,25 @@ from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+VERSION = 1
+"""Of the functions that run on a CPU and of their parameters, as csrc/version.cpp has it."""
+
 
 def compiled() -> ctypes.CDLL | None:
-    """What runs on a CPU; None where it was not built, or not for this machine."""
-    return _library("_compiled")
+    """What runs on a CPU; None where it was not built, or not for this machine, or from another version of csrc."""
+    library = _library("_compiled")
+    return library if library is not None and _version_of(library) == VERSION else None
 
 
 def compiled_for_cuda() -> ctypes.CDLL | None:
     """What runs on GPUs; None where there was no nvcc."""
     return _library("_cuda")
+
+
+def _version_of(library: ctypes.CDLL) -> int:
+    """0 of a library that is older than all versions."""
+    version = getattr(library, "hpcrl_version", None)
+    return 0 if version is None else int(version())
 
 
 @cache

@@ -34,7 +34,7 @@ def shown(block: bytes, at: int, names: bytes, who: bytes, base: int | None, new
     or, with a base, its `mono` and that, and none is below `newest`, all in microseconds.
     """
     library = compiled()
-    if library is None or not hasattr(library, "hpcrl_log_lines"):
+    if library is None:
         return Shown(np.empty(0, np.int64), [], 0)
     given = np.frombuffer(block, np.uint8)[at:]
     most = len(given) // SHORTEST + 1

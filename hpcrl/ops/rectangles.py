@@ -40,12 +40,12 @@ def copy_rectangles(
         ValueError: elements differ in size, or have another than 1, 2, 4 or 8 bytes; a rectangle leaves its buffer.
     """
     columns = _checked(source, sent, target, received, rows_N, runs_N)
-    function = getattr(compiled(), "hpcrl_copy_rectangles", None)  # None in a library that is older than this file
-    if function is None:
+    library = compiled()
+    if library is None:
         in_numpy(source, target, columns)
         return
     from_, from_steps, to, to_steps, rows, runs = (column.ctypes.data_as(ctypes.c_void_p) for column in columns)
-    function(
+    library.hpcrl_copy_rectangles(
         ctypes.c_void_p(source.address),
         from_,
         from_steps,

@@ -76,7 +76,7 @@ def is_compiled() -> bool:
 
 def _library() -> ctypes.CDLL | None:
     library = compiled()
-    if library is None or getattr(library, "hpcrl_search_chain", None) is None:  # it is older than this file
+    if library is None:
         return None
     library.hpcrl_search_chain.restype = library.hpcrl_search_all.restype = ctypes.c_int64
     return library
