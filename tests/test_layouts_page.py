@@ -156,7 +156,7 @@ def test_the_run_to_try_moves_parameters_and_says_what_another_layout_would_chan
     shown(tmp_path, *submit, "--control.steps", "4", "--control.checkpoint.steps", "2")
     (run,) = (tmp_path / "runs").iterdir()
     moves = shown(tmp_path, *(str(run) if word == "RUN" else word for word in logs)).splitlines()
-    assert len(moves) >= 4 and all("role=actor replica=1" in line for line in moves)
+    assert len(moves) >= 4 and all("executed" in line and "call=actor@1" in line for line in moves)
     changes = shown(tmp_path, *(str(run) if word == "RUN" else word for word in resume))
     assert "actor_gen, eval_gen: d4t1p1 → d2t1p1, equal to the bit" in changes.splitlines()
 

@@ -41,7 +41,8 @@ def test_a_function_of_the_page_scores(tmp_path: Path, snippet: str, expected: t
 
 def test_a_configuration_of_the_page_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_TOKEN", "1")
-    (tmp_path / "judge.py").touch()
+    named = {name for snippet in snippets("yaml") for name in re.findall(r"judge\.py:(\w+)", snippet)}
+    (tmp_path / "judge.py").write_text("".join(f"def {name}(response):\n    return 1.0\n" for name in named))
     for snippet in snippets("yaml"):
         values: dict[str, Any] = yaml.safe_load(snippet.replace("judge.py:", f"{tmp_path}/judge.py:"))
         assert list(reward_problems("reward", RewardConfig(**values["reward"]))) == []
