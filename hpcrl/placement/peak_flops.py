@@ -3,7 +3,7 @@
 Numbers are those of the makers' data sheets at the usual clock; accumulation in fp32.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -61,9 +61,15 @@ GPUS: Mapping[str, Peak] = MappingProxyType(
 
 def peak_of(device: str, dtype: str) -> float | None:
     """Operations a second of a GPU, as the driver names it, in a type; None where nobody has written them down."""
+    name = known_name(device, GPUS)
+    return None if name is None else GPUS[name].of(dtype)
+
+
+def known_name(device: str, names: Iterable[str]) -> str | None:
+    """The first of these names of which all words are in the driver's, one after another."""
     words = device.replace("-", " ").split()
-    for name, peak in GPUS.items():
+    for name in names:
         own = name.split()
         if any(words[at : at + len(own)] == own for at in range(len(words))):
-            return peak.of(dtype)
+            return name
     return None
